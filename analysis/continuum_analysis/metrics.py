@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil, floor, inf
+from math import inf
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from continuum_traces.run_dir import MANIFEST, read_manifest
+from continuum_traces.stats import slowest_tenth_share
 
 from continuum_analysis.records.facts import RunFacts, facts_of
 from continuum_analysis.records.generator import client_records, errors_by_kind, send_lateness_s
@@ -18,6 +18,7 @@ from continuum_analysis.records.misses import reusable_tokens
 from continuum_analysis.records.reading import read_run
 from continuum_analysis.records.scheduler_time import RecordedSchedulerTime, read_scheduler_time
 from continuum_analysis.records.timeline import FAILED, TurnTimes
+from continuum_analysis.records.token_gaps import percentile
 
 Value = float | int | None
 
@@ -69,49 +70,59 @@ def measure(facts: RunFacts) -> RunMetrics:
     return RunMetrics(values, dict(sorted(endings.items())), errors_by_kind(facts), facts)
 
 
+Compute = Callable[[RunFacts], Value]
 Values = Callable[[RunFacts], Iterable[float | None]]
 
 
-def _over(statistic: Callable[[Sequence[float]], Any], values: Values) -> Callable[[RunFacts], Value]:
+def _over(statistic: Callable[[np.ndarray], float], values: Values) -> Compute:
     """Return a metric's function: the statistic of all values that are not None, or None without such values."""
 
     def compute(facts: RunFacts) -> Value:
-        known = [value for value in values(facts) if value is not None]
-        return float(statistic(known)) if known else None
+        known = np.sort([value for value in values(facts) if value is not None])
+        found = float(statistic(known)) if len(known) else inf
+        return found if found < inf else None
 
     return compute
 
 
-def _mean(values: Values) -> Callable[[RunFacts], Value]:
+def _mean(values: Values) -> Compute:
     return _over(np.mean, values)
 
 
-def _percentile(q: float, values: Values) -> Callable[[RunFacts], Value]:
-    return _over(lambda known: np.percentile(known, q), values)
+def _of_programs(name: str) -> Values:
+    return lambda facts: [getattr(program, name) for program in facts.programs]
 
 
-def _jct_percentile(q: float) -> Callable[[RunFacts], Value]:
-    """Return a metric's function: a percentile of the JCT, in which unfinished programs are slower than all others."""
+def _of_turns(name: str) -> Values:
+    return lambda facts: [getattr(turn, name) for turn in facts.turns]
 
-    def compute(facts: RunFacts) -> Value:
-        times = sorted(p.jct_s for p in facts.programs) + [inf] * (len(facts.everyone) - len(facts.programs))
-        place = q / 100 * (len(times) - 1)
-        if not times or times[ceil(place)] == inf:
-            return None
-        below = times[floor(place)]
-        return below + (place - floor(place)) * (times[ceil(place)] - below)
 
-    return compute
+_jcts, _worst_ttfts, _slowdowns = map(_of_programs, ("jct_s", "worst_ttft_s", "slowdown"))
+_waits, _ttfts, _tpots = map(_of_turns, ("wait_s", "ttft_s", "tpot_s"))
+
+
+def _all_jcts(facts: RunFacts) -> list[float]:
+    """Return the JCTs of all programs, in which unfinished programs are slower than all others."""
+    return [program.jct_s for program in facts.programs] + [inf] * (len(facts.everyone) - len(facts.programs))
+
+
+def _percentile(q: float, values: Values) -> Compute:
+    return _over(lambda known: percentile(known, q), values)
+
+
+def _percentiles(name: str, values: Values | None, median: str = "median of the same") -> Iterator[Metric]:
+    """Yield the metrics ``NAME_p50_s`` to ``NAME_p99_s``. Without ``values`` they are of the gaps between tokens."""
+    for q in (50, 90, 95, 99):
+        compute = _gap_percentile(q) if values is None else _percentile(q, values)
+        yield Metric(f"{name}_p{q}_s", "s", median if q == 50 else f"{q}th percentile of the same", compute)
+
+
+def _gap_percentile(q: float) -> Compute:
+    return lambda facts: None if facts.token_gaps is None else facts.token_gaps.percentile_s(q)
 
 
 def _ratio(part: float, whole: float) -> Value:
     return part / whole if whole else None
-
-
-def slowest_share(gaps: Sequence[float]) -> Value:
-    """Return the share of the total time that the slowest tenth of the gaps takes; None for fewer than ten gaps."""
-    ordered = sorted(gaps)
-    return _ratio(sum(ordered[-(len(ordered) // 10) :]), sum(ordered)) if len(ordered) >= 10 else None
 
 
 def _prefix_tokens(facts: RunFacts) -> tuple[int, int]:
@@ -144,11 +155,11 @@ def _busiest(facts: RunFacts) -> Value:
     return max(turns.values()) * facts.replicas / turns.total() if facts.replicas > 1 and turns else None
 
 
-def _scheduler(value: Callable[[RecordedSchedulerTime], Value]) -> Callable[[RunFacts], Value]:
+def _scheduler(value: Callable[[RecordedSchedulerTime], Value]) -> Compute:
     return lambda facts: None if facts.scheduler_time is None else value(facts.scheduler_time)
 
 
-def _per_gpu(rate: Callable[[RunFacts], Value]) -> Callable[[RunFacts], Value]:
+def _per_gpu(rate: Compute) -> Compute:
     """Return a metric's function: the rate per GPU, or None if no manifest gives the number of GPUs."""
 
     def compute(facts: RunFacts) -> Value:
@@ -177,12 +188,7 @@ def _output(facts: RunFacts) -> Value:
     return sum(t.output_tokens for t in facts.turns) or None
 
 
-def _fresh(facts: RunFacts) -> Value:
-    reused, output = _reused(facts), _output(facts)
-    return None if reused is None or output is None else _prefix_tokens(facts)[1] - reused + output
-
-
-def _rate(amount: Callable[[RunFacts], Value], seconds: float = 1.0) -> Callable[[RunFacts], Value]:
+def _rate(amount: Compute, seconds: float = 1.0) -> Compute:
     """Return a metric's function: an amount per ``seconds`` of wall time."""
 
     def compute(facts: RunFacts) -> Value:
@@ -192,30 +198,6 @@ def _rate(amount: Callable[[RunFacts], Value], seconds: float = 1.0) -> Callable
     return compute
 
 
-def _jcts(facts: RunFacts) -> list[float | None]:
-    return [p.jct_s for p in facts.programs]
-
-
-def _waits(facts: RunFacts) -> list[float | None]:
-    return [t.wait_s for t in facts.turns]
-
-
-def _ttfts(facts: RunFacts) -> list[float | None]:
-    return [t.ttft_s for t in facts.turns]
-
-
-def _tpots(facts: RunFacts) -> list[float | None]:
-    return [t.tpot_s for t in facts.turns]
-
-
-def _worst_ttfts(facts: RunFacts) -> list[float | None]:
-    return [p.worst_ttft_s for p in facts.programs]
-
-
-def _slowdowns(facts: RunFacts) -> list[float | None]:
-    return [p.slowdown for p in facts.programs]
-
-
 def _token_gap_mean_s(facts: RunFacts) -> Value:
     """Return the mean gap between tokens. Without recorded gaps, it is computed from each turn's first and last token,
     and a turn counts as often as it has gaps."""
@@ -223,10 +205,6 @@ def _token_gap_mean_s(facts: RunFacts) -> Value:
         return facts.token_gaps.mean_s
     known = [(t.tpot_s, t.gaps_between_tokens) for t in facts.turns if t.tpot_s is not None]
     return _ratio(sum(tpot_s * gaps for tpot_s, gaps in known), sum(gaps for _, gaps in known))
-
-
-def _token_gap_percentile(q: float) -> Callable[[RunFacts], Value]:
-    return lambda facts: None if facts.token_gaps is None else facts.token_gaps.percentile_s(q)
 
 
 def _tries_failed(facts: RunFacts) -> Value:
@@ -242,16 +220,12 @@ METRICS: tuple[Metric, ...] = (
         "clock; without `turns.jsonl`, on the scheduler's clock from the first arrival",
         _mean(_jcts),
     ),
-    Metric(
-        "jct_p50_s",
-        "s",
+    *_percentiles(
+        "jct",
+        _all_jcts,
         "median over all programs; a program that did not finish counts as slower than all that did (null if the "
         "median is such a program)",
-        _jct_percentile(50),
     ),
-    Metric("jct_p90_s", "s", "90th percentile of the same", _jct_percentile(90)),
-    Metric("jct_p95_s", "s", "95th percentile of the same", _jct_percentile(95)),
-    Metric("jct_p99_s", "s", "99th percentile of the same", _jct_percentile(99)),
     Metric("jct_min_s", "s", "fastest finished program", _over(np.min, _jcts)),
     Metric("jct_max_s", "s", "slowest finished program", _over(np.max, _jcts)),
     Metric("programs", "", "all programs: finished, failed and unfinished", lambda f: len(f.everyone)),
@@ -287,11 +261,10 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("wall_s", "s", "last event - first arrival, all programs, on the same clock", lambda f: f.wall_s),
     Metric("throughput_jobs_per_s", "1/s", "finished programs / wall", _rate(lambda f: len(f.programs))),
-    Metric("throughput_jobs_per_hour", "1/h", "the same by the hour", _rate(lambda f: len(f.programs), 3600.0)),
     Metric(
         "throughput_jobs_per_hour_per_gpu",
         "1/h",
-        "the same / GPUs (tensor parallel * replicas, from the manifest)",
+        "finished programs / wall / GPUs (tensor parallel * replicas, from the manifest)",
         _per_gpu(_rate(lambda f: len(f.programs), 3600.0)),
     ),
     Metric(
@@ -303,22 +276,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("throughput_output_tokens_per_s", "1/s", "generated tokens / wall", _rate(_output)),
     Metric("throughput_output_tokens_per_s_per_gpu", "1/s", "the same / GPUs", _per_gpu(_rate(_output))),
     Metric(
-        "throughput_fresh_tokens_per_s",
-        "1/s",
-        "(generated + prompt tokens not found in cache) / wall",
-        _rate(_fresh),
-    ),
-    Metric(
-        "throughput_reused_tokens_per_s",
-        "1/s",
-        "prompt tokens found in cache / wall",
-        _rate(_reused),
-    ),
-    Metric(
         "bubble_mean_s",
         "s",
         "mean over programs of the time their turns waited in the queue, re-queueing included",
-        _mean(lambda f: [p.bubble_s for p in f.programs]),
+        _mean(_of_programs("bubble_s")),
     ),
     Metric(
         "bubble_per_turn_s",
@@ -331,7 +292,7 @@ METRICS: tuple[Metric, ...] = (
         "requeue_mean_s",
         "s",
         "mean over programs of the time waited after preemptions",
-        _mean(lambda f: [p.requeue_s for p in f.programs]),
+        _mean(_of_programs("requeue_s")),
     ),
     Metric(
         "prefix_hit_ratio",
@@ -371,7 +332,6 @@ METRICS: tuple[Metric, ...] = (
         "turns of the replica with the most turns / mean over all replicas (1: all are alike); null with one replica",
         _busiest,
     ),
-    Metric("prefill_saved_tokens", "", "prompt tokens found in cache", _reused),
     Metric("pins", "", "pins of a finished turn's KV", lambda f: len(f.pins)),
     Metric(
         "pin_hit_ratio",
@@ -406,10 +366,7 @@ METRICS: tuple[Metric, ...] = (
         "mean over turns of first token - the instant at which the turn was due, on the client's clock",
         _mean(_ttfts),
     ),
-    Metric("ttft_p50_s", "s", "median of the same", _percentile(50, _ttfts)),
-    Metric("ttft_p90_s", "s", "90th percentile", _percentile(90, _ttfts)),
-    Metric("ttft_p95_s", "s", "95th percentile", _percentile(95, _ttfts)),
-    Metric("ttft_p99_s", "s", "99th percentile", _percentile(99, _ttfts)),
+    *_percentiles("ttft", _ttfts),
     Metric(
         "ttft_worst_mean_s",
         "s",
@@ -435,10 +392,7 @@ METRICS: tuple[Metric, ...] = (
         "mean over turns of (finish - first token) / (output tokens - 1), on the client's clock",
         _mean(_tpots),
     ),
-    Metric("tpot_p50_s", "s", "median of the same", _percentile(50, _tpots)),
-    Metric("tpot_p90_s", "s", "90th percentile", _percentile(90, _tpots)),
-    Metric("tpot_p95_s", "s", "95th percentile", _percentile(95, _tpots)),
-    Metric("tpot_p99_s", "s", "99th percentile", _percentile(99, _tpots)),
+    *_percentiles("tpot", _tpots),
     Metric(
         "itl_mean_s",
         "s",
@@ -447,16 +401,12 @@ METRICS: tuple[Metric, ...] = (
         "token) / their sum of (output tokens - 1)",
         _token_gap_mean_s,
     ),
-    Metric(
-        "itl_p50_s",
-        "s",
+    *_percentiles(
+        "itl",
+        None,
         "median of the same gaps; null without `--token-times`, because other records have a turn's first and last "
         "token only",
-        _token_gap_percentile(50),
     ),
-    Metric("itl_p90_s", "s", "90th percentile", _token_gap_percentile(90)),
-    Metric("itl_p95_s", "s", "95th percentile", _token_gap_percentile(95)),
-    Metric("itl_p99_s", "s", "99th percentile", _token_gap_percentile(99)),
     Metric("tries_failed", "", "requests that failed, also where a retry succeeded", _tries_failed),
     Metric(
         "send_lateness_p99_s",
@@ -484,6 +434,6 @@ METRICS: tuple[Metric, ...] = (
         "tool_time_slowest_tenth_share",
         "",
         "share of the total time between turns that the slowest tenth of the gaps takes; null for fewer than ten gaps",
-        lambda f: slowest_share(f.gaps),
+        lambda f: slowest_tenth_share(f.gaps) if len(f.gaps) >= 10 else None,
     ),
 )

@@ -66,13 +66,10 @@ EXPECTED = {
     "turns_failed": 0,
     "wall_s": 8.0,  # the client's: it recorded nothing of c
     "throughput_jobs_per_s": 2 / 8,
-    "throughput_jobs_per_hour": 3600 * 2 / 8,
     "throughput_jobs_per_hour_per_gpu": None,  # no manifest
     "throughput_steps_per_min": 60 * 3 / 8,
     "throughput_output_tokens_per_s": 60 / 8,
     "throughput_output_tokens_per_s_per_gpu": None,
-    "throughput_fresh_tokens_per_s": (60 + 100 + 50 + 88) / 8,
-    "throughput_reused_tokens_per_s": 112 / 8,
     "bubble_mean_s": (1.0 + 0.5) / 2,
     "bubble_per_turn_s": 1.0 / 3,
     "queue_wait_p95_s": 0.9 * 1.0,  # waits 0, 0, 1: 95% lies nine tenths of the way from the second to the third
@@ -83,7 +80,6 @@ EXPECTED = {
     "prefill_repeated_tokens": 0,
     "returns_elsewhere_share": None,  # one replica
     "replica_busiest": None,
-    "prefill_saved_tokens": 112,
     "pins": 1,
     "pin_hit_ratio": 1.0,
     "pin_duration_mean_s": 1.5,
@@ -302,8 +298,8 @@ def test_report_stands_alone(report: Path) -> None:
     assert "<script src" not in html
     assert "<link" not in html
     assert "<img" not in html
-    assert html.count('class="figure" role="img"') == 12
-    assert html.count("As a table</summary>") == 11  # the first chart's numbers are in the summary table
+    assert html.count('class="figure" role="img"') == 11
+    assert html.count("As a table</summary>") == 10  # the first chart's numbers are in the summary table
     assert "prefers-color-scheme: dark" in html
     assert "within this one arrival sequence only" in html
     assert all(metric.name in html for metric in METRICS)

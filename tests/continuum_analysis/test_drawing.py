@@ -10,7 +10,7 @@ import pytest
 from continuum_analysis.plots.arm_styles import COLOURS, KNOWN, arm_styles
 from continuum_analysis.plots.axis import Axis
 from continuum_analysis.plots.drawing import draw, draw_each, save
-from continuum_analysis.plots.panels import Bar, Line, Panel, Spans, Stack
+from continuum_analysis.plots.panels import Bar, Line, Panel, Stack
 from continuum_analysis.report.figure_kit import report_styles
 
 if TYPE_CHECKING:
@@ -91,15 +91,14 @@ def test_few_plain_policies_of_a_report_get_a_dash_each() -> None:
 
 
 def test_a_files_colours_are_its_own_and_equal_drawings_give_equal_bytes(tmp_path: Path) -> None:
-    spans = [Spans("spans", [1, 2], [0.0, 1.0], [1.0, 0.5], 0.5, "#654321")]
     stacks = [Stack("a <b>", ["g"], [1.0], "#123456", "/"), Stack("c", ["g"], [2.0], "#654321", "")]
-    panels = [marked(["vllm+offload"]), Panel("", "s", "", spans=spans), Panel("", "s", "", stacks=stacks), dots(["a"])]
+    panels = [marked(["vllm+offload"]), Panel("", "s", "", stacks=stacks), dots(["a"])]
     first, again = (save(draw_each(panels), tmp_path / f"{name}.svg") for name in ("one", "two"))
     assert first.read_bytes() == again.read_bytes()
     whole = ElementTree.parse(first).getroot()  # well-formed, whatever the names are
     assert len(whole.findall("{*}svg")) == len(panels)
     said = [text.text for text in whole.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"vllm+offload", "spans", "a <b>"} <= set(said)
+    assert {"vllm+offload", "a <b>"} <= set(said)
     assert "var(" not in first.read_text()
     assert "fill='#ffffff'" in first.read_text()  # an open mark on a page is as open in a file
 

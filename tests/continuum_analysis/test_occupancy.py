@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+
+from continuum_analysis.compare.runs import read_run_metrics
+from continuum_analysis.records.misses import CAUSES
 from continuum_analysis.records.occupancy import occupancy
 from continuum_analysis.records.reading import add_client_records, order_events
-from continuum_analysis.report.program_timeline import segments
+from continuum_analysis.report.program_timeline import timeline_data
+from continuum_traces.run_dir import EVENTS as EVENTS_FILE
+from continuum_traces.run_dir import TURNS, write_rows
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 
 E = SchedulerEvent
@@ -41,18 +46,13 @@ def test_no_programs_fill_nothing() -> None:
     assert occupancy([]).times_s.size == 0
 
 
-def test_segments_cover_a_programs_time() -> None:
-    (program,) = add_client_records(order_events(EVENTS), FIRST_TOKENS)
-    found = [(kind, since, until) for kind, since, until in segments(program) if until > since]
-    assert found == [
-        ("queue", 0.0, 1.0),
-        ("prefill", 1.0, 2.0),
-        ("decode", 2.0, 7.0),
-        ("queue", 4.0, 5.0),
-        ("tool", 7.0, 8.0),
-        ("queue", 8.0, 9.0),
-        ("decode", 9.0, 10.0),
-        ("pin", 7.0, 9.0),
-    ]
-    covered = sum(until - since for kind, since, until in found if kind != "pin" and since != 4.0)
-    assert covered == pytest.approx(program.jct_s)
+def test_the_timeline_covers_a_program_s_time(tmp_path: Path) -> None:
+    """Milliseconds: arrival, queue, prefill, decode; 100, 20 and 50 tokens; pin; then the wait after the preemption."""
+    write_rows(tmp_path / EVENTS_FILE, EVENTS)
+    write_rows(tmp_path / TURNS, FIRST_TOKENS)
+    (shown,) = timeline_data({"p": [read_run_metrics(tmp_path)]})["runs"]
+    (_, _, arrive, jct, bubble, turns) = shown["programs"][0]
+    assert (arrive, jct, bubble, shown["end"]) == (0, 10_000, 3_000, 10_000)
+    first, second = turns
+    assert first == [0, 1000, 1000, 5000, 100, 20, 50, 1, len(CAUSES), 2000, 2000, [4000, 5000]]
+    assert second[:4] == [8000, 1000, -1, 1000]  # no first token recorded

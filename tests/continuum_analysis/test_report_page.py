@@ -29,7 +29,6 @@ TITLES = [
     "What fills the KV pool",
     "Load against memory",
     "Job completion times",
-    "Waiting, program by program",
     "Time to first token",
     "Time per output token",
     "Programs over time",

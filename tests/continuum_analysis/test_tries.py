@@ -10,7 +10,6 @@ from continuum_analysis.metrics import analyze_run, measure
 from continuum_analysis.records.facts import facts_of
 from continuum_analysis.records.reading import add_client_records, order_events
 from continuum_analysis.records.timeline import ProgramTimes
-from continuum_analysis.report.program_timeline import segments
 from continuum_traces.replica_records import merge
 from continuum_traces.run_dir import EVENTS, TURNS, read_events, write_rows
 from continuum_traces.schema import SchedulerEvent, TurnRecord
@@ -105,8 +104,7 @@ def test_tries_that_never_ran_waited_until_they_ended_or_were_sent_again() -> No
     events = sorted([*waiting(0.0, 1.5), *waiting(2.0, 9.0), *sent(0, 4.0, 100, turn_id="a")], key=lambda e: e.t)
     program = one(events)
     assert program.bubble_s == 1.5 + 2.0 + 1.0
-    waits = [(a, b) for kind, a, b in segments(program) if kind == "queue"]
-    assert waits == [(0.0, 1.5), (2.0, 4.0), (4.0, 5.0)]
+    assert program.turns[0].earlier_waits == [(0.0, 1.5), (2.0, 4.0)]
 
 
 def test_preemptions_of_every_try_count() -> None:

@@ -106,7 +106,7 @@ def trace_stats(programs: Iterable[Program]) -> TraceStats:
         sharing_a_prefix=len(shared),
         shared_prefix_tokens=_mean_std(shared).mean,
         unknown_durations=sum(call.duration_s is None for call in calls),
-        tools=_tools([(call.name, call.duration_s * 1e3) for call in calls if call.duration_s is not None]),
+        tools=tool_stats([(call.name, call.duration_s * 1e3) for call in calls if call.duration_s is not None]),
     )
 
 
@@ -128,7 +128,8 @@ def _mean_std(values: Sequence[float]) -> MeanStd:
     return MeanStd(float(array.mean()), float(array.std()))
 
 
-def _tools(calls: Sequence[tuple[str, float]]) -> tuple[ToolStats, ...]:
+def tool_stats(calls: Sequence[tuple[str, float]]) -> tuple[ToolStats, ...]:
+    """Describe the times (ms) of calls by the name of their tool; the tool with the longest time comes first."""
     times: dict[str, list[float]] = {}
     for name, ms in calls:
         times.setdefault(name, []).append(ms)

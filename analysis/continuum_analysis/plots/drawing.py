@@ -15,7 +15,7 @@ from continuum_analysis.plots.arm_styles import ArmStyle, arm_styles
 from continuum_analysis.plots.axis import LETTER, words
 from continuum_analysis.plots.curves import curves, marks, stroke, x_axis
 from continuum_analysis.plots.panels import Line, Panel
-from continuum_analysis.plots.rows import DEFS, box, filled, rows, spans
+from continuum_analysis.plots.rows import DEFS, box, filled, rows
 
 WIDTH, HEIGHT = 440, 230
 """Pixels of a drawing, and of the axes of curves."""
@@ -51,9 +51,7 @@ def draw(panels: Sequence[Panel], height: float = HEIGHT, looks: Mapping[str, Ar
     legend, top = _legend(dict(_keys(panels, looks)))
     parts, x = [legend, DEFS * any(panel.in_rows for panel in panels)], x_axis(panels, WIDTH)
     for panel in panels:
-        if panel.spans:
-            drawn, top = spans(panel, top, WIDTH)
-        elif panel.in_rows:
+        if panel.in_rows:
             drawn, top = rows(panel, looks, top, WIDTH)
         else:
             drawn, top = curves(panel, looks, x, top, height)
@@ -98,7 +96,6 @@ def _keys(panels: Sequence[Panel], looks: Mapping[str, ArmStyle]) -> Iterator[tu
         for name, colour, pattern in (
             *((area.name, area.colour, "") for area in panel.areas),
             *((stack.name, stack.colour, stack.pattern) for stack in panel.stacks),
-            *((span.name, span.colour, "") for span in panel.spans),
         ):
             yield name, box(colour, pattern, 0, 0, 24, 12)
         for bar in (bar for bar in panel.bars if bar.name != bar.group):

@@ -69,18 +69,6 @@ class Area:
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
-    """Spans of time in rows, in files only; in the page, report.js draws the timeline."""
-
-    name: str
-    rows: Sequence[float]
-    starts: Sequence[float]
-    lengths: Sequence[float]
-    height: float
-    colour: str
-
-
-@dataclass(frozen=True, slots=True)
 class Panel:
     """One pair of axes."""
 
@@ -104,13 +92,11 @@ class Panel:
     """Draw the values of ``bars`` as marks in a row for each group, on a logarithmic scale around 1 (for ratios)."""
     stacks: Sequence[Stack] = ()
     areas: Sequence[Area] = ()
-    spans: Sequence[Spans] = ()
-    """Rows are counted downwards from 1."""
 
     @property
     def in_rows(self) -> bool:
         """Whether the panel has a row for each group instead of two axes."""
-        return bool(self.bars or self.stacks or self.spans)
+        return bool(self.bars or self.stacks)
 
     @property
     def groups(self) -> list[str]:

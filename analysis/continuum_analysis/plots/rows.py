@@ -1,4 +1,4 @@
-"""Panels with a row for each group: bars with their intervals, marks on a scale of ratios, layers, spans of time."""
+"""Panels with a row for each group: bars with their intervals, marks on a scale of ratios, layers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from continuum_analysis.plots.panels import Bar, Panel
 
 LONGEST = 22
 """Letters of a group's name that fits beside its row; longer names are written above it."""
-BAR, THIN, DOT, LAYERS, GAP, SPANS = 15, 7, 12, 20, 8, 20
-"""Pixels: the heights of a bar, a thin bar, a mark and a row of layers, the space between rows, a row of spans."""
+BAR, THIN, DOT, LAYERS, GAP = 15, 7, 12, 20, 8
+"""Pixels: the heights of a bar, a thin bar, a mark and a row of layers, and the space between rows."""
 HATCHES = {
     "/": "M-1,1l2,-2M0,6l6,-6M5,7l2,-2",
     "\\": "M-1,5l2,2M0,0l6,6M5,-1l2,2",
@@ -115,20 +115,3 @@ def box(colour: str, pattern: str, x: float, y: float, width: float, height: flo
     place = f"x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{height:.1f}'"
     hatch = f"<rect fill='url(#hatch{[*HATCHES].index(pattern)})' {place}/>" if pattern else ""
     return f"<rect class='bar' fill='{colour}' {place}{edge}/>{hatch}"
-
-
-def spans(panel: Panel, top: float, width: float) -> tuple[str, float]:
-    """Return rows of spans of time as SVG and the y below them."""
-    ends_s = [
-        start_s + length_s for each in panel.spans for start_s, length_s in zip(each.starts, each.lengths, strict=True)
-    ]
-    last = max((row for each in panel.spans for row in each.rows), default=0.0)
-    x, first = Axis(0.0, max(ends_s, default=0.0) or 1.0, 30, width - 12), top + 18
-    parts = [heading(0, first - 7, panel.title, panel.y_title)]
-    parts += [words(22, first + (row - 0.5) * SPANS + 4, str(row), "end") for row in range(1, round(last) + 1)]
-    for each in panel.spans:
-        for row, start_s, length_s in zip(each.rows, each.starts, each.lengths, strict=True):
-            y, left = first + (row - each.height / 2 - 0.5) * SPANS, x.px(start_s)
-            parts.append(box(each.colour, "", left, y, x.px(start_s + length_s) - left, each.height * SPANS))
-    bottom = first + (round(last) + 0.5) * SPANS
-    return "".join(parts) + x_marks(x, bottom, panel.x_title), bottom + 38

@@ -25,14 +25,20 @@ class TokenGaps:
         return float(np.average(self.seconds, weights=np.diff(self.up_to, prepend=0)))
 
     def percentile_s(self, q: float) -> float:
-        """Compute the percentile as ``numpy.percentile`` would from the list of all gaps."""
-        place = q / 100 * (int(self.up_to[-1]) - 1)
-        below, above = self._nth_s(floor(place)), self._nth_s(ceil(place))
-        return below + (place - floor(place)) * (above - below)
+        return percentile(self.seconds, q, self.up_to)
 
-    def _nth_s(self, number: int) -> float:
-        """Return the gap at this position in ascending order, counted from 0."""
-        return float(self.seconds[np.searchsorted(self.up_to, number, "right")])
+
+def percentile(ordered: np.ndarray, q: float, up_to: np.ndarray | None = None) -> float:
+    """Compute a percentile as ``numpy.percentile`` does; infinite values are those of what did not end.
+
+    Args:
+        ordered: values in ascending order.
+        up_to: for each value, how many values are at most as large; None: every value counts once.
+    """
+    counts = np.arange(1, len(ordered) + 1) if up_to is None else up_to
+    place = q / 100 * (int(counts[-1]) - 1)
+    below, above = (ordered[np.searchsorted(counts, number, "right")] for number in (floor(place), ceil(place)))
+    return float(below if below == above else below + (place - floor(place)) * (above - below))
 
 
 def pooled_gaps(turns: Sequence[TurnTimes]) -> TokenGaps | None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
+from continuum_traces.stats import ToolStats, tool_stats
 
 from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.plots.arm_styles import DASHES, ArmStyle, arm_styles
+from continuum_analysis.plots.arm_styles import COLOURS, DASHES, ArmStyle, arm_styles
 from continuum_analysis.plots.drawing import HEIGHT
 from continuum_analysis.plots.panels import Kind, Line, Panel, thin
 
@@ -103,6 +104,32 @@ def cdf_figure(
     )
     headings = ("policy", "10% within, s", "25%", "50%", "75%", "90%", "99%", "all")
     return Figure(name, title, text, [panel], TextTable(headings, rows))
+
+
+TOOLS_SHOWN = 6
+TOOL_HEADINGS = ("tool", "calls", "share of delay", "mean, s", "P50", "P99", "slowest tenth's share")
+ALL_TOOLS = "all tools"
+
+
+def tool_times(title: str, by_tool: Mapping[str, Sequence[float]]) -> tuple[Panel, list[tuple[str, ...]]]:
+    """Return the distribution of the seconds that calls take, for all tools and for those with the longest total time;
+    and a row of ``TOOL_HEADINGS`` for each of these."""
+    calls = [(tool, 1e3 * seconds) for tool, times in by_tool.items() for seconds in times]
+    shown = [*tool_stats([(ALL_TOOLS, ms) for _, ms in calls]), *tool_stats(calls)[:TOOLS_SHOWN]]
+    lines = []
+    for number, tool in enumerate(shown):
+        ordered = np.maximum(np.sort([ms / 1e3 for name, ms in calls if tool.name in (name, ALL_TOOLS)]), SHORTEST_S)
+        look = ArmStyle(COLOURS[number % len(COLOURS)], 0, False, number % len(DASHES))
+        shares = (np.arange(1, len(ordered) + 1) / len(ordered)).tolist()
+        lines.append(thin_line(tool.name, look, ordered.tolist(), shares))
+    panel = Panel(title, "tool time, s", "share of calls", lines, log_x=True, percent=True)
+    return panel, [_tool_row(tool) for tool in shown]
+
+
+def _tool_row(tool: ToolStats) -> tuple[str, ...]:
+    seconds = (f"{ms / 1e3:.2f}" for ms in (tool.mean_ms, tool.p50_ms, tool.p99_ms))
+    slowest = f"{tool.slowest_tenth_share:.1%}" if tool.calls >= 10 else NO_VALUE
+    return (tool.name, str(tool.calls), f"{tool.share_of_time:.1%}", *seconds, slowest)
 
 
 def _within(times: np.ndarray, number: int, share: float) -> str:

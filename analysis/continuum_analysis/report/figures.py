@@ -95,27 +95,6 @@ def jct_figure(groups: Groups) -> Figure:
     )
 
 
-def bubble_figure(groups: Groups) -> Figure:
-    lines, rows = [], []
-    for policy, arm in report_styles(groups).items():
-        run = shown_run(groups, policy)
-        everyone = run.metrics.facts.everyone if run else ()
-        waits = [(i, p.bubble_s) for i, p in enumerate(everyone, 1) if p.turns]
-        known = [(i, wait) for i, wait in waits if wait is not None]
-        if known:
-            numbers, seconds = zip(*known, strict=True)
-            lines.append(thin_line(policy, arm, numbers, seconds))
-            means = (short(quarter.mean()) if len(quarter) else NO_VALUE for quarter in np.array_split(seconds, 4))
-            rows.append((policy, *means, short(max(seconds))))
-    return Figure(
-        "bubbles",
-        "Waiting, program by program",
-        "Seconds each program spent in the queue, summed over its turns, in order of arrival." + seed_note(groups),
-        [Panel("", "program, in order of arrival", "time in the queue, s", lines)],
-        TextTable(("policy", "first quarter, mean s", "second", "third", "last", "longest, s"), rows),
-    )
-
-
 def wait_figure(groups: Groups) -> Figure:
     bands = ((1, 1), (2, 5), (6, 10), (11, 20), (21, 10**9))
     lines, rows = [], []

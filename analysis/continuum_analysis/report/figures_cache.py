@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from continuum_analysis.compare.intervals import number_text
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.words import TextTable, cause_table
-from continuum_analysis.metrics import slowest_share
-from continuum_analysis.plots.arm_styles import COLOURS, DASHES, ArmStyle
+from continuum_analysis.plots.arm_styles import ArmStyle
 from continuum_analysis.plots.panels import LEVEL_COLOUR, Area, Line, Panel, Stack
 from continuum_analysis.records.misses import CAUSES, Cause, count_causes
 from continuum_analysis.records.occupancy import Occupancy, occupancy
 from continuum_analysis.report.figure_kit import (
     SHORTEST_S,
+    TOOL_HEADINGS,
+    TOOLS_SHOWN,
     Figure,
     Groups,
     report_styles,
@@ -23,10 +23,10 @@ from continuum_analysis.report.figure_kit import (
     short,
     shown_run,
     thin_line,
+    tool_times,
 )
 
 RUNNING, PINNED = "#0072B2", "#E69F00"
-TOOLS_SHOWN = 6
 DIAGONAL = ArmStyle(LEVEL_COLOUR, mark=0, is_open=False, dash=1)
 
 CAUSE_COLOURS: Mapping[Cause, tuple[str, str]] = {
@@ -139,27 +139,16 @@ def _ttl_cells(ttls: np.ndarray, tools: np.ndarray) -> list[str]:
 def tails_figure(groups: Groups) -> Figure:
     """Return the figure of tool times from the run of one policy, since all policies have the same workload."""
     run = next((run for policy in groups if (run := shown_run(groups, policy))), None)
-    by_tool = _gaps_by_tool(run) if run else {}
-    total_s = sum(sum(gaps) for gaps in by_tool.values())
-    lines, rows = [], []
-    for number, (tool, gaps) in enumerate(sorted(by_tool.items(), key=lambda item: -sum(item[1]))):
-        ordered = np.maximum(np.sort(gaps), SHORTEST_S)
-        if number < TOOLS_SHOWN:
-            shares = 1 - np.arange(len(ordered)) / len(ordered)
-            look = ArmStyle(COLOURS[(number + 1) % len(COLOURS)], 0, False, number % len(DASHES))
-            lines.append(thin_line(tool, look, ordered.tolist(), shares.tolist(), "stepped"))
-        rows.append((tool, *_tail_cells(ordered, total_s)))
-    seconds = ("mean s", "median s", "90% s", "99% s", "longest s")
-    headings = ("tool", "calls", *seconds, "slowest tenth's share", "share of all time")
-    y_title = "share of calls that take longer"
+    panel, rows = tool_times("", _gaps_by_tool(run) if run else {})
     return Figure(
         "tool-time-tails",
         "How long tools take",
-        f"Share of calls that take longer than a time, for the {TOOLS_SHOWN} tools with the longest total time. The "
-        "time is that from a turn's end to the program's return, which includes the agent's own time. A flat tail far "
-        "to the right means that a few calls take very long; a pin without a TTL would wait for them.",
-        [Panel("", "tool time, s", y_title, lines, log=True, log_x=True, percent=True)],
-        TextTable(headings, rows[:20]),
+        f"Share of calls that end within a time, for all tools and the {TOOLS_SHOWN} tools with the longest total "
+        "time. The time is that from a turn's end to the program's return, which includes the agent's own time. A line "
+        "that reaches 100% far to the right means that a few calls take very long; a pin without a TTL would wait for "
+        "them.",
+        [panel],
+        TextTable(TOOL_HEADINGS, rows),
     )
 
 
@@ -169,13 +158,6 @@ def _gaps_by_tool(run: Run) -> dict[str, list[float]]:
         for turn, gap_s in program.gaps():
             by_tool.setdefault(turn.tool or "(none named)", []).append(gap_s)
     return by_tool
-
-
-def _tail_cells(ordered: np.ndarray, total_s: float) -> list[str]:
-    seconds = (ordered.mean(), *np.percentile(ordered, (50, 90, 99)), ordered[-1])
-    of_all = ordered.sum() / total_s if total_s else None
-    shares = (number_text(share, "{:.0%}") for share in (slowest_share(ordered.tolist()), of_all))
-    return [str(len(ordered)), *(short(float(value)) for value in seconds), *shares]
 
 
 def miss_figure(groups: Groups) -> Figure:

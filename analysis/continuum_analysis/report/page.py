@@ -26,7 +26,6 @@ from continuum_analysis.report.experiment_facts import (
 )
 from continuum_analysis.report.figure_kit import Figure, Groups
 from continuum_analysis.report.figures import (
-    bubble_figure,
     demand_figure,
     head_figure,
     jct_figure,
@@ -135,7 +134,7 @@ def figures_of(page: Page) -> Figures:
     why = [miss_figure(groups), wait_figure(groups), pin_figure(page.summary), ttl_figure(groups), tails_figure(groups)]
     if capacity:
         why += [occupancy_figure(groups, capacity), demand_figure(groups, capacity)]
-    return Figures(head, why, [jct_figure(groups), bubble_figure(groups), *latency_figures(groups)])
+    return Figures(head, why, [jct_figure(groups), *latency_figures(groups)])
 
 
 def render(page: Page) -> str:

@@ -1,17 +1,15 @@
-"""Programs on a time axis with queue, prefill, decode, tool and pin: data for report.js, and figures for images."""
+"""Programs on a time axis with queue, prefill, decode, tool and pin: the data that report.js draws."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from continuum_analysis.compare.runs import Run
-from continuum_analysis.compare.words import TextTable
-from continuum_analysis.plots.panels import Panel, Spans
 from continuum_analysis.records.misses import CAUSES, Return
 from continuum_analysis.records.timeline import PinTimes, ProgramTimes, TurnTimes
-from continuum_analysis.report.figure_kit import Figure, Groups, seed_note, short, shown_run
+from continuum_analysis.report.figure_kit import Groups, shown_run
 
 KINDS: dict[str, tuple[str, float, float]] = {
     "tool": ("#8c8c8c", -0.06, 0.12),
@@ -25,7 +23,6 @@ KINDS: dict[str, tuple[str, float, float]] = {
 MOST_TURNS = 10_000
 """At most this many turns of all policies are in the page, so that it stays below 1.5 MB. With more turns, the page
 contains only every second, third ... program, and says so."""
-STILL_ROWS = 20
 
 
 def timeline_data(groups: Groups, cast: Sequence[str] = ()) -> dict[str, Any]:
@@ -131,65 +128,3 @@ def _ms(seconds: float | None) -> int:
 def timeline_json(groups: Groups, cast: Sequence[str] = ()) -> str:
     """Return the data as JSON for a script element."""
     return json.dumps(timeline_data(groups, cast), separators=(",", ":")).replace("<", "\\u003c")
-
-
-def segments(program: ProgramTimes) -> Iterator[tuple[str, float, float]]:
-    """Yield the time of a program as (kind, from, to) on the scheduler's clock.
-
-    Waits after a preemption are ``queue`` and overlap ``decode``. Tries before the last have only their waits.
-    """
-    for turn, after in zip(program.turns, [*program.turns[1:], None], strict=True):
-        start_s = turn.last_arrive_s if turn.start_s is None else turn.start_s
-        first_s = start_s if turn.first_token_s is None else turn.first_token_s
-        for since_s, until_s in _earlier_waits(turn):
-            yield "queue", since_s, until_s
-        yield "queue", turn.last_arrive_s, start_s
-        yield "prefill", start_s, first_s
-        if turn.finish_s is None:
-            continue
-        yield "decode", first_s, turn.finish_s
-        for since_s, until_s in turn.requeues:
-            yield "queue", since_s, until_s
-        if after is not None and after.arrive_s > turn.finish_s:
-            yield "tool", turn.finish_s, after.arrive_s
-    for pin in program.pins:
-        yield "pin", pin.since_s, program.finish_s if pin.until_s is None else pin.until_s
-
-
-def timeline_stills(groups: Groups) -> list[Figure]:
-    """Return a figure for each policy with its first programs, as the page shows them at first."""
-    return [_still(groups, policy, run) for policy in groups if (run := shown_run(groups, policy))]
-
-
-def _still(groups: Groups, policy: str, run: Run) -> Figure:
-    programs = run.metrics.facts.machine[:STILL_ROWS]
-    spans = []
-    for kind, (colour, offset, height) in KINDS.items():
-        bars = _bars(programs, kind)
-        middles = [row + offset + height / 2 for row, _, _ in bars]
-        starts, lengths = [since_s for _, since_s, _ in bars], [length_s for _, _, length_s in bars]
-        spans.append(Spans(kind, middles, starts, lengths, height, colour))
-    return Figure(
-        f"timeline-{policy}",
-        f"Programs over time: {policy}",
-        f"The first {len(programs)} programs under {policy}." + seed_note(groups),
-        [Panel("", "time, s", "program, in order of arrival", spans=spans, x_from_zero=True)],
-        TextTable(("program", *KINDS), [(program.program_id, *_sums(program)) for program in programs]),
-    )
-
-
-def _bars(programs: Sequence[ProgramTimes], kind: str) -> list[tuple[int, float, float]]:
-    start_s = programs[0].arrive_s if programs else 0.0
-    return [
-        (row, since_s - start_s, until_s - since_s)
-        for row, program in enumerate(programs, 1)
-        for name, since_s, until_s in segments(program)
-        if name == kind and until_s > since_s
-    ]
-
-
-def _sums(program: ProgramTimes) -> list[str]:
-    totals = dict.fromkeys(KINDS, 0.0)
-    for kind, since_s, until_s in segments(program):
-        totals[kind] += until_s - since_s
-    return [short(total) for total in totals.values()]

@@ -11,12 +11,11 @@ from continuum_traces.schema import Program
 from continuum_analysis.compare.intervals import number_text
 from continuum_analysis.compare.runs import SWEEP, Run
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.metrics import slowest_share
 from continuum_analysis.plots.panels import Line, Panel, thin
+from continuum_analysis.report.figure_kit import TOOL_HEADINGS, tool_times
 from continuum_analysis.sweep.tables import GroupSummary, Sweep, point_text, runs_of
 
 MOST_POINTS = 150
-TOOLS_SHOWN = 6
 
 
 def queue_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
@@ -68,39 +67,15 @@ def tools_figure(workloads: Mapping[str, Sequence[Program]]) -> tuple[list[Panel
     """Return the distribution of recorded tool times by tool, and the share of each tool's slowest tenth of calls."""
     panels, rows = [], []
     for name, programs in workloads.items():
-        by_tool = _tool_times(programs)
-        everything = [seconds for times in by_tool.values() for seconds in times]
-        if not everything:
-            continue
-        ranked = sorted(by_tool.items(), key=lambda item: -sum(item[1]))[:TOOLS_SHOWN]
-        lines = tuple(_distribution(tool, times) for tool, times in [("all tools", everything), *ranked])
-        panels.append(Panel(name, "tool time, s", "share of calls", lines, log_x=True))
-        rows += [_tool_row(name, tool, times, everything) for tool, times in [("all tools", everything), *ranked]]
-    headings = ["workload", "tool", "calls", "share of delay", "mean, s", "P50", "P99", "slowest tenth's share"]
-    return panels, TextTable(headings, rows)
-
-
-def _tool_times(programs: Sequence[Program]) -> dict[str, list[float]]:
-    times: dict[str, list[float]] = {}
-    for program in programs:
-        for turn in program.turns:
-            for call in turn.tool_calls:
-                if call.duration_s is not None:
-                    times.setdefault(call.name, []).append(call.duration_s)
-    return times
-
-
-def _tool_row(workload: str, tool: str, times: Sequence[float], everything: Sequence[float]) -> list[str]:
-    ordered, slowest = np.sort(times), slowest_share(times)
-    quantiles = [f"{value:.2f}" for value in (ordered.mean(), *np.percentile(ordered, [50, 99]))]
-    share = ordered.sum() / sum(everything) if sum(everything) else None
-    shares = number_text(share, "{:.1%}"), number_text(slowest, "{:.1%}")
-    return [workload, tool, str(len(ordered)), shares[0], *quantiles, shares[1]]
-
-
-def _distribution(tool: str, times: Sequence[float]) -> Line:
-    ordered = np.maximum(np.sort(times), 1e-3)  # a logarithmic axis has no 0
-    return _plain(tool, ordered.tolist(), (np.arange(1, len(ordered) + 1) / len(ordered)).tolist())
+        by_tool: dict[str, list[float]] = {}
+        for call in (call for program in programs for turn in program.turns for call in turn.tool_calls):
+            if call.duration_s is not None:
+                by_tool.setdefault(call.name, []).append(call.duration_s)
+        if by_tool:
+            panel, of_tools = tool_times(name, by_tool)
+            panels.append(panel)
+            rows += [(name, *row) for row in of_tools]
+    return panels, TextTable(("workload", *TOOL_HEADINGS), rows)
 
 
 def _first_seed(sweep: Sweep) -> list[tuple[GroupSummary, list[Run]]]:
