@@ -27,6 +27,7 @@ from continuum_client.tagging import tag_body, tag_headers
 HERE = Path(__file__).parent
 RUN = ["swebench", "--num-programs", "4", "--jps", "0.5", "--kv-blocks", "8192", "--no-report"]
 POLICIES = "vllm,program-fcfs,static-ttl,continuum,working-set"
+NUMBERS = ("jct_mean_s", "prefix_hit_ratio")
 TAGS = Tags(
     program_id="p-1",
     is_last_step=True,
@@ -67,7 +68,7 @@ def _option(option: Any) -> str:
 
 
 def run_files() -> dict[str, Any]:
-    """Files of a small experiment, the keys of each, and the measured numbers of ``summary.json``."""
+    """Files of a small experiment, the keys of each, and two numbers of each policy."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         done = CliRunner().invoke(app, [*RUN, "--policy", POLICIES, "--out", str(out)])
@@ -76,7 +77,11 @@ def run_files() -> dict[str, Any]:
         return {
             "files": [str(path.relative_to(out)) for path in files],
             "keys": {name: sorted(keys) for name, keys in sorted(_keys_of_files(files).items())},
-            "numbers": _numbers(json.loads((out / "summary.json").read_text())),
+            "numbers": {
+                f"{policy}.{name}": measured[name]
+                for policy, measured in json.loads((out / "summary.json").read_text())["policies"].items()
+                for name in NUMBERS
+            },
         }
 
 
@@ -94,22 +99,13 @@ def _keys_of_files(files: list[Path]) -> dict[str, set[str]]:
 
 
 def _keys(value: Any, path: str = "") -> set[str]:
-    """Paths of all keys; names of policies, runs and counted things stand for themselves."""
+    """Paths of all keys; ``*`` is the name of a policy, names of counted things stand for themselves."""
     if isinstance(value, Mapping):
-        found = {f"{path}.{key}".lstrip(".") for key in value}
-        return found.union(*(_keys(inner, f"{path}.{key}".lstrip(".")) for key, inner in value.items()))
+        named = {f"{path}.{'*' if key in POLICIES.split(',') else key}".lstrip("."): key for key in value}
+        return set(named).union(*(_keys(value[key], name) for name, key in named.items()))
     if isinstance(value, list):
         return set().union(*(_keys(inner, f"{path}[]") for inner in value))
     return set()
-
-
-def _numbers(value: Any, path: str = "") -> dict[str, float]:
-    if isinstance(value, Mapping):
-        return {key: n for name, inner in value.items() for key, n in _numbers(inner, f"{path}.{name}").items()}
-    if isinstance(value, list):
-        return {key: n for at, inner in enumerate(value) for key, n in _numbers(inner, f"{path}[{at}]").items()}
-    is_measured = isinstance(value, (int, float)) and not isinstance(value, bool) and "scheduler_time" not in path
-    return {path.lstrip("."): float(f"{value:.9g}")} if is_measured else {}
 
 
 def wire() -> dict[str, Any]:
