@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from continuum_client.conversation import NO_SHAPE, Shape, shape_of
 from continuum_client.current import closed_here
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.ending import unless_dropped
@@ -13,6 +12,7 @@ from continuum_client.endpoints import Feature, endpoints, named_in, shown
 from continuum_client.errors import logger, once
 from continuum_client.program import Program, SendingClient, current_program
 from continuum_client.settings import ClientSettings
+from continuum_client.shape import NO_SHAPE, Shape, shape_of
 from continuum_client.spans import CallSpan, current_span
 from continuum_client.tagging import merged_body, merged_headers, tag_body, tag_headers
 from continuum_client.tool_runs import ToolRun
@@ -197,7 +197,7 @@ class Call:
             if span is not None:
                 span.end(reply, error)
 
-        content: Content = "none" if program.ledger is None else program.ledger.recorder.content
+        content: Content = "none" if program.ledger is None else program.ledger.content
         return observe.WatchedReply(Reply(content), self._settings.clock, ended)
 
 

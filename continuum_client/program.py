@@ -16,9 +16,9 @@ import threading
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from continuum_traces.schema import Metadata, Tags
 
@@ -27,18 +27,14 @@ from continuum_client.decorators import F, around, name_of
 from continuum_client.ending import do_what_is_left, end_with_process, later, unless_dropped
 from continuum_client.errors import ContinuumError, ProgramClosed
 from continuum_client.prediction import Predict, Prediction, predicted
+from continuum_client.reply import Content
 from continuum_client.tagging import check_id, check_seconds, check_tool
 from continuum_client.threads import Inheritance
-from continuum_client.tool_runs import Tool, ToolRun, busy_seconds
-
-if TYPE_CHECKING:
-    from continuum_client.recorder import Ledger
+from continuum_client.tool_runs import MAX_RUNS, Tool, ToolRun, busy_seconds
+from continuum_client.turns import EndedCall
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-MAX_RUNS = 256
-"""The number of tool runs that are kept between two calls; further runs are dropped."""
 
 _inheritance = Inheritance(current.variable, current.current_entry)
 
@@ -53,6 +49,24 @@ class SendingClient(Protocol):
 
     def _release_blocking(self, program_id: str) -> None:
         """Send the release without an event loop."""
+
+
+class Ledger(Protocol):
+    """Records the calls of one program (``recorder``)."""
+
+    content: Content
+
+    def begin_turn(self) -> None:
+        """Note that a call is about to be sent."""
+
+    def end_turn(self, ended: EndedCall) -> None:
+        """Record a call that has ended."""
+
+    def finish(self, runs: Sequence[ToolRun]) -> None:
+        """Complete the record when all replies have ended; ``runs`` are the tools after the last call."""
+
+    def cut(self) -> None:
+        """Complete the record, without the replies that are still being received."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,6 +466,11 @@ class Program:
     def forget(self) -> None:
         """Close the program without a release, because the agent may still continue it."""
         self._end()
+
+    def cut(self) -> None:
+        """Complete the record, without the replies that are still being received."""
+        if self.ledger is not None:
+            self.ledger.cut()
 
     def _end(self) -> list[SendingClient]:
         """Close the program. Return the clients that have to send its release."""

@@ -28,7 +28,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from continuum_client.call import GENERATING, Call
-from continuum_client.conversation import NO_SHAPE, Conversations, shape_of
+from continuum_client.conversation import Conversations
 from continuum_client.dialects import DIALECTS, HEADERS, Dialect
 from continuum_client.endpoints import endpoints, root_of
 from continuum_client.errors import log_release, once
@@ -37,6 +37,7 @@ from continuum_client.program import Program
 from continuum_client.recorder import tool_by_command
 from continuum_client.reply import ENDS, Reply, ToolAsked, only_usage
 from continuum_client.settings import ClientSettings
+from continuum_client.shape import NO_SHAPE, shape_of
 from continuum_client.tally import Tally
 from continuum_client.turns import key_of
 

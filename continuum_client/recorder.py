@@ -32,10 +32,9 @@ from continuum_traces.shell import first_program
 from continuum_client.appender import Held, Presence, SharedLines
 from continuum_client.ending import do_what_is_left
 from continuum_client.errors import once
-from continuum_client.program import MAX_RUNS
 from continuum_client.recover import TRACE, WRITERS, add_missing_turns
 from continuum_client.reply import Content, check_content
-from continuum_client.tool_runs import ToolRun
+from continuum_client.tool_runs import MAX_RUNS, ToolRun
 from continuum_client.turns import EndedCall, Join, calls_after, join, key_of, turn_of
 
 Clock = Callable[[], float]
@@ -208,6 +207,7 @@ class Ledger:
 
     def __init__(self, recorder: Recorder, program_id: str, parent_id: str | None, metadata: Metadata | None) -> None:
         self.recorder = recorder
+        self.content = recorder.content
         self._metadata = metadata
         self._begin(program_id, parent_id)
 

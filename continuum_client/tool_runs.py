@@ -9,6 +9,9 @@ from typing import Any
 from continuum_client.ending import unless_dropped
 from continuum_client.spans import end_tool_span, tool_span
 
+MAX_RUNS = 256
+"""The number of tool runs that are kept between two calls; further runs are dropped."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from continuum_traces.schema import ToolCall, Turn
 
-from continuum_client.conversation import NO_SHAPE, Shape
 from continuum_client.reply import Content, Reply, ToolAsked
+from continuum_client.shape import NO_SHAPE, Shape
 from continuum_client.tool_runs import ToolRun
 
 

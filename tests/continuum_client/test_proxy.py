@@ -23,10 +23,10 @@ from fake_server import FakeServer, Planned
 from hypothesis import given
 from hypothesis import strategies as st
 
-from continuum_client.conversation import shape_of
 from continuum_client.proxy import Proxy, _web_proxy, with_fields
 from continuum_client.proxy_command import proxy_settings
 from continuum_client.reply import Reply
+from continuum_client.shape import shape_of
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
