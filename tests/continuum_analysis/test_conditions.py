@@ -24,8 +24,6 @@ def test_the_near_end_of_the_interval_decides(tmp_path: Path) -> None:
     noisy = pair(tmp_path, [10.0, 12.0, 14.0], [10.0, 10.0, 10.0])
     assert not Condition("jct_mean_ratio > 1.05").apply(noisy).failed
     assert Condition("jct_mean_ratio > 1.05", only_estimates=True).apply(noisy).failed
-    assert Condition("mean(jct_mean_ratio) > 1.05").apply(noisy).failed
-    assert Condition("1.05 < mean(jct_mean_s_ratio)").apply(noisy).failed
     assert not Condition("jct_mean_ratio < 1.3").apply(noisy).failed
     assert Condition("jct_mean_ratio < 4").apply(noisy).failed
     assert "jct_mean_ratio 1.2 (" in Condition("jct_mean_ratio > 1.05").apply(noisy).found
@@ -47,10 +45,10 @@ def test_a_sure_difference_fails(tmp_path: Path) -> None:
         ("1 < jct_mean_ratio < 2", "expected a comparison"),
         ("jct_mean == 2", "expected a comparison"),
         ("not jct_mean > 2", "expected a comparison"),
-        ("jct_mean > ttft_mean", "expected a metric on one side and a number"),
-        ("1 > 2", "expected a metric on one side and a number"),
-        ("__import__('os').system('true') > 1", "expected a metric"),
-        ("sum(jct_mean) > 1", "expected mean"),
+        ("jct_mean > ttft_mean", "expected METRIC"),
+        ("1 > 2", "expected METRIC"),
+        ("__import__('os').system('true') > 1", "expected METRIC"),
+        ("sum(jct_mean) > 1", "expected METRIC"),
         ("speed > 1", "no such metric; .*docs.metrics.md lists them"),
         ("pin_hit_ratio_ratio > 1", "no value of it for continuum"),
     ],

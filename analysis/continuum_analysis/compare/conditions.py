@@ -2,15 +2,15 @@
 
 ``METRIC`` is the metric's mean over seeds. ``METRIC_ratio`` is the metric divided by the baseline's, paired by seed.
 The unit at the end of a metric's name may be left out. Both have 95% intervals, and a condition holds only if the whole
-interval is beyond the limit. ``mean(NAME)`` compares the estimate without its interval, ``min(METRIC)`` and
-``max(METRIC)`` the lowest and the highest seed.
+interval is beyond the limit, or with ``--point-estimate`` if the estimate is. ``min(METRIC)`` and ``max(METRIC)`` are
+the lowest and the highest seed.
 """
 
 from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +26,14 @@ from continuum_analysis.records.timeline import AnalysisError
 RATIO = "_ratio"
 UNITS = ("_s", "_bytes")
 JCT_MEAN = "jct_mean_s"
-_OPERATORS: Mapping[type[ast.cmpop], tuple[str, Callable[[float, float], bool]]] = {
-    ast.Gt: (">", operator.gt),
-    ast.GtE: (">=", operator.ge),
-    ast.Lt: ("<", operator.lt),
-    ast.LtE: ("<=", operator.le),
+_LOW, _HIGH = 0, 1
+_OPERATORS: Mapping[type[ast.cmpop], tuple[Callable[[float, float], bool], int]] = {
+    ast.Gt: (operator.gt, _LOW),
+    ast.GtE: (operator.ge, _LOW),
+    ast.Lt: (operator.lt, _HIGH),
+    ast.LtE: (operator.le, _HIGH),
 }
-_OVER_SEEDS: Mapping[str, Callable[[Sequence[float]], float]] = {"min": min, "max": max}
+"""Each comparison, and the end of the interval that it is applied to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,8 @@ class Condition:
                 self._check(value)
         elif not isinstance(node, ast.Compare) or len(node.ops) != 1 or type(node.ops[0]) not in _OPERATORS:
             raise self._error(node, "expected a comparison with <, <=, > or >=, and, or")
-        elif isinstance(_number(node.left), float) == isinstance(_number(node.comparators[0]), float):
-            raise self._error(node, "expected a metric on one side and a number on the other")
+        elif _term(node.left) is None or _number(node.comparators[0]) is None:
+            raise self._error(node, "expected METRIC, min(METRIC) or max(METRIC), and a number on the right")
 
     def _error(self, node: ast.expr, why: str) -> AnalysisError:
         return AnalysisError(f"--fail-if {self.text}: {ast.unparse(node)}: {why}")
@@ -110,42 +111,37 @@ class Condition:
         if isinstance(node, ast.BoolOp):
             results = [self._holds(part, pair, values) for part in node.values]  # all parts, so that none is left out
             return any(results) if isinstance(node.op, ast.Or) else all(results)
-        symbol, compare = _OPERATORS[type(node.ops[0])]
-        left, right = _number(node.left), _number(node.comparators[0])
-        limit, term = (right, node.left) if right is not None else (left, node.comparators[0])
-        value = self._value(term, pair)
-        values[ast.unparse(term)] = value.text("{:.6g}".format)
-        metric_left, nearest = right is not None, _nearest(value, (">" in symbol) == (right is not None))
+        limit, (compare, end) = _number(node.comparators[0]), _OPERATORS[type(node.ops[0])]
+        value = self._value(node.left, pair)
+        values[ast.unparse(node.left)] = value.text("{:.6g}".format)
         assert limit is not None
-        return compare(nearest, limit) if metric_left else compare(limit, nearest)
+        return compare((value.bounds or (value.mean, value.mean))[end], limit)
 
     def _value(self, term: ast.expr, pair: Pair) -> Interval:
-        if isinstance(term, ast.Name):
-            interval = _interval(term.id, pair)
-            if interval is None:
-                raise self._error(term, _no_value(term.id, pair))
-            if interval.bounds is None and not self._only_estimates:
-                raise self._error(
-                    term, f"no interval for {pair.name}: give runs of --seeds 3 or more, or --point-estimate"
-                )
-            return Interval(interval.mean) if self._only_estimates else interval
-        return self._reduced(term, pair)
-
-    def _reduced(self, term: ast.expr, pair: Pair) -> Interval:
-        if not (isinstance(term, ast.Call) and isinstance(term.func, ast.Name) and len(term.args) == 1):
-            raise self._error(term, "expected a metric")
-        (inner,), reduce = term.args, term.func.id
-        if not isinstance(inner, ast.Name) or reduce not in ("mean", *_OVER_SEEDS):
-            raise self._error(term, "expected mean(METRIC), min(METRIC) or max(METRIC)")
-        if reduce == "mean":
-            value = _interval(inner.id, pair)
-            estimate = None if value is None else value.mean
+        over_seeds, metric = _term(term) or (None, "")
+        if over_seeds is None:
+            interval = _interval(metric, pair)
         else:
-            seeds = _by_seed(inner.id, pair.runs)
-            estimate = _OVER_SEEDS[reduce](list(seeds.values())) if seeds else None
-        if estimate is None:
-            raise self._error(term, _no_value(inner.id, pair))
-        return Interval(estimate)
+            seeds = _by_seed(metric, pair.runs).values()
+            interval = Interval(over_seeds(seeds)) if seeds else None
+        if interval is None:
+            raise self._error(term, _no_value(metric, pair))
+        if interval.bounds is None and over_seeds is None and not self._only_estimates:
+            why = f"no interval for {pair.name}: give runs of --seeds 3 or more, or --point-estimate"
+            raise self._error(term, why)
+        return Interval(interval.mean) if self._only_estimates else interval
+
+
+def _term(node: ast.expr) -> tuple[Callable[[Iterable[float]], float] | None, str] | None:
+    """Return ``min``, ``max`` or None, and the name of the metric; None if the expression is something else."""
+    match node:
+        case ast.Name(id=name):
+            return None, name
+        case ast.Call(func=ast.Name(id="min"), args=[ast.Name(id=name)]):
+            return min, name
+        case ast.Call(func=ast.Name(id="max"), args=[ast.Name(id=name)]):
+            return max, name
+    return None
 
 
 def _no_value(name: str, pair: Pair) -> str:
@@ -157,17 +153,11 @@ def _no_value(name: str, pair: Pair) -> str:
 
 
 def _number(node: ast.expr) -> float | None:
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = _number(node.operand)
-        return None if inner is None else -inner
-    if not isinstance(node, ast.Constant) or isinstance(node.value, bool):
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
         return None
-    return float(node.value) if isinstance(node.value, int | float) and abs(node.value) < LARGEST else None
-
-
-def _nearest(value: Interval, above: bool) -> float:
-    """Return the bound that decides whether the whole interval is above (or below) a limit."""
-    return value.mean if value.bounds is None else value.bounds[0 if above else 1]
+    return float(value) if type(value) in (int, float) and abs(value) < LARGEST else None
 
 
 def _interval(name: str, pair: Pair) -> Interval | None:
