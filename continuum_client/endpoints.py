@@ -85,7 +85,7 @@ class Endpoints:
 def root_of(url: str) -> str:
     """Return the root of a server: its base URL without ``/v1``, Azure deployment, query and trailing slash."""
     parts = urlsplit(url)
-    path = re.sub(r"/openai/deployments/[^/]+$", "", parts.path.rstrip("/"))
+    path = re.sub(r"/openai(/deployments/[^/]+)?$", "", parts.path.rstrip("/"))
     return urlunsplit((parts.scheme, parts.netloc, path.removesuffix("/v1"), "", ""))
 
 

@@ -1,7 +1,5 @@
-"""Our classes in openai's place: the same results, errors, retries and streams, with openai's class beside ours.
-
-Each case runs with both, so that a pattern that does not hold for openai itself cannot pass unseen.
-"""
+"""Our classes in openai's place. Each case runs with openai's two clients and with ours, and all do the same: what the
+caller gets, its errors, and every request's path and number of the try."""
 
 from __future__ import annotations
 
@@ -11,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
-from fake_server import FakeServer, Planned, collected
+from fake_server import ASK, FakeServer, Planned
 from pydantic import BaseModel
+from sdk import ask, entered, items, value
 
 import continuum_client
 from continuum_client import client as client_module
@@ -22,267 +22,202 @@ from continuum_client.dialects import HEADERS
 from continuum_client.settings import OPTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore::continuum_client.errors.ContinuumWarning")
-ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
 class Answer(BaseModel):
     x: int
 
 
-@pytest.fixture(params=["openai's", "ours", "ours, recording"])
-def make(request: pytest.FixtureRequest, server: FakeServer, tmp_path: Any) -> Callable[..., openai.OpenAI]:
-    """Makes a client of the server."""
-    cls = openai.OpenAI if request.param == "openai's" else continuum_client.OpenAI
-    more: dict[str, Any] = {"record": tmp_path / "record"} if "recording" in request.param else {}
-    return lambda **options: cls(**{"base_url": server.url, **more, **options})
+# ---------------------------------------------------------------------------------------------- cases
 
 
-@pytest.fixture(params=["openai's", "ours", "ours, recording"])
-def make_async(request: pytest.FixtureRequest, server: FakeServer, tmp_path: Any) -> Callable[..., openai.AsyncOpenAI]:
-    cls = openai.AsyncOpenAI if request.param == "openai's" else continuum_client.AsyncOpenAI
-    more: dict[str, Any] = {"record": tmp_path / "record"} if "recording" in request.param else {}
-    return lambda **options: cls(**{"base_url": server.url, **more, **options})
+async def answers(client: Any, server: FakeServer) -> Any:
+    found = [await value(ask(client)), await value(client.completions.create(model="m", prompt="hi"))]
+    found.append(await value(client.responses.create(model="m", input="hi")))
+    found.append(await value(client.embeddings.create(model="m", input="hi", encoding_format="float")))
+    return [each.model_dump() for each in found], [model.id for model in await items(client.models.list())]
 
 
-# ------------------------------------------------------------------------------------------- answers
+async def parsed(client: Any, server: FakeServer) -> Any:
+    chat = await value(client.chat.completions.parse(**ASK, response_format=Answer))
+    return chat.choices[0].message.parsed, (
+        await value(client.responses.parse(model="m", input="hi", text_format=Answer))
+    ).output_parsed
 
 
-def test_answers(make: Callable[..., openai.OpenAI]) -> None:
-    client = make()
-    assert client.chat.completions.create(**ASK).choices[0].message.content == "fine"
-    assert client.completions.create(model="m", prompt="hi").choices[0].text == " fine"
-    assert client.responses.create(model="m", input="hi").output_text == "fine"
-    assert client.embeddings.create(model="m", input="hi", encoding_format="float").data[0].embedding == [0.0]
-    assert [model.id for model in client.models.list()] == ["m"]
+async def streams(client: Any, server: FakeServer) -> Any:
+    usage = {"stream_options": {"include_usage": True}}
+    found = [await items(await value(ask(client, stream=True, **more))) for more in ({}, usage)]
+    found.append(await items(await value(client.completions.create(model="m", prompt="hi", stream=True))))
+    found.append(await items(await value(client.responses.create(model="m", input="hi", stream=True))))
+    return [[event.model_dump() for event in stream] for stream in found]
 
 
-def test_parse(make: Callable[..., openai.OpenAI]) -> None:
-    client = make()
-    assert client.chat.completions.parse(**ASK, response_format=Answer).choices[0].message.parsed == Answer(x=1)
-    assert client.responses.parse(model="m", input="hi", text_format=Answer).output_parsed == Answer(x=1)
+async def streams_with_events(client: Any, server: FakeServer) -> Any:
+    async with entered(client.chat.completions.stream(**ASK)) as stream:
+        kinds = [event.type for event in await items(stream)]
+        final = await value(stream.get_final_completion())
+    async with entered(client.responses.stream(model="m", input="hi")) as stream:
+        return kinds, final.model_dump(), (await value(stream.get_final_response())).output_text
 
 
-def test_streams_in_three_styles(make: Callable[..., openai.OpenAI]) -> None:
-    client = make()
-    chunks = list(client.chat.completions.create(**ASK, stream=True))
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "fine"  # every chunk has a choice
-    with client.chat.completions.stream(**ASK) as stream:
-        kinds = [event.type for event in stream]
-        final = stream.get_final_completion()
-    assert kinds.count("content.delta") == 3
-    assert final.choices[0].message.content == "fine"
-    with client.chat.completions.with_streaming_response.create(**ASK, stream=True) as response:
-        lines = [line for line in response.iter_lines() if line]
-    assert lines[-1] == "data: [DONE]"
-    assert len(lines) == 5
+async def cut_short(client: Any, server: FakeServer) -> Any:
+    async with entered(await value(ask(client, stream=True))) as stream:
+        first = await value(anext(stream) if hasattr(stream, "__anext__") else next(stream))
+    return first.model_dump(), stream.response.is_closed
 
 
-def test_other_streams(make: Callable[..., openai.OpenAI]) -> None:
-    client = make()
-    assert "".join(c.choices[0].text for c in client.completions.create(model="m", prompt="hi", stream=True)) == " fine"
-    events = list(client.responses.create(model="m", input="hi", stream=True))
-    assert events[-1].type == "response.completed"
-    with client.responses.stream(model="m", input="hi") as stream:
-        assert stream.get_final_response().output_text == "fine"
+async def raw_responses(client: Any, server: FakeServer) -> Any:
+    raw = await value(client.chat.completions.with_raw_response.create(**ASK))
+    streamed = await value(client.chat.completions.with_raw_response.create(**ASK, stream=True))
+    found = [raw.status_code, raw.retries_taken, raw.parse().model_dump(), len(await items(streamed.parse()))]
+    send = client.chat.completions.with_streaming_response.create
+    async with entered(send(**ASK, stream=True)) as response:
+        found += [line for line in await items(response.iter_lines()) if line]
+    async with entered(send(**ASK)) as response:
+        found.append((await value(response.parse())).model_dump())
+    for read in ("read", "json"):
+        async with entered(send(**ASK)) as response:
+            found.append(await value(getattr(response, read)()))
+    return found
 
 
-def test_usage_is_there_for_who_asks(make: Callable[..., openai.OpenAI]) -> None:
-    chunks = list(make().chat.completions.create(**ASK, stream=True, stream_options={"include_usage": True}))
-    assert chunks[-1].choices == []
-    assert chunks[-1].usage is not None
-    assert chunks[-1].usage.completion_tokens == 7
-
-
-def test_stream_as_a_context_manager_and_cut_short(make: Callable[..., openai.OpenAI]) -> None:
-    with make().chat.completions.create(**ASK, stream=True) as stream:
-        first = next(stream)
-    assert first.choices[0].delta.role == "assistant"
-    assert isinstance(stream, openai.Stream)
-    assert stream.response.is_closed
-
-
-def test_raw_responses(make: Callable[..., openai.OpenAI]) -> None:
-    client = make()
-    raw = client.chat.completions.with_raw_response.create(**ASK)
-    assert raw.status_code == 200
-    assert raw.retries_taken == 0
-    assert raw.parse().choices[0].message.content == "fine"
-    streamed = client.chat.completions.with_raw_response.create(**ASK, stream=True).parse()
-    assert len(list(streamed)) == 4
-    with client.chat.completions.with_streaming_response.create(**ASK) as response:
-        assert response.parse().choices[0].message.content == "fine"
-    with client.chat.completions.with_streaming_response.create(**ASK) as response:
-        assert b'"fine"' in response.read()
-    with client.chat.completions.with_streaming_response.create(**ASK) as response:
-        assert response.json()["choices"]
-
-
-def test_results_have_openais_own_types(make: Callable[..., openai.OpenAI]) -> None:
-    client = make()
-    assert type(client.chat.completions.create(**ASK)).__name__ == "ChatCompletion"
-    assert type(client.chat.completions.create(**ASK, stream=True)) is openai.Stream
-    assert isinstance(client, openai.OpenAI)
-
-
-# ------------------------------------------------------------------------------- a stream that is odd
-
-
-def test_a_torn_stream(make: Callable[..., openai.OpenAI], server: FakeServer) -> None:
+async def torn(client: Any, server: FakeServer) -> Any:
     server.plan.append(Planned(status=200, tear=True))
-    stream = make().chat.completions.create(**ASK, stream=True)
-    with pytest.raises(Exception, match=r"(?i)connection|closed|read") as caught:
-        list(stream)
-    assert not isinstance(caught.value, (AttributeError, TypeError))
+    return await items(await value(ask(client, stream=True)))
 
 
-def test_an_error_inside_a_stream(make: Callable[..., openai.OpenAI], server: FakeServer) -> None:
+async def error_in_a_stream(client: Any, server: FakeServer) -> Any:
     server.events = lambda path, body: iter([{"error": {"message": "engine died"}}])  # type: ignore[method-assign]
-    with pytest.raises(openai.APIError, match="engine died"):
-        list(make().chat.completions.create(**ASK, stream=True))
+    return await items(await value(ask(client, stream=True)))
 
 
-def test_characters_split_between_packets(make: Callable[..., openai.OpenAI], server: FakeServer) -> None:
+async def characters_split_between_packets(client: Any, server: FakeServer) -> Any:
     base: dict[str, Any] = {"id": "c", "created": 1, "model": "m", "object": "chat.completion.chunk"}
-    text = "известни"
-    server.events = lambda path, body: iter(  # type: ignore[method-assign]
-        [{**base, "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}, "[DONE]"]
-    )
-    (chunk,) = make().chat.completions.create(**ASK, stream=True)
-    assert chunk.choices[0].delta.content == text
+    choice = {"index": 0, "delta": {"content": "известни"}, "finish_reason": None}
+    server.events = lambda path, body: iter([{**base, "choices": [choice]}, "[DONE]"])  # type: ignore[method-assign]
+    return [chunk.model_dump() for chunk in await items(await value(ask(client, stream=True)))]
 
 
-# ------------------------------------------------------------------------------------ retries, timeouts
-
-
-@pytest.mark.parametrize("status", [408, 409, 429, 500, 503])
-def test_retries(make: Callable[..., openai.OpenAI], server: FakeServer, status: int) -> None:
-    server.plan.extend([Planned(status), Planned(status)])
-    raw = make(max_retries=3).chat.completions.with_raw_response.create(**ASK)
-    assert raw.retries_taken == 2
-    assert [seen.headers["x-stainless-retry-count"] for seen in server.seen] == ["0", "1", "2"]
-
-
-def test_retry_headers_can_be_left_out_or_set(make: Callable[..., openai.OpenAI], server: FakeServer) -> None:
-    client = make(max_retries=3)
-    client.chat.completions.create(**ASK, extra_headers={"x-stainless-retry-count": openai.Omit()})
-    assert "x-stainless-retry-count" not in server.seen[-1].headers
-    client.chat.completions.create(**ASK, extra_headers={"x-stainless-retry-count": "42"})
-    assert server.seen[-1].headers["x-stainless-retry-count"] == "42"
-
-
-def test_hang_ups_are_retried(make: Callable[..., openai.OpenAI], server: FakeServer) -> None:
+async def retried(client: Any, server: FakeServer) -> Any:
+    found = []
+    for status in (408, 409, 429, 500, 503):
+        server.plan.extend([Planned(status), Planned(status)])
+        found.append((await value(client.chat.completions.with_raw_response.create(**ASK))).retries_taken)
     server.plan.append(Planned(hang_up=True))
-    assert make().chat.completions.create(**ASK).choices[0].message.content == "fine"
+    return found, (await value(ask(client))).model_dump()
+
+
+async def retry_headers(client: Any, server: FakeServer) -> Any:
+    for given in (openai.Omit(), "42"):
+        await value(ask(client, extra_headers={"x-stainless-retry-count": given}))
+
+
+async def hung_up(client: Any, server: FakeServer) -> Any:
     server.plan.extend([Planned(hang_up=True)] * 3)
-    with pytest.raises(openai.APIConnectionError):
-        make().chat.completions.create(**ASK)
+    await value(ask(client))
 
 
-def test_timeouts(make: Callable[..., openai.OpenAI], server: FakeServer) -> None:
-    server.plan.extend([Planned(status=200, delay_s=5)] * 2)
-    with pytest.raises(openai.APITimeoutError):
-        make(max_retries=1).with_options(timeout=0.1).chat.completions.create(**ASK)
-    server.wait_for(lambda: len(server.seen) == 2)
+async def timed_out(client: Any, server: FakeServer) -> Any:
+    server.plan.extend([Planned(200, delay_s=5)] * 2)
+    try:
+        await value(ask(client.with_options(timeout=0.1, max_retries=1)))
+    finally:
+        await asyncio.to_thread(server.wait_for, lambda: len(server.seen) == 2)
 
 
-@pytest.mark.parametrize(
-    ("status", "error"),
-    [
-        (400, openai.BadRequestError),
-        (401, openai.AuthenticationError),
-        (404, openai.NotFoundError),
-        (422, openai.UnprocessableEntityError),
-        (500, openai.InternalServerError),
-    ],
-)
-def test_errors(make: Callable[..., openai.OpenAI], server: FakeServer, status: int, error: type[Exception]) -> None:
-    server.plan.append(Planned(status, body={"error": {"message": "no"}}))
-    with pytest.raises(error, match="no"):
-        make(max_retries=0).chat.completions.create(**ASK)
-    assert len(server.seen) == 1
+async def refused(client: Any, server: FakeServer) -> Any:
+    found = []
+    for status in (400, 401, 404, 422, 500):
+        server.plan.append(Planned(status, body={"error": {"message": "no"}}))
+        with pytest.raises(openai.APIStatusError, match="no") as caught:
+            await value(ask(client.with_options(max_retries=0)))
+        found.append((type(caught.value), caught.value.body))
+    return found
 
 
-# ------------------------------------------------------------------------------------------ the client
-
-
-def test_copies_keep_options(make: Callable[..., openai.OpenAI], server: FakeServer) -> None:
-    client = make(default_headers={"X-Mine": "1"})
+async def copies(client: Any, server: FakeServer) -> Any:
     twin = client.with_options(max_retries=7, api_key="other", default_headers={"X-More": "2"})
-    assert type(twin) is type(client)
-    assert (twin.max_retries, client.max_retries) == (7, 2)
-    twin.chat.completions.create(**ASK)
+    await value(ask(twin))
     headers = server.seen[-1].headers
-    assert (headers["x-mine"], headers["x-more"], headers["authorization"]) == ("1", "2", "Bearer other")
-    assert headers["user-agent"].startswith("OpenAI/Python")
+    sent = [headers[name] for name in ("x-mine", "x-more", "authorization", "user-agent")]
+    return type(twin) is type(client), twin.max_retries, client.max_retries, sent[:-1], sent[-1].partition("/")[2]
 
 
-def test_missing_key(make: Callable[..., openai.OpenAI], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
-    with pytest.raises(openai.OpenAIError, match=r"credentials|api_key"):
-        make()
+async def closed(client: Any, server: FakeServer) -> Any:
+    async with entered(client) as inside:
+        await value(ask(inside))
+    return client.is_closed()
 
 
-def test_custom_http_client(make: Callable[..., openai.OpenAI], server: FakeServer) -> None:
+async def other_urls(client: Any, server: FakeServer) -> Any:
+    there = client.with_options(base_url=server.root + "/openai/deployments/gpt", default_query={"api-version": "1"})
+    return (await value(ask(there))).model_dump()
+
+
+ENDS: dict[Callable[..., Any], type[Exception]] = {
+    torn: httpx.HTTPError,
+    error_in_a_stream: openai.APIError,
+    hung_up: openai.APIConnectionError,
+    timed_out: openai.APITimeoutError,
+}
+"""The cases that end with an error."""
+CASES = [
+    *(answers, parsed, streams, streams_with_events, cut_short, raw_responses, characters_split_between_packets),
+    *(retried, retry_headers, refused, copies, closed, other_urls, *ENDS),
+]
+OPENAIS: list[Any] = [openai.OpenAI, openai.AsyncOpenAI]
+OURS: list[Any] = [continuum_client.OpenAI, continuum_client.AsyncOpenAI]
+
+
+def outcome(case: Callable[..., Any], cls: Any, **options: Any) -> Any:
+    """What the case gives, the error that ends it, and what reached the server."""
+    found: Any = None
+    with FakeServer() as server:
+        client = cls(base_url=server.url, default_headers={"X-Mine": "1"}, **options)
+        try:
+            found = asyncio.run(case(client, server))
+        except ENDS.get(case, ()) as error:
+            found = type(error).__name__, str(error)
+        tries = [(seen.path, seen.headers.get("x-stainless-retry-count")) for seen in server.seen]
+    return found, tries
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_ours_do_as_openais(case: Callable[..., Any], tmp_path: Path) -> None:
+    one, other = (outcome(case, cls) for cls in OPENAIS)
+    assert (type(one[0]) is tuple and "Error" in str(one[0][0])) == (case in ENDS)
+    for cls, openais in zip(OURS, (one, other), strict=True):
+        assert outcome(case, cls) == outcome(case, cls, record=tmp_path / cls.__name__) == openais
+    assert one[1] == other[1]
+
+
+def test_types_are_openais_own(server: FakeServer) -> None:
+    client = continuum_client.OpenAI(base_url=server.url)
+    assert type(ask(client)).__name__ == "ChatCompletion"
+    assert type(ask(client, stream=True)) is openai.Stream
+    assert [issubclass(ours, theirs) for ours, theirs in zip(OURS, OPENAIS, strict=True)] == [True, True]
+
+
+def test_a_cancelled_call_and_a_client_of_ones_own(server: FakeServer) -> None:
+    async def run() -> None:
+        server.plan.append(Planned(200, delay_s=5))
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(ask(continuum_client.AsyncOpenAI(base_url=server.url)), 0.1)
+
+    asyncio.run(run())
     sent: list[str] = []
     hooks = {"request": [lambda request: sent.append(str(request.url))]}
     with openai.DefaultHttpxClient(event_hooks=hooks) as http_client:
-        make(http_client=http_client).chat.completions.create(**ASK)
+        ask(continuum_client.OpenAI(base_url=server.url, http_client=http_client))
     assert sent == [server.url + "/chat/completions"]
 
 
-def test_azure_style_base_url(make: Callable[..., openai.OpenAI], server: FakeServer) -> None:
-    client = make(base_url=server.root + "/openai/deployments/gpt", default_query={"api-version": "2026-01-01"})
-    assert client.chat.completions.create(**ASK).choices[0].message.content == "fine"
-    assert server.seen[-1].path == "/openai/deployments/gpt/chat/completions"
-
-
-def test_closed_client(make: Callable[..., openai.OpenAI]) -> None:
-    with make() as client:
-        client.chat.completions.create(**ASK)
-    assert client.is_closed()
-
-
-# ---------------------------------------------------------------------------------------------- async
-
-
-def test_async(make_async: Callable[..., openai.AsyncOpenAI], server: FakeServer) -> None:
-    async def run() -> None:
-        async with make_async() as client:
-            assert (await client.chat.completions.create(**ASK)).choices[0].message.content == "fine"
-            assert (await client.responses.parse(model="m", input="hi", text_format=Answer)).output_parsed == Answer(
-                x=1
-            )
-            stream = await client.chat.completions.create(**ASK, stream=True)
-            chunks = await collected(stream)
-            assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "fine"
-            assert type(stream) is openai.AsyncStream
-            async with client.chat.completions.stream(**ASK) as events:
-                assert (await events.get_final_completion()).choices[0].message.content == "fine"
-            async with client.chat.completions.with_streaming_response.create(**ASK, stream=True) as response:
-                lines = [line async for line in response.iter_lines() if line]
-            assert lines[-1] == "data: [DONE]"
-            async with client.chat.completions.with_streaming_response.create(**ASK) as response:
-                assert (await response.parse()).choices[0].message.content == "fine"
-            raw = await client.chat.completions.with_raw_response.create(**ASK)
-            assert raw.parse().choices[0].message.content == "fine"
-
-    asyncio.run(run())
-
-
-def test_async_retries_and_errors(make_async: Callable[..., openai.AsyncOpenAI], server: FakeServer) -> None:
-    async def run() -> None:
-        async with make_async(max_retries=2) as client:
-            server.plan.extend([Planned(500), Planned(429)])
-            raw = await client.chat.completions.with_raw_response.create(**ASK)
-            assert raw.retries_taken == 2
-            server.plan.append(Planned(200, delay_s=5))
-            with pytest.raises(openai.APITimeoutError):
-                await client.with_options(timeout=0.1, max_retries=0).chat.completions.create(**ASK)
-            server.plan.append(Planned(200, delay_s=5))
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(client.chat.completions.create(**ASK), 0.1)
-
-    asyncio.run(run())
+def test_missing_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    for cls in (*OPENAIS, *OURS):
+        with pytest.raises(openai.OpenAIError, match=r"credentials|api_key"):
+            cls()
 
 
 # ------------------------------------------------------------------------------------------------ wrap
@@ -291,24 +226,31 @@ def test_async_retries_and_errors(make_async: Callable[..., openai.AsyncOpenAI],
 class Theirs(openai.OpenAI):
     """A subclass whose constructor is its own."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(base_url=url, api_key="k")
+    def __init__(self, url: str, **more: Any) -> None:
+        super().__init__(base_url=url, **more)
         self.mark = 1
 
 
 def test_wrap(server: FakeServer) -> None:
     theirs = Theirs(server.url)
-    theirs.chat.completions.create(**ASK)  # a resource that points to the unwrapped client
+    ask(theirs)  # makes a resource that points to the unwrapped client
     ours = continuum_client.wrap(theirs, implicit=False)
     assert isinstance(ours, Theirs)
     assert isinstance(ours, continuum_client.OpenAI)
     assert ours.mark == 1
-    with ours.program("p") as program:
-        theirs.chat.completions.create(**ASK)
-        ours.chat.completions.create(**ASK)
-    assert [seen.program_id for seen in server.seen] == [None, None, program.id]
-    again = continuum_client.wrap(ours, dialect="openai")
-    assert type(again) is type(ours)
+    with ours.program("p"):
+        ask(theirs)
+        ask(ours)
+    assert server.ids == [None, None, "p"]
+    assert type(continuum_client.wrap(ours, dialect="openai")) is type(ours)
+
+    async def run() -> None:
+        client = continuum_client.wrap(openai.AsyncOpenAI(base_url=server.url))
+        async with client.program("q"):
+            await ask(client)
+
+    asyncio.run(run())
+    assert server.ids[-1] == "q"
 
 
 def test_wrap_keeps_the_methods_that_another_library_replaced(server: FakeServer) -> None:
@@ -322,75 +264,12 @@ def test_wrap_keeps_the_methods_that_another_library_replaced(server: FakeServer
     for dialect in ("headers", "openai"):
         ours = continuum_client.wrap(ours, dialect=dialect)
         with ours.program("p"):
-            ours.chat.completions.create(**ASK)
+            ask(ours)
             raw.create(**ASK)
             assert [model.id for model in ours.models.list()] == ["m"]
     assert calls == [ASK] * 2
-    chats = [seen for seen in server.seen if seen.body]
-    assert [(seen.program_id, seen.body.get("prompt_cache_key")) for seen in chats] == [("p", None)] * 2 + [
-        ("p", "p")
-    ] * 2
-
-
-def test_wrap_azure(server: FakeServer) -> None:
-    azure = openai.AzureOpenAI(azure_endpoint=server.root, api_version="2026-01-01", api_key="k")
-    client = continuum_client.wrap(azure)
-    with client.program("p"):
-        assert client.chat.completions.create(**ASK).choices[0].message.content == "fine"
-        assert client.with_options(timeout=9).chat.completions.create(**ASK).choices[0].message.content == "fine"
-    assert [(seen.path, seen.program_id) for seen in server.seen] == [
-        ("/openai/deployments/m/chat/completions", "p")
-    ] * 2
-
-
-def test_wrap_async(server: FakeServer) -> None:
-    async def run() -> None:
-        client = continuum_client.wrap(openai.AsyncOpenAI(base_url=server.url))
-        async with client.program("p"):
-            await client.chat.completions.create(**ASK)
-
-    asyncio.run(run())
-    assert server.seen[-1].program_id == "p"
-
-
-def test_copies_share_our_settings(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = continuum_client.OpenAI(base_url=server.url, record=tmp_path / "mine", dialect="openai")
-    monkeypatch.setenv("CONTINUUM_RECORD", str(tmp_path / "other"))
-    monkeypatch.setenv("CONTINUUM_DIALECT", "nonsense")
-    twin = client.with_options(timeout=3).copy(max_retries=0)
-    assert twin._continuum is client._continuum
-    assert not (tmp_path / "other").exists()
-    monkeypatch.delenv("CONTINUUM_RECORD")
-    again = continuum_client.wrap(
-        openai.AzureOpenAI(azure_endpoint=server.root, api_version="1", api_key="k"), dialect="openai"
-    )
-    assert again.with_options(timeout=1)._continuum is again._continuum
-
-
-def test_wrap_refuses_other_things() -> None:
-    with pytest.raises(TypeError, match="an openai client"):
-        continuum_client.wrap("client")  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="dialekt"):
-        continuum_client.wrap(openai.OpenAI(), dialekt="vllm")  # type: ignore[call-overload]
-
-
-def test_wrapping_ours_keeps_its_options(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONTINUUM_DIALECT", "sglang")
-    predict = lambda runs: None  # noqa: E731
-    ours = continuum_client.OpenAI(
-        base_url=server.url, dialect="openai", record=tmp_path, content="digest", predict=predict, implicit=False
-    )
-    assert continuum_client.wrap(ours)._continuum is ours._continuum
-    again = continuum_client.wrap(ours, implicit=True)._continuum
-    assert (again.dialect, again.recorder) == (ours._continuum.dialect, ours._continuum.recorder)
-    assert again.predict is predict
-    assert again.conversations is not None
-    other = continuum_client.wrap(ours, dialect="vllm", record=tmp_path / "other")._continuum
-    assert (other.dialect or HEADERS).name == "vllm"
-    assert other.recorder is not ours._continuum.recorder
-    assert (other.predict, other.conversations) == (predict, None)
-    with pytest.raises(ValueError, match="content"):
-        continuum_client.wrap(ours, content="full")
+    keys = [(turn.program_id, turn.body.get("prompt_cache_key")) for turn in server.turns]
+    assert keys == [("p", None)] * 2 + [("p", "p")] * 2
 
 
 @pytest.mark.parametrize(
@@ -401,31 +280,68 @@ def test_wrapping_ours_keeps_its_options(server: FakeServer, tmp_path: Path, mon
         {"base_url": "{root}/openai/deployments/m"},
     ],
 )
-def test_azure_releases_at_the_servers_root(serve: Callable[..., FakeServer], options: dict[str, str]) -> None:
-    server = serve("vllm")
-    there = {name: value.format(root=server.root) for name, value in options.items()}
-    client = continuum_client.wrap(openai.AzureOpenAI(api_version="1", api_key="k", **there), dialect="vllm")  # type: ignore[call-overload]
+def test_wrap_azure(vllm: FakeServer, options: dict[str, str]) -> None:
+    """The server's root is not the base URL: there the program is released."""
+    there: Any = {name: text.format(root=vllm.root) for name, text in options.items()}
+    client = continuum_client.wrap(openai.AzureOpenAI(api_version="1", api_key="k", **there), dialect="vllm")
+    assert client.with_options(timeout=1)._continuum is client._continuum
     with client.program("p"):
-        client.chat.completions.create(**ASK)
-    assert [seen.path for seen in server.seen] == [
-        "/openai/deployments/m/chat/completions",
-        "/continuum/programs/p/release",
+        ask(client)
+        ask(client.with_options(timeout=9))
+    path = "/openai/deployments/m/chat/completions"
+    assert [seen.path for seen in vllm.seen] == [path, path, "/continuum/programs/p/release"]
+    assert vllm.ids == ["p", "p"]
+
+
+def test_copies_share_our_settings(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = continuum_client.OpenAI(base_url=server.url, record=tmp_path / "mine", dialect="openai")
+    monkeypatch.setenv("CONTINUUM_RECORD", str(tmp_path / "other"))
+    monkeypatch.setenv("CONTINUUM_DIALECT", "nonsense")
+    assert client.with_options(timeout=3).copy(max_retries=0)._continuum is client._continuum
+    assert not (tmp_path / "other").exists()
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    wrap: Any = continuum_client.wrap
+    ours = continuum_client.OpenAI(record=tmp_path, content="digest")
+    mistakes: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: wrap("client"), TypeError, "an openai client"),
+        (lambda: wrap(openai.OpenAI(), dialekt="vllm"), TypeError, "dialekt"),
+        (lambda: wrap(ours, content="full"), ValueError, "content"),
+        (lambda: continuum_client.OpenAI(content="all"), ValueError, "'all'.*none, digest"),  # type: ignore[arg-type]
+        (
+            lambda: continuum_client.OpenAI(record=continuum_client.Recorder(tmp_path), content="full"),
+            ValueError,
+            "full",
+        ),
     ]
+    for mistake, error, said in mistakes:
+        with pytest.raises(error, match=said):
+            mistake()
 
 
-def test_content_is_checked_without_a_recorder(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="content 'all': there are none, digest, full"):
-        continuum_client.OpenAI(content="all")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'none', so not 'full'"):
-        continuum_client.OpenAI(record=continuum_client.Recorder(tmp_path), content="full")
+def test_wrapping_ours_keeps_its_options(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTINUUM_DIALECT", "sglang")
+    ours = continuum_client.OpenAI(
+        base_url=server.url,
+        dialect="openai",
+        record=tmp_path,
+        content="digest",
+        predict=lambda runs: None,
+        implicit=False,
+    )
+    mine = ours._continuum
+    assert continuum_client.wrap(ours)._continuum is mine
+    again = continuum_client.wrap(ours, implicit=True)._continuum
+    assert (again.dialect, again.recorder, again.predict) == (mine.dialect, mine.recorder, mine.predict)
+    assert again.conversations is not None
+    other = continuum_client.wrap(ours, dialect="vllm", record=tmp_path / "other")._continuum
+    assert (other.dialect or HEADERS).name == "vllm"
+    assert other.recorder is not mine.recorder
+    assert other.conversations is None
 
 
 # ------------------------------------------------------------------------------------------ signatures
-
-
-class OfOnesOwn(openai.OpenAI):
-    def __init__(self, url: str, **more: Any) -> None:
-        super().__init__(base_url=url, **more)
 
 
 @pytest.mark.parametrize(
@@ -435,7 +351,7 @@ class OfOnesOwn(openai.OpenAI):
         (continuum_client.AsyncOpenAI, openai.AsyncOpenAI),
         (client_module.AzureOpenAI, openai.AzureOpenAI),
         (client_module.AsyncAzureOpenAI, openai.AsyncAzureOpenAI),
-        (type(continuum_client.wrap(OfOnesOwn("http://x", api_key="k"))), OfOnesOwn),
+        (type(continuum_client.wrap(Theirs("http://x", api_key="k"))), Theirs),
     ],
 )
 def test_signatures_at_run_time(ours: type[Any], theirs: type[Any]) -> None:

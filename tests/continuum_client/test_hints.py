@@ -1,89 +1,62 @@
-"""Hints: with which calls they are sent, and which values cannot be. A program that is handed over."""
+"""Hints: with which calls they are sent. A program that is handed over."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import openai
 import pytest
 from fake_server import FakeServer, Planned
+from sdk import ask
 
 from continuum_client import InvalidTag, OpenAI, ProgramClosed
 
-HINTS = ("kv_ttl_s", "task")
 
+def test_a_hint_is_sent_once_and_a_task_always(vllm: FakeServer) -> None:
+    client = OpenAI(base_url=vllm.url, dialect="vllm", max_retries=0)
 
-def sent(server: FakeServer) -> list[dict[str, Any]]:
-    """The hints of each generating request."""
-    bodies = (seen.body["vllm_xargs"] for seen in server.seen if seen.path.endswith("/completions"))
-    return [{name: body[name] for name in HINTS if name in body} for body in bodies]
-
-
-def test_a_hint_is_sent_once_and_a_task_always(serve: Callable[..., FakeServer]) -> None:
-    server = serve("vllm")
-    client = OpenAI(base_url=server.url, dialect="vllm", max_retries=0)
-
-    def ask() -> None:
-        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+    def ask_in_vain() -> None:
+        vllm.plan.append(Planned(status=500))
+        with pytest.raises(openai.InternalServerError):
+            ask(client)
 
     with client.program("p") as p:
         p.task(" triage ")
         p.kv_ttl(1e9)
-        server.plan.append(Planned(status=500))
-        with pytest.raises(openai.InternalServerError):
-            ask()
-        ask()
-        ask()
+        ask_in_vain()
+        ask(client)
+        ask(client)
         p.kv_ttl(1)
-        server.plan.append(Planned(status=500))
-        with pytest.raises(openai.InternalServerError):
-            ask()
+        ask_in_vain()
         p.kv_ttl(2)  # newer than what the failed call gives back
-        ask()
-    wishes = (86_400.0, 86_400.0, None, 1.0, 2.0)
-    assert sent(server) == [{"task": "triage"} | ({"kv_ttl_s": wish} if wish else {}) for wish in wishes]
+        ask(client)
+    sent = [(body["vllm_xargs"].get("kv_ttl_s"), body["vllm_xargs"]["task"]) for body in vllm.bodies]
+    assert sent == [(wish, "triage") for wish in (86_400.0, 86_400.0, None, 1.0, 2.0)]
 
 
-def test_what_remains_is_no_longer_sent(serve: Callable[..., FakeServer]) -> None:
-    server = serve("vllm")
-    client = OpenAI(base_url=server.url, dialect="vllm")
+def test_what_remains_is_no_longer_sent(vllm: FakeServer) -> None:
+    client = OpenAI(base_url=vllm.url, dialect="vllm")
     with client.program() as p:
         with pytest.warns(DeprecationWarning, match="delete the call") as caught:
             p.remaining(turns=3, tokens=900)
-        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+        ask(client)
     assert caught[0].filename == __file__
-    assert not any("remaining" in name for name in server.turns[0].body["vllm_xargs"])
+    assert vllm.xargs[0].keys() == {"program_id", "turn_id"}
 
 
-def test_hints_that_cannot_be_sent(server: FakeServer) -> None:
-    with OpenAI(base_url=server.url).program() as p:
-        with pytest.raises(InvalidTag, match="task"):
-            p.task("")
-        with pytest.raises(InvalidTag, match="kv_ttl"):
-            p.kv_ttl(float("nan"))
-
-
-def test_a_program_that_is_handed_over(serve: Callable[..., FakeServer]) -> None:
-    server = serve("vllm")
-    here, there = (OpenAI(base_url=server.url, dialect="vllm") for _ in range(2))
-
-    def ask(client: OpenAI) -> None:
-        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
-
+def test_a_program_that_is_handed_over(vllm: FakeServer) -> None:
+    here, there = (OpenAI(base_url=vllm.url, dialect="vllm") for _ in range(2))
     with here.program("p", parent="above") as p:
         p.task("triage")
         ask(here)
         text = p.handoff()
         with pytest.raises(ProgramClosed):
             p.handoff()
-    assert [seen.path for seen in server.seen] == ["/v1/chat/completions"]  # no release
+    assert vllm.released == []
     with there.resume(text):
         ask(there)
-    first, second = (seen.body["vllm_xargs"] for seen in server.turns)
+    first, second = vllm.xargs
     assert first.pop("turn_id") != second.pop("turn_id")
     assert first == second == {"program_id": "p", "parent_id": "above", "task": "triage"}
-    assert server.seen[-1].path == "/continuum/programs/p/release"
+    assert vllm.released == ["p"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"program_id": "", "parent_id": null, "task": null}', "null"])
