@@ -11,10 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
-from continuum_analysis.compare.intervals import interval_text
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import Summary
-from continuum_analysis.compare.words import TextTable
+from continuum_analysis.compare.words import TextTable, metric_column
 from continuum_analysis.metrics import Metric, Value
 from continuum_analysis.records.facts import RunFacts
 from continuum_analysis.records.timeline import AnalysisError, ProgramTimes, TurnTimes
@@ -175,17 +174,18 @@ def slo_text(slo: Slo) -> str:
 
 def slo_table(summary: Summary) -> TextTable:
     """Return a table of the requests and programs of each arm that kept the SLO, as means over seeds."""
-    forms = [row for row in _COLUMNS if row[0] in next(iter(summary.arms.values())).metrics]
-    rows = [
-        [name, *(interval_text(arm.metrics[metric], form.format) for metric, _, form in forms)]
-        for name, arm in summary.arms.items()
-    ]
-    return TextTable(["policy", *(heading for _, heading, _ in forms)], rows)
+    known = next(iter(summary.arms.values())).metrics
+    shown = [column for name, column in _COLUMNS.items() if name in known]
+    rows = [[name, *(column.cell(arm, with_interval=True) for column in shown)] for name, arm in summary.arms.items()]
+    return TextTable(["policy", *(column.heading for column in shown)], rows)
 
 
-_COLUMNS = (
-    ("slo_requests_share", "requests that keep it", "{:.1%}"),
-    ("slo_requests_per_s", "such requests/s", "{:.3f}"),
-    ("slo_programs_share", "programs that keep it", "{:.1%}"),
-    ("slo_programs_per_s", "such programs/s", "{:.4f}"),
-)
+_COLUMNS = {
+    name: metric_column(name, heading, form)
+    for name, heading, form in (
+        ("slo_requests_share", "requests that keep it", "{:.1%}"),
+        ("slo_requests_per_s", "such requests/s", "{:.3f}"),
+        ("slo_programs_share", "programs that keep it", "{:.1%}"),
+        ("slo_programs_per_s", "such programs/s", "{:.4f}"),
+    )
+}

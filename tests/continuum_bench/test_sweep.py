@@ -382,7 +382,7 @@ def test_goodput_is_paired_by_seed() -> None:
     assert vllm.jps.mean == pytest.approx(1.05)
     assert continuum.to_vllm is not None
     assert continuum.to_vllm.mean == pytest.approx(3.0)
-    assert continuum.to_vllm_by_seed == pytest.approx((3.0, 3.0))
+    assert continuum.to_vllm.seeds == pytest.approx((3.0, 3.0))
     assert (static.jps, static.to_vllm) == (None, None)
 
 
@@ -394,7 +394,7 @@ def test_goodput_of_zero_has_no_ratio() -> None:
     vllm, continuum = summarize_goodput(found)
     assert vllm.jps is not None
     assert vllm.jps.mean == pytest.approx(0.55)
-    assert (continuum.to_vllm, continuum.to_vllm_by_seed) == (None, ())
+    assert continuum.to_vllm is None
     assert [row[-1] for row in goodput_table([vllm, continuum]).rows] == ["-", "-"]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from continuum_traces.names import near
 from continuum_traces.typed import LARGEST
 
-from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_interval
+from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_by_seed
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import compare_to
 from continuum_analysis.metrics import is_share
@@ -178,10 +178,7 @@ def _ratio(name: str, pair: Pair) -> Interval | None:
                 f"--fail-if {name}{RATIO}: {pair.name} finished {finished}: no ratio of their times is fair"
             )
         return None if comparison is None else comparison.jct_ratio
-    ours, theirs = _by_seed(name, pair.runs), _by_seed(name, pair.base)
-    seeds = [seed for seed in ours if seed in theirs]
-    over, under = [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
-    return ratio_interval(over, under) if seeds and sum(under) > 0 and sum(over) > 0 else None
+    return ratio_by_seed(_by_seed(name, pair.runs), _by_seed(name, pair.base))
 
 
 def _metric(name: str, runs: Sequence[Run]) -> str | None:

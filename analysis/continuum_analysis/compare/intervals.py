@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
 
 import numpy as np
 from scipy.stats import bootstrap
@@ -26,26 +27,34 @@ class Interval:
     mean: float
     low: float | None = None
     high: float | None = None
+    seeds: tuple[float, ...] = field(default=(), compare=False)
+    """The value of each seed, if the estimate is over seeds."""
 
     @property
     def bounds(self) -> tuple[float, float] | None:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
+    @property
+    def spread(self) -> tuple[float, float]:
+        """What a figure shows around the estimate: the interval; without one the range of the seeds; else nothing."""
+        values = self.seeds or (self.mean,)
+        return self.bounds or (min(values), max(values))
+
     def within(self, least: float, most: float) -> Interval:
         """Cut the interval to the range of possible values. Its coverage stays, since the true value is possible."""
         if self.low is None or self.high is None:
             return self
-        return Interval(self.mean, max(least, self.low), min(most, self.high))
+        return replace(self, low=max(least, self.low), high=min(most, self.high))
 
-    def text(self, form: Callable[[float], str], seeds: Sequence[float] = ()) -> str:
-        """Write ``1.5 (1.2 to 1.8)``, or only the estimate if there is no interval or it has no width.
+    def text(self, form: Callable[[float], str]) -> str:
+        """Write ``1.5 (1.2 to 1.8)``, of two seeds ``1.5 (seeds 1.4, 1.6)``, and only the estimate if there is no
+        interval or it has no width.
 
         Args:
             form: the function that writes a number, such as ``"{:.1f}".format``.
-            seeds: the value of each seed; the values of two seeds replace the interval, ``1.5 (seeds 1.4, 1.6)``.
         """
-        if len(seeds) in range(2, ENOUGH_SEEDS):
-            return f"{form(self.mean)} (seeds {', '.join(map(form, seeds))})"
+        if len(self.seeds) in range(2, ENOUGH_SEEDS):
+            return f"{form(self.mean)} (seeds {', '.join(map(form, self.seeds))})"
         if self.bounds is None or self.bounds[1] - self.bounds[0] < 1e-12:
             return form(self.mean)
         return f"{form(self.mean)} ({self.bounds_text(form)})"
@@ -55,9 +64,9 @@ class Interval:
         return NO_VALUE if self.bounds is None else " to ".join(map(form, self.bounds))
 
 
-def interval_text(interval: Interval | None, form: Callable[[float], str], seeds: Sequence[float] = ()) -> str:
+def interval_text(interval: Interval | None, form: Callable[[float], str]) -> str:
     """Return ``Interval.text``, or a dash if there is no value."""
-    return NO_VALUE if interval is None else interval.text(form, seeds)
+    return NO_VALUE if interval is None else interval.text(form)
 
 
 def number_text(value: float | None, form: str) -> str:
@@ -95,11 +104,11 @@ class Comparison:
 def mean_interval(values: Sequence[float]) -> Interval:
     """Compute the mean of one value per seed, with an interval by Student's t if there are ``ENOUGH_SEEDS``."""
     array = np.asarray(values, dtype=float)
-    mean = float(array.mean())
+    mean, seeds = float(array.mean()), tuple(array.tolist())
     if len(array) < ENOUGH_SEEDS:
-        return Interval(mean)
+        return Interval(mean, seeds=seeds)
     half = _t(len(array)) * float(array.std(ddof=1)) / len(array) ** 0.5
-    return Interval(mean, mean - half, mean + half)
+    return Interval(mean, mean - half, mean + half, seeds)
 
 
 def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval:
@@ -110,12 +119,21 @@ def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval:
     interval agrees where the ratio is well known. Where it is not, Fieller's is very lopsided or has no end.)
     """
     top, bottom = np.asarray(over, dtype=float), np.asarray(under, dtype=float)
-    a, b = float(top.mean()), float(bottom.mean())
+    a, b, seeds = float(top.mean()), float(bottom.mean()), tuple((top / bottom).tolist())
     if len(top) < ENOUGH_SEEDS:
-        return Interval(a / b)
+        return Interval(a / b, seeds=seeds)
     deviation = float((top / a - bottom / b).std(ddof=1)) / len(top) ** 0.5
     factor = float(np.exp(_t(len(top)) * deviation))
-    return Interval(a / b, a / b / factor, a / b * factor)
+    return Interval(a / b, a / b / factor, a / b * factor, seeds)
+
+
+def ratio_by_seed(over: Mapping[int, float], under: Mapping[int, float]) -> Interval | None:
+    """Compute ``ratio_interval`` over the seeds that both have; None if there are none, if a value is infinite, or if a
+    value of ``under`` or all values of ``over`` are 0."""
+    seeds = [seed for seed in over if seed in under]
+    top, bottom = [over[seed] for seed in seeds], [under[seed] for seed in seeds]
+    known = seeds and 0 < sum(top) < inf and all(0 < value < inf for value in bottom)
+    return ratio_interval(top, bottom) if known else None
 
 
 def _t(number: int) -> float:

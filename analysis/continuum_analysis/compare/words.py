@@ -31,43 +31,41 @@ class TextTable:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the summary's table."""
+    """A column of a table with a row for each arm."""
 
     heading: str
-    form: Callable[[float], str]
+    form: str
     value: Callable[[ArmSummary], Interval | None]
     is_main: bool = False
     """Whether the column always has its intervals; the others have them where there is room."""
 
-    def cell(self, arm: ArmSummary, with_interval: bool) -> str:
+    def cell(self, arm: ArmSummary, with_interval: bool = False) -> str:
         value = self.value(arm)
         shown = value if with_interval or self.is_main or value is None else Interval(value.mean)
-        return interval_text(shown, self.form)
+        return interval_text(shown, self.form.format)
 
 
-def _metric(name: str, heading: str, form: str) -> Column:
-    return Column(heading, form.format, lambda arm: arm.metrics[name])
+def metric_column(name: str, heading: str, form: str) -> Column:
+    return Column(heading, form, lambda arm: arm.metrics.get(name))
 
 
-COLUMNS = (
-    replace(_metric("jct_mean_s", "JCT mean, s", "{:.1f}"), is_main=True),
-    _metric("jct_p50_s", "P50", "{:.1f}"),
-    _metric("jct_p90_s", "P90", "{:.1f}"),
-    _metric("jct_p95_s", "P95", "{:.1f}"),
-    _metric("jct_p99_s", "P99", "{:.1f}"),
-    _metric("throughput_jobs_per_s", "jobs/s", "{:.4f}"),
-    _metric("bubble_mean_s", "bubble, s", "{:.1f}"),
-    _metric("prefix_hit_ratio", "prefix hit", "{:.1%}"),
-    _metric("pin_hit_ratio", "pin hit", "{:.1%}"),
-)
+COLUMNS = {
+    "jct_mean_s": replace(metric_column("jct_mean_s", "JCT mean, s", "{:.1f}"), is_main=True),
+    **{f"jct_p{q}_s": metric_column(f"jct_p{q}_s", f"P{q}", "{:.1f}") for q in (50, 90, 95, 99)},
+    "throughput_jobs_per_s": metric_column("throughput_jobs_per_s", "jobs/s", "{:.4f}"),
+    "bubble_mean_s": metric_column("bubble_mean_s", "bubble, s", "{:.1f}"),
+    "prefix_hit_ratio": metric_column("prefix_hit_ratio", "prefix hit", "{:.1%}"),
+    "pin_hit_ratio": metric_column("pin_hit_ratio", "pin hit", "{:.1%}"),
+}
+"""The columns of the summary's table by metric."""
 REPLICA_COLUMNS = (
-    _metric("returns_elsewhere_share", "elsewhere", "{:.0%}"),
-    _metric("replica_busiest", "busiest", "{:.2f}"),
+    metric_column("returns_elsewhere_share", "elsewhere", "{:.0%}"),
+    metric_column("replica_busiest", "busiest", "{:.2f}"),
 )
 """Columns that are shown if there are several replicas."""
-FINISHED = _metric("programs_finished_share", "finished", "{:.0%}")
+FINISHED = metric_column("programs_finished_share", "finished", "{:.0%}")
 """Shown if some program did not finish."""
-JCT_RATIO = Column("JCT to", "{:.2f}".format, lambda arm: arm.jct_ratio, is_main=True)
+JCT_RATIO = Column("JCT to", "{:.2f}", lambda arm: arm.jct_ratio, is_main=True)
 
 
 def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
@@ -77,7 +75,7 @@ def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
     replicas = [column for column in REPLICA_COLUMNS if any(column.value(arm) is not None for arm in arms)]
     finished = [FINISHED] if any((arm.mean("programs_finished_share") or 0.0) < 1 for arm in arms) else []
     baselines = dict.fromkeys(summary.baseline for summary in seen)
-    return (*finished, *COLUMNS, *replicas, replace(JCT_RATIO, heading=f"JCT to {' or '.join(baselines)}"))
+    return (*finished, *COLUMNS.values(), *replicas, replace(JCT_RATIO, heading=f"JCT to {' or '.join(baselines)}"))
 
 
 def summary_rows(summary: Summary, shown: Sequence[Column], with_intervals: bool = False) -> list[list[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from continuum_analysis.compare.intervals import ENOUGH_SEEDS, NO_VALUE, interval_text
+from continuum_analysis.compare.intervals import ENOUGH_SEEDS, NO_VALUE
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import Summary
 from continuum_analysis.compare.words import TextTable
@@ -45,7 +45,7 @@ def head_figure(groups: Groups, summary: Summary) -> Figure:
         (name, metric): bar
         for name, look in looks.items()
         for metric in ("jct_mean_s", "jct_p95_s")
-        if (bar := _head_bar(groups, summary, name, look, metric, form)) is not None
+        if (bar := _head_bar(summary, name, look, metric, form)) is not None
     }
     said = {key: bar.said for key, bar in bars.items()}
     rows = [(name, *(said.get((name, m), NO_VALUE) for m in ("jct_mean_s", "jct_p95_s"))) for name in summary.arms]
@@ -69,16 +69,12 @@ def _spread(seeds: int) -> str:
     return "Whiskers: the two seeds themselves." if seeds > 1 else "One seed: there is no interval."
 
 
-def _head_bar(
-    groups: Groups, summary: Summary, name: str, look: ArmStyle, metric: str, form: Callable[[float], str]
-) -> Bar | None:
+def _head_bar(summary: Summary, name: str, look: ArmStyle, metric: str, form: Callable[[float], str]) -> Bar | None:
     value = summary.arms[name].metrics[metric]
     if value is None:
         return None
-    seeds = [float(v) for run in groups[name] if (v := run.metrics.values[metric]) is not None]
-    few, shown = len(seeds) < ENOUGH_SEEDS, value.within(0.0, float("inf"))
-    low, high = (min(seeds), max(seeds)) if few else shown.bounds or (value.mean, value.mean)
-    return Bar(name, name, value.mean, low, high, look, interval_text(shown, form, seeds), thin=metric != "jct_mean_s")
+    shown = value.within(0.0, float("inf"))
+    return Bar(name, name, value.mean, *shown.spread, look, shown.text(form), thin=metric != "jct_mean_s")
 
 
 def jct_figure(groups: Groups) -> Figure:

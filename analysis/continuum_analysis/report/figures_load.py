@@ -20,7 +20,7 @@ def load_figure(summaries: Mapping[float | None, Summary]) -> Figure:
         jcts = {jps: arm.metrics["jct_mean_s"] for jps, arm in there.items()}
         known = [(jps, jct) for jps, jct in jcts.items() if jps is not None and jct is not None]
         means = [jct.mean for _, jct in known]
-        low, high = zip(*(jct.bounds or (jct.mean, jct.mean) for _, jct in known), strict=True) if known else ((), ())
+        low, high = zip(*(jct.spread for _, jct in known), strict=True) if known else ((), ())
         lines.append(Line(policy, [jps for jps, _ in known], means, low, high, look=look))
         rows.append((policy, *(interval_text(jcts.get(jps), "{:.1f}".format) for jps in summaries)))
     return Figure(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
-from continuum_analysis.compare.intervals import Interval, interval_text, mean_interval, ratio_interval
+from continuum_analysis.compare.intervals import Interval, interval_text, mean_interval, ratio_by_seed
 from continuum_analysis.compare.runs import BASELINES
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.panels import Bar, Panel
@@ -15,8 +15,8 @@ from continuum_analysis.sweep.tables import point_text
 
 READING = (
     "Goodput: the highest rate at which the mean JCT stays within the limit, found by bisection for each seed; bars: "
-    "the mean over seeds and their range. Limit: a multiple of vllm's mean JCT with no other program on the machine. "
-    "Ratio: this policy's goodput over vllm's; above 1 is better."
+    "the mean over seeds and its 95% interval. Limit: a multiple of vllm's mean JCT with no other program on the "
+    "machine. Ratio: this policy's goodput over vllm's; above 1 is better."
 )
 
 
@@ -42,8 +42,6 @@ class Goodput:
     by_seed: tuple[float, ...]
     to_vllm: Interval | None
     """None if ``jps`` is None, or if vllm's goodput was 0 because no rate kept within the limit."""
-    to_vllm_by_seed: tuple[float, ...]
-    """Empty where ``to_vllm`` is None."""
     limit_s: float
     """Mean over seeds."""
 
@@ -61,16 +59,10 @@ def summarize_goodput(results: Sequence[Found]) -> list[Goodput]:
 
 def _row(mine: Sequence[Found], base: Mapping[int, float]) -> Goodput:
     rates = tuple(result.jps for result in mine)
-    paired = [(result.jps, base[result.seed]) for result in mine if result.seed in base]
-    reached = all(isfinite(rate) for rate in rates)
-    ratio: Interval | None = None
-    ratios: tuple[float, ...] = ()
-    if paired and all(isfinite(a) and isfinite(b) and b > 0.0 for a, b in paired):
-        ratio = ratio_interval([a for a, _ in paired], [b for _, b in paired])
-        ratios = tuple(a / b for a, b in paired)
+    ratio = ratio_by_seed({result.seed: result.jps for result in mine}, base)
     limit_s = sum(result.limit_s for result in mine) / len(mine)
-    mean = mean_interval(rates) if reached else None
-    return Goodput(mine[0].axes, mine[0].policy, mean, rates, ratio, ratios, limit_s)
+    mean = mean_interval(rates) if all(map(isfinite, rates)) else None
+    return Goodput(mine[0].axes, mine[0].policy, mean, rates, ratio, limit_s)
 
 
 def _key(result: Found) -> tuple[tuple[str, str], ...]:
@@ -89,7 +81,7 @@ def _cells(row: Goodput) -> list[str]:
         row.policy,
         "no limit found" if row.jps is None else f"{row.jps.mean:.4f}",
         ", ".join(f"{rate:.4g}" for rate in row.by_seed),
-        interval_text(row.to_vllm, "{:.2f}".format, row.to_vllm_by_seed),
+        interval_text(row.to_vllm, "{:.2f}".format),
     ]
 
 
@@ -100,9 +92,7 @@ def _point(axes: Mapping[str, Any]) -> str:
 def goodput_panel(rows: Sequence[Goodput]) -> Panel:
     """Return a panel with a group of bars for each point and a bar for each policy."""
     bars = tuple(
-        Bar(_point(row.axes), row.policy, row.jps.mean, min(row.by_seed), max(row.by_seed))
-        for row in rows
-        if row.jps is not None
+        Bar(_point(row.axes), row.policy, row.jps.mean, *row.jps.spread) for row in rows if row.jps is not None
     )
     return Panel("", "goodput, programs per second", "", bars=bars)
 

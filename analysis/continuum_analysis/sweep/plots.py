@@ -8,7 +8,6 @@ from typing import Any
 
 from continuum_traces.names import near, which
 
-from continuum_analysis.compare.intervals import ENOUGH_SEEDS
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.plots.panels import Line, Panel
 from continuum_analysis.records.timeline import AnalysisError
@@ -78,11 +77,9 @@ def _line(policy: str, metric: str, groups: Sequence[GroupSummary], x: str) -> L
     points = []
     there = [group for group in groups if policy in group.policies]
     for group in sorted(there, key=lambda group: float(group.axes.get(x, 0))):
-        value, seeds = group.policies[policy].metrics[metric], list(group.by_seed(policy, metric).values())
+        value = group.policies[policy].metrics[metric]
         if value is not None:
-            few = len(seeds) < ENOUGH_SEEDS
-            bounds = (min(seeds), max(seeds)) if few else value.bounds or (value.mean, value.mean)
-            points.append((float(group.axes.get(x, 0)), value.mean, *bounds))
+            points.append((float(group.axes.get(x, 0)), value.mean, *value.spread))
     x_values, y, low, high = (tuple(point[place] for point in points) for place in range(4))
     return Line(policy, x_values, y, low, high)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
 
-from continuum_analysis.compare.intervals import Interval, ratio_interval
+from continuum_analysis.compare.intervals import Interval, ratio_by_seed
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.arm_styles import OFFLOAD
 from continuum_analysis.plots.panels import Bar, Panel
@@ -16,7 +16,7 @@ from continuum_analysis.sweep.tables import GroupSummary, Sweep, point_text
 READING = (
     "Ratio: this policy's mean JCT (or P95) over {base}'s, on the same arrivals; below 1 is faster. Brackets: 95% "
     "intervals over seeds (paired, symmetric in the logarithm); of two seeds, the value of each. Marks: the ratio and "
-    "what seeds range over; hollow: with offload. Arms with offload stand beside {base} with offload where the point "
+    "the same intervals; hollow: with offload. Arms with offload stand beside {base} with offload where the point "
     "has it. The last rows are geometric means over the points."
 )
 PANELS = ("workload", "gpu")
@@ -34,9 +34,7 @@ class Ratio:
     policy: str
     jct_s: float
     to_base: Interval
-    by_seed: tuple[float, ...]
     p95_to_base: Interval
-    p95_by_seed: tuple[float, ...]
 
 
 def sweep_ratios(sweep: Sweep, base: str) -> list[Ratio]:
@@ -63,11 +61,13 @@ def _beside(
     group: GroupSummary, policy: str, base_group: GroupSummary, base: str, where: str, point: str
 ) -> Iterator[Ratio]:
     """Yield the ratio if both policies have a seed in common."""
-    jct, jcts = _over(group.by_seed(policy, "jct_mean_s"), base_group.by_seed(base, "jct_mean_s"))
-    p95, p95s = _over(group.by_seed(policy, "jct_p95_s"), base_group.by_seed(base, "jct_p95_s"))
+    jct, p95 = (
+        ratio_by_seed(group.by_seed(policy, metric), base_group.by_seed(base, metric))
+        for metric in ("jct_mean_s", "jct_p95_s")
+    )
     if jct is not None and p95 is not None:
         mean = group.by_seed(policy, "jct_mean_s").values()
-        yield Ratio(where, point, policy, sum(mean) / len(mean), jct, jcts, p95, p95s)
+        yield Ratio(where, point, policy, sum(mean) / len(mean), jct, p95)
 
 
 def hint_ratios(sweep: Sweep) -> list[Ratio]:
@@ -88,14 +88,6 @@ def hint_ratios(sweep: Sweep) -> list[Ratio]:
     ]
 
 
-def _over(mine: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[Interval | None, tuple[float, ...]]:
-    seeds = sorted(set(mine) & set(theirs))
-    if not seeds:
-        return None, ()
-    ratio = ratio_interval([mine[seed] for seed in seeds], [theirs[seed] for seed in seeds])
-    return ratio, tuple(mine[seed] / theirs[seed] for seed in seeds)
-
-
 def ratio_table(ratios: Sequence[Ratio], base: str) -> TextTable:
     """Return one row for each point and policy, then one row for each policy over all its points."""
     headings = ["workload", "point", "policy", "seeds", "JCT mean, s", f"JCT to {base}", f"P95 to {base}"]
@@ -104,10 +96,10 @@ def ratio_table(ratios: Sequence[Ratio], base: str) -> TextTable:
             ratio.where,
             ratio.point,
             ratio.policy,
-            str(len(ratio.by_seed)),
+            str(len(ratio.to_base.seeds)),
             f"{ratio.jct_s:.1f}",
-            ratio.to_base.text("{:.3f}".format, ratio.by_seed),
-            ratio.p95_to_base.text("{:.3f}".format, ratio.p95_by_seed),
+            ratio.to_base.text("{:.3f}".format),
+            ratio.p95_to_base.text("{:.3f}".format),
         ]
         for ratio in ratios
     ]
@@ -124,7 +116,7 @@ def ratio_panels(ratios: Sequence[Ratio], base: str) -> list[Panel]:
     panels = []
     for where in dict.fromkeys(ratio.where for ratio in ratios):
         bars = tuple(
-            Bar(ratio.point, ratio.policy, ratio.to_base.mean, min(ratio.by_seed), max(ratio.by_seed))
+            Bar(ratio.point, ratio.policy, ratio.to_base.mean, *ratio.to_base.spread)
             for ratio in ratios
             if ratio.where == where
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 from continuum_traces.run_dir import ENGINE, SUMMARY, read_json, write_json, writing
 
-from continuum_analysis.compare.intervals import NO_VALUE, interval_text, number_text
+from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.runs import SWEEP, Run, cells_of, read_run_metrics, reading_sweep
 from continuum_analysis.compare.summary import ArmSummary, Summary, summarize_runs
-from continuum_analysis.compare.words import TextTable
+from continuum_analysis.compare.words import COLUMNS, JCT_RATIO, TextTable, metric_column
 from continuum_analysis.metrics import METRICS, Value
 from continuum_analysis.records.timeline import AnalysisError
 
@@ -52,12 +52,6 @@ class GroupSummary:
         seeds = self.policies[policy].seeds if policy in self.policies else ()
         mine = ((cell.seed, cell.metrics[metric]) for cell in self.cells if cell.policy == policy)
         return {seed: value for seed, value in mine if seed in seeds and value is not None}
-
-    def ratios(self, policy: str) -> list[float]:
-        """Return this policy's mean JCT / the baseline's for each seed."""
-        baseline = self.summary.baseline if self.summary else ""
-        base, mine = self.by_seed(baseline, "jct_mean_s"), self.by_seed(policy, "jct_mean_s")
-        return [mine[seed] / base[seed] for seed in mine if seed in base]
 
 
 MODELLED = {
@@ -100,24 +94,20 @@ class Sweep:
     def table(self) -> TextTable:
         """Return one row for each point and policy: the axes that vary, ``SHOWN``, and the metrics of the plot."""
         axes = self.varying() or ["jps"]
-        drawn = [name for name in self.plot.get("y", ()) if name not in SHOWN]
-        headings = [
-            *axes,
-            "policy",
-            "seeds",
-            "JCT mean, s",
-            "P95, s",
-            "jobs/s",
-            "prefix hit",
-            f"JCT to {self.baseline}",
-            *drawn,
-        ]
+        drawn = (metric_column(name, name, "{:.1f}") for name in self.plot.get("y", ()) if name not in SHOWN)
+        ratio = replace(JCT_RATIO, heading=f"JCT to {self.baseline}")
+        columns = [*(COLUMNS[name] for name in SHOWN), ratio, *drawn]
         rows = [
-            [*(_show(group.axes.get(axis)) for axis in axes), policy, *_cells(group, policy, drawn)]
+            [
+                *(_show(group.axes.get(axis)) for axis in axes),
+                policy,
+                str(len(arm.seeds)),
+                *(column.cell(arm) for column in columns),
+            ]
             for group in self.groups
-            for policy in group.policies
+            for policy, arm in group.policies.items()
         ]
-        return TextTable(headings, rows)
+        return TextTable([*axes, "policy", "seeds", *(column.heading for column in columns)], rows)
 
     def as_json(self) -> dict[str, Any]:
         groups = [
@@ -182,19 +172,6 @@ def write_tables(sweep: Sweep) -> None:
         cell_frame(sweep).to_csv(temporary, index=False, float_format="%.6g")
         temporary.replace(target)
     write_json(sweep.path / SUMMARY, sweep.as_json())
-
-
-def _cells(group: GroupSummary, policy: str, drawn: Sequence[str]) -> list[str]:
-    arm = group.policies[policy]
-    return [
-        str(len(arm.seeds)),
-        interval_text(arm.metrics["jct_mean_s"], "{:.1f}".format, list(group.by_seed(policy, "jct_mean_s").values())),
-        number_text(arm.mean("jct_p95_s"), "{:.1f}"),
-        number_text(arm.mean("throughput_jobs_per_s"), "{:.4f}"),
-        number_text(arm.mean("prefix_hit_ratio"), "{:.1%}"),
-        interval_text(arm.jct_ratio, "{:.2f}".format, group.ratios(policy)),
-        *(number_text(arm.mean(name), "{:.1f}") for name in drawn),
-    ]
 
 
 def point_text(axes: Mapping[str, Any], shown: Iterable[str]) -> str:
