@@ -87,156 +87,91 @@ def test_bfcl_heads(real_traces: Path) -> None:
 
 # ------------------------------------------------------------------------------------- hand-written files
 
-
-def assistant(content: str, timestamp: float, usage: Any = None, actions: Any = None) -> dict[str, Any]:
-    extra: dict[str, Any] = {"timestamp": timestamp, "response": {"usage": usage, "model": "m"}}
-    return {"role": "assistant", "content": content, "extra": extra | ({"actions": actions} if actions else {})}
+SYSTEM = "You are an agent. " * 40
+"""720 characters: 180 tokens by estimate, 181 with the line feed behind it."""
 
 
-USAGE = {"prompt_tokens": 100, "completion_tokens": 30, "completion_tokens_details": {"reasoning_tokens": 10}}
-MINI_SWE = {
-    "messages": [
-        {"role": "user", "content": "fix it"},
-        assistant("Look.\n```bash\ncd /repo && FOO=1 timeout 5 pytest -q\n```", 10.0, USAGE),
-        {"role": "user", "content": "ok", "extra": {"timestamp": 12.5}},
-        assistant("Done.", 20.0, {"prompt_tokens": 130, "completion_tokens": 5}),
-    ],
-    "info": {},
-}
+def assistant(content: str, at_s: float, *usage: int, **more: Any) -> dict[str, Any]:
+    """mini-swe-agent's answer; ``usage``: tokens of prompt, output and reasoning."""
+    prompt, output, reasoning = (*usage, 0)[:3]
+    details = {"completion_tokens_details": {"reasoning_tokens": reasoning}}
+    usages = {"prompt_tokens": prompt, "completion_tokens": output} | details
+    return {
+        "role": "assistant",
+        "content": content,
+        "extra": {"timestamp": at_s, "response": {"usage": usages, "model": "m"}},
+        **more,
+    }
 
 
-def test_mini_swe_fenced_style(tmp_path: Path) -> None:
-    path = tmp_path / "task-1.traj.json"
-    path.write_text(json.dumps(MINI_SWE, indent=1))
-    (program,) = read_any(path, "mini-swe-agent")
-    assert program.program_id == "task-1"
-    first = program.turns[0]
-    assert (first.new_input_tokens, first.output_tokens, first.carried) == (100, 30, 20)
-    assert [(c.name, c.duration_s) for c in first.tool_calls] == [("pytest", 2.5)]
-    assert program.prompt_tokens() == [100, 130]
-    assert detect(path) == "mini-swe-agent"
-    assert [p.program_id for p in read_any(tmp_path)] == ["task-1"]
+def mini_swe(*answers: dict[str, Any]) -> list[Any]:
+    """A trajectory in which tools take 2.5 s, and one that shares its system prompt."""
+    opening = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "fix it"}]
+    first, *later = answers
+    observed = {"role": "user", "content": "ok", "extra": {"timestamp": 12.5}}
+    return [{"messages": [*opening, first, observed, *later], "info": {}}]
 
 
-def test_mini_swe_without_usage_is_estimated_and_says_so(tmp_path: Path) -> None:
-    messages = [{"role": "user", "content": "x" * 400}, {"role": "assistant", "content": "y" * 40}]
-    path = tmp_path / "a.traj.json"
-    path.write_text(json.dumps({"messages": messages, "info": {}}))
-    (program,) = read_any(path)
-    assert program.prompt_tokens() == [100]
-    assert "estimated" in program.source
+FENCED = "Look.\n```bash\ncd /repo && FOO=1 timeout 5 pytest -q\n```"
+TYPED = json.dumps({"plan": "y", "commands": [{"keystrokes": "cd src && pytest -q\n", "duration": 5}]})
 
 
-def terminal_step(number: int, prompt: int, *typed: str, **more: Any) -> dict[str, Any]:
-    calls = [
-        {
-            "tool_call_id": f"c{number}",
-            "function_name": "bash_command",
-            "arguments": {"keystrokes": keys, "duration": 1.5},
-        }
-        for keys in typed
-    ]
+def terminal_step(prompt: int, *typed: str, **more: Any) -> dict[str, Any]:
+    calls = [{"function_name": "bash_command", "arguments": {"keystrokes": k, "duration": 1.5}} for k in typed]
     metrics = {"prompt_tokens": prompt, "completion_tokens": 20, "cached_tokens": prompt - 10}
-    return {"step_id": number, "source": "agent", "message": "m", "tool_calls": calls, "metrics": metrics, **more}
+    return {"source": "agent", "message": "m", "tool_calls": calls, "metrics": metrics, **more}
 
 
-ATIF = {
-    "schema_version": "ATIF-v1.5",
-    "session_id": "s-1",
-    "agent": {"name": "terminus-2", "version": "2.0", "model_name": "m"},
-    "steps": [
-        {"step_id": 1, "source": "user", "message": "Do it."},
-        terminal_step(2, 100, "cd /app\n", "make -j2\n"),
-        terminal_step(3, 160, "", "C-c"),
-        terminal_step(4, 200, tool_calls=[{"function_name": "mark_task_complete", "arguments": {}}]),
-        terminal_step(5, 90, "ls", is_copied_context=True),
-    ],
-}
-
-
-def test_terminal_bench(tmp_path: Path) -> None:
-    path = tmp_path / "job" / "trial-1" / "agent" / "trajectory.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(ATIF, indent=1))
-    assert detect(path) == "terminal-bench"
-    (program,) = read_any(path)
-    assert (program.program_id, program.source, program.model) == ("s-1", "terminal-bench", "m")
-    assert program.prompt_tokens() == [100, 160, 200]
-    assert program.turns[1].cached_tokens == 150
-    tools = [[(call.name, call.duration_s) for call in turn.tool_calls] for turn in program.turns]
-    assert tools == [[("make", 3.0)], [("C-c", 3.0)], [("mark_task_complete", None)]]
-    assert list(read_any(tmp_path, "terminal-bench")) == [program]
-
-
-def test_the_server_reads_terminal_bench_s_answers_as_the_importer_does() -> None:
-    for typed in (["cd /app\n", "make -j2\n"], ["cat > x <<'E'\nrm\nE\n", "python3 x"], ["FOO=1 timeout 5 pytest\n"]):
-        answer = json.dumps({"analysis": "a {b}", "plan": "p", "commands": [{"keystrokes": keys} for keys in typed]})
-        assert first_program(keystrokes(list(typed_commands(answer)))) == server_key(answer)
-        assert first_program(keystrokes(list(typed_commands(f"```json\n{answer}\n```")))) == server_key(answer)
-    assert list(typed_commands('{"commands": "ls"} no')) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "said"), [("{", "not JSON"), ("[]", "expected an object"), ('{"steps": [1]}', "steps[0]")]
-)
-def test_terminal_bench_s_faults(tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "trajectory.json"
-    path.write_text(text)
-    with pytest.raises(TraceError) as caught:
-        list(read_any(path, "terminal-bench"))
-    assert said in str(caught.value)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(TraceError, match="no file in a known format"):
-        list(read_any(tmp_path / "empty", "terminal-bench"))
-
-
-def test_terminal_bench_s_answers_in_messages(tmp_path: Path) -> None:
-    answer = {"analysis": "x", "plan": "y", "commands": [{"keystrokes": "cd src && pytest -q\n", "duration": 5}]}
-    messages = [
-        {"role": "user", "content": "fix it"},
-        assistant(json.dumps(answer), 10.0, {"prompt_tokens": 100, "completion_tokens": 30}),
-        {"role": "user", "content": "ok", "extra": {"timestamp": 12.5}},
-        assistant("Done.", 20.0, {"prompt_tokens": 140, "completion_tokens": 5}),
+def terminal_bench(session: str, task: str) -> list[Any]:
+    done = {"function_name": "mark_task_complete", "arguments": {}}
+    steps = [
+        {"source": "system", "message": SYSTEM},
+        {"source": "user", "message": task},
+        terminal_step(500, "cd /app\n", "make -j2\n"),
+        terminal_step(560, "", "C-c"),
+        terminal_step(600, tool_calls=[done]),
+        terminal_step(90, "ls", is_copied_context=True),
     ]
-    path = tmp_path / "t.traj.json"
-    path.write_text(json.dumps({"messages": messages, "info": {}}))
-    (program,) = read_any(path)
-    assert [[call.name for call in turn.tool_calls] for turn in program.turns] == [["pytest"], []]
+    return [{"schema_version": "ATIF-v1.5", "session_id": session, "agent": {"model_name": "m"}, "steps": steps}]
 
 
 def sdk_event(kind: str, at: str, call: str, response: str | None = None, **tool: Any) -> dict[str, Any]:
-    event = {"kind": kind, "timestamp": f"2026-01-01T00:00:{at}", "tool_call_id": call}
+    event = {"kind": kind, "source": "agent", "timestamp": f"2026-01-01T00:00:{at}", "tool_call_id": call}
     return event | ({"llm_response_id": response} if response else {}) | tool
 
 
-TERMINAL = {"tool_name": "terminal", "tool_call": {"arguments": '{"command": "cd x && pytest -q"}'}}
-EDITOR = {"tool_name": "file_editor", "tool_call": {"arguments": '{"command": "view", "path": "/x"}'}}
-OPENHANDS = {
-    "instance_id": "a",
-    "history": [
-        sdk_event("ActionEvent", "01.0", "c1", "r1", **TERMINAL),
-        sdk_event("ActionEvent", "01.0", "c2", "r1", **EDITOR),
+def openhands_sdk(name: str) -> dict[str, Any]:
+    """Two actions of one reply run one after the other: the second from the end of the first."""
+    shell = {"tool_name": "terminal", "tool_call": {"arguments": '{"command": "cd x && pytest -q"}'}}
+    editor = {"tool_name": "file_editor", "tool_call": {"arguments": '{"command": "view", "path": "/x"}'}}
+    said = {"role": "user", "content": [{"type": "text", "text": f"{name} is wrong"}]}
+    history = [
+        {"kind": "SystemPromptEvent", "source": "agent", "system_prompt": {"type": "text", "text": SYSTEM}},
+        {"kind": "MessageEvent", "source": "user", "llm_message": said},
+        sdk_event("ActionEvent", "01.0", "c1", "r1", **shell),
+        sdk_event("ActionEvent", "01.0", "c2", "r1", **editor),
         sdk_event("ObservationEvent", "03.0", "c1"),
         sdk_event("ObservationEvent", "03.5", "c2"),
-        sdk_event("ActionEvent", "05.0", "c3", "r2", **{**TERMINAL, "tool_call": {"arguments": "{"}}),
+        sdk_event("ActionEvent", "05.0", "c3", "r2", **{**shell, "tool_call": {"arguments": "{"}}),
         sdk_event("AgentErrorEvent", "05.25", "c3"),
-    ],
-    "metrics": {
-        "token_usages": [
-            {"response_id": name, "prompt_tokens": prompt, "completion_tokens": 10}
-            for name, prompt in (("r1", 100), ("r2", 150))
-        ]
-    },
-}
-
-
-def test_openhands_sdk_events(tmp_path: Path) -> None:
-    """Two actions of one reply run one after the other: the second from the end of the first."""
-    (program,) = read_any(lines(tmp_path / "output.jsonl", OPENHANDS))
-    assert [[(call.name, call.duration_s) for call in turn.tool_calls] for turn in program.turns] == [
-        [("pytest", 2.0), ("file_editor", 0.5)],
-        [("terminal", 0.25)],
     ]
+    usages = [{"response_id": r, "prompt_tokens": n, "completion_tokens": 10} for r, n in (("r1", 400), ("r2", 450))]
+    return {"instance_id": name, "history": history, "metrics": {"token_usages": usages}}
+
+
+def openhands_old(name: str, *prompts: int) -> dict[str, Any]:
+    """A log without ``token_usages``: each answer stands beside every action that it asked for."""
+    history: list[Any] = [
+        {"source": "agent", "action": "system", "args": {"content": SYSTEM}},
+        {"source": "user", "action": "message", "args": {"content": f"{name} is wrong"}},
+    ]
+    for number, prompt in enumerate(prompts):
+        usage = {"prompt_tokens": prompt, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 64}}
+        usage |= {"completion_tokens_details": {"reasoning_tokens": 5}}
+        answer = {"function_name": "execute_bash", "model_response": {"id": f"r{number}", "model": "m", "usage": usage}}
+        action = {"source": "agent", "action": "run", "args": {"command": "pytest -q"}, "tool_call_metadata": answer}
+        history += [action | {"id": 10 * number + part} for part in range(2)]
+    return {"instance_id": name, "history": history, "metrics": {"costs": []}}
 
 
 BFCL = {
@@ -246,46 +181,162 @@ BFCL = {
     "output_token_count": [[5, 6, 7]],
     "latency": [[1.0, 2.0, 3.0]],
 }
-
-
-def test_bfcl_result_file(tmp_path: Path) -> None:
-    (program,) = read_any(lines(tmp_path / "r.json", BFCL))
-    assert [[c.name for c in t.tool_calls] for t in program.turns] == [
-        ["search_engine_query"],
-        ["fetch_url_content", "fetch_url_content"],
-        [],
-    ]
-    assert [t.llm_s for t in program.turns] == [1.0, 2.0, 3.0]
-
-
+NUMERIC = {
+    "program_id": "p",
+    "turn": 0,
+    "prompt_tokens": 9,
+    "new_input_tokens": 9,
+    "output_tokens": 1,
+    "cached_tokens": 3,
+}
 WEKA = {"id": "c", "requests": [{"in": 100, "out": 10, "model": "m"}, {"in": 150, "out": 5, "think_time": 2.0}]}
-MLPERF = [
-    {"conversation_id": "k", "turn": 0, "role": "user", "content": "a" * 80},
-    {
-        "conversation_id": "k",
-        "turn": 1,
-        "role": "assistant",
-        "content": "b" * 40,
-        "tool_calls": [{"function": {"name": "browse", "arguments": "{}"}}],
-    },
-    {"conversation_id": "k", "turn": 2, "role": "tool", "content": "c" * 20, "delay_seconds": 1.5},
-    {"conversation_id": "k", "turn": 3, "role": "assistant", "content": "d" * 8},
-]
 
 
-def test_weka_and_mlperf(tmp_path: Path) -> None:
-    (program,) = read_any(lines(tmp_path / "w.jsonl", WEKA))
-    assert (program.prompt_tokens(), program.turns[0].gap_s) == ([100, 150], 2.0)
-    (program,) = read_any(lines(tmp_path / "m.jsonl", *MLPERF))
-    assert [c.name for c in program.turns[0].tool_calls] == ["browse"]
-    assert program.turns[0].gap_s == 1.5
-    assert "estimated" in program.source
+def mlperf(name: str) -> list[Any]:
+    calls = [{"function": {"name": "browse", "arguments": "{}"}}]
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": f"{name} is wrong."},
+        {"role": "assistant", "content": "b" * 40, "tool_calls": calls},
+        {"role": "tool", "content": "c" * 20, "delay_seconds": 1.5},
+        {"role": "assistant", "content": "d" * 8},
+    ]
+    return [{"conversation_id": name, "turn": turn, **message} for turn, message in enumerate(messages)]
 
 
-def test_a_numeric_tool_without_a_name_is_unknown(tmp_path: Path) -> None:
-    row = {"program_id": "p", "prompt_tokens": 3, "output_tokens": 1, "tools": ["", " "], "tool_s": 2.0}
-    (program,) = read_any(lines(tmp_path / "f.jsonl", row), "numeric")
-    assert program.turns[0].tool_calls == (ToolCall("unknown", 2.0), ToolCall("unknown", 0.0))
+def length_row(name: str, **more: Any) -> dict[str, Any]:
+    return {"session_id": "s", "input_length": 100, "output_length": 5, "timestamp": 0, "delay": 10, **more}
+
+
+OURS = Program("p", (Turn(9, 2, tool_calls=(ToolCall("ls", 1.0, digest="d"),), llm_s=1.0), Turn(3, 1)), "s", "m")
+CALLS = [("pytest", None)] * 2
+SAMPLES: dict[str, tuple[str, dict[str, list[Any]], list[Any]]] = {
+    "our own": (
+        "continuum",
+        {
+            "a": [
+                header_line(),
+                program_line(OURS),
+                *(turn_line("p", i, t) for i, t in enumerate(OURS.turns)),
+                end_line("p"),
+            ]
+        },
+        [("p", [9, 14], [[("ls", 1.0)], []], 0)],
+    ),
+    "numbers; a tool without a name is unknown": (
+        "numeric",
+        {"a": [NUMERIC | {"tools": ["", " "], "tool_s": 2.0, "pack_s": 1.0, "llm_s": 1.0}]},
+        [("p", [9], [[("unknown", 2.0), ("unknown", 0.0)]], 0)],
+    ),
+    "a fenced command, and one in Terminal-Bench's form": (
+        "mini-swe-agent",
+        {
+            "a.traj.json": mini_swe(assistant(FENCED, 10.0, 400, 30, 10), assistant("Done.", 20.0, 430, 5)),
+            "b.traj.json": mini_swe(assistant(TYPED, 10.0, 400, 30), assistant("Done.", 20.0, 440, 5)),
+        },
+        [(name, [400, second], [[("pytest", 2.5)], []], 400) for name, second in (("a", 430), ("b", 440))],
+    ),
+    "an agent's shell": (
+        "terminal-bench",
+        {"a/trajectory.json": terminal_bench("s-1", "Do it."), "b/trajectory.json": terminal_bench("s-2", "Do more.")},
+        [
+            (name, [500, 560, 600], [[("make", 3.0)], [("C-c", 3.0)], [("mark_task_complete", None)]], 181)
+            for name in ("s-1", "s-2")
+        ],
+    ),
+    "events of the SDK": (
+        "openhands",
+        {"a": [openhands_sdk("a"), openhands_sdk("b")]},
+        [(name, [400, 450], [[("pytest", 2.0), ("file_editor", 0.5)], [("terminal", 0.25)]], 181) for name in "ab"],
+    ),
+    "older events": (
+        "openhands",
+        {"a": [openhands_old("a", 400, 450), openhands_old("b", 500)]},
+        [("a", [400, 450], [CALLS, CALLS], 181), ("b", [500], [CALLS], 181)],
+    ),
+    "results": (
+        "bfcl",
+        {"a": [BFCL]},
+        [
+            (
+                "web_search_base_1",
+                [10, 50, 90],
+                [[("search_engine_query", None)], [("fetch_url_content", None)] * 2, []],
+                0,
+            )
+        ],
+    ),
+    "rows of a session": (
+        "mooncake",
+        {"a": [length_row("a"), length_row("b", hash_ids=[0, 1])]},
+        [("s", [100, 205], [[], []], 0)],
+    ),
+    "rows with tool times": (
+        "agentic-mooncake",
+        {"a": [length_row("a", request_id="a"), length_row("b", request_id="b", tool_wait_ms=5)]},
+        [("s", [100, 100], [[("unknown", 0.005)], []], 0)],
+    ),
+    "thinking": ("weka", {"a": [WEKA]}, [("c", [100, 150], [[], []], 0)]),
+    "messages": (
+        "mlperf-agentic",
+        {"a": [*mlperf("a"), *mlperf("b")]},
+        [(name, [183, 212], [[("browse", 1.5)], []], 181) for name in "ab"],
+    ),
+}
+"""Samples by what is special: format, files, and of each program its id, prompts, tools and shared prefix."""
+
+
+def write_sample(folder: Path, name: str) -> Path:
+    for file, rows in SAMPLES[name][1].items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        lines(folder / file, *rows)
+    return folder
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_each_format(tmp_path: Path, name: str) -> None:
+    form, files, wanted = SAMPLES[name]
+    folder = write_sample(tmp_path, name)
+    programs = list(read_any(folder))
+    assert {detect(folder / file) for file in files} == {form}
+    found = [
+        (
+            program.program_id,
+            program.prompt_tokens(),
+            [[(call.name, call.duration_s) for call in turn.tool_calls] for turn in program.turns],
+            program.shared_prefix_tokens,
+        )
+        for program in programs
+    ]
+    assert found == wanted
+    assert len({program.shared_prefix_id for program in programs}) == 1
+    assert list(read_any(folder, form)) == programs
+    assert {form for form, _, _ in SAMPLES.values()} == set(READERS)
+
+
+def test_what_only_some_formats_say(tmp_path: Path) -> None:
+    """Reasoning that is not carried, cached tokens, the model, the model's seconds, other time, estimates."""
+    program = {name: next(read_any(write_sample(tmp_path / name, name))) for name in SAMPLES}
+    fenced = program["a fenced command, and one in Terminal-Bench's form"]
+    assert (fenced.turns[0].output_tokens, fenced.turns[0].carried, fenced.model) == (30, 20, "m")
+    old = program["older events"]
+    assert [(turn.carried, turn.cached_tokens) for turn in old.turns] == [(15, 64)] * 2
+    assert program["an agent's shell"].turns[1].cached_tokens == 550
+    assert [turn.llm_s for turn in program["results"].turns] == [1.0, 2.0, 3.0]
+    assert (program["thinking"].turns[0].gap_s, program["messages"].turns[0].gap_s) == (2.0, 1.5)
+    assert "estimated" in program["messages"].source
+    messages = [{"role": "user", "content": "x" * 400}, {"role": "assistant", "content": "y" * 40}]
+    (estimated,) = read_any(lines(tmp_path / "e.traj.json", {"messages": messages, "info": {}}))
+    assert estimated.prompt_tokens() == [100]
+    assert "estimated" in estimated.source
+
+
+def test_the_server_reads_terminal_bench_s_answers_as_the_importer_does() -> None:
+    for typed in (["cd /app\n", "make -j2\n"], ["cat > x <<'E'\nrm\nE\n", "python3 x"], ["FOO=1 timeout 5 pytest\n"]):
+        answer = json.dumps({"analysis": "a {b}", "plan": "p", "commands": [{"keystrokes": keys} for keys in typed]})
+        assert first_program(keystrokes(list(typed_commands(answer)))) == server_key(answer)
+        assert first_program(keystrokes(list(typed_commands(f"```json\n{answer}\n```")))) == server_key(answer)
+    assert list(typed_commands('{"commands": "ls"} no')) == []
 
 
 @pytest.mark.parametrize(
@@ -303,37 +354,13 @@ def test_a_numeric_tool_without_a_name_is_unknown(tmp_path: Path) -> None:
         ("agentic-mooncake", {"session_id": "s", "input_length": 5, "output_length": 5}, "1: request_id: missing"),
         ("mlperf-agentic", {"conversation_id": "c"}, "1: role: missing"),
         ("mini-swe-agent", {"info": {}}, "messages: missing"),
+        ("terminal-bench", [], "expected an object"),
+        ("terminal-bench", {"steps": [1]}, r"steps\[0\]"),
     ],
 )
 def test_faults_name_file_line_and_field(tmp_path: Path, form: str, row: Any, message: str) -> None:
     with pytest.raises(TraceError, match=message):
         list(read_any(lines(tmp_path / "f.jsonl", row), form))
-
-
-def length_row(name: str, **more: Any) -> dict[str, Any]:
-    return {"session_id": "s", "input_length": 100, "output_length": 5, "timestamp": 0, "delay": 10, **more}
-
-
-def samples() -> dict[str, list[Any]]:
-    """Lines of a good file of each format."""
-    numeric = {"program_id": "p", "turn": 0, "prompt_tokens": 9, "new_input_tokens": 9, "output_tokens": 1}
-    call = ToolCall("ls", 1.0, digest="d")
-    program = Program(
-        "p", (Turn(9, 2, tool_calls=(call,), cached_tokens=1, llm_s=1.0), Turn(3, 1)), "s", "m", arrival_s=1.0
-    )
-    own = [header_line(), program_line(program), *(turn_line("p", i, turn) for i, turn in enumerate(program.turns))]
-    return {
-        "continuum": [*own, end_line("p")],
-        "numeric": [numeric | {"tools": ["ls"], "tool_s": 1.0, "pack_s": 1.0, "cached_tokens": 3, "llm_s": 1.0}],
-        "mini-swe-agent": [MINI_SWE],
-        "openhands": [OPENHANDS, older_openhands("b", 100, 150)],
-        "terminal-bench": [ATIF],
-        "bfcl": [BFCL],
-        "mooncake": [length_row("a"), length_row("b", hash_ids=[0, 1])],
-        "agentic-mooncake": [length_row("a", request_id="a"), length_row("b", request_id="b", tool_wait_ms=5)],
-        "weka": [WEKA],
-        "mlperf-agentic": MLPERF,
-    }
 
 
 @st.composite
@@ -349,11 +376,12 @@ def damaged(draw: st.DrawFn, value: Any) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("form", sorted(READERS))
+@pytest.mark.parametrize("name", SAMPLES)
 @given(data=st.data())
-def test_damaged_fields(tmp_path_factory: pytest.TempPathFactory, form: str, data: st.DataObject) -> None:
+def test_damaged_fields(tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject) -> None:
     """A fault is named, or the programs are good ones: they are written and read again as they are."""
-    rows = samples()[form]
+    form, files, _ = SAMPLES[name]
+    rows = next(iter(files.values()))
     at = data.draw(st.integers(0, len(rows) - 1))
     folder = tmp_path_factory.mktemp("damaged")
     file = lines(folder / "in.json", *rows[:at], data.draw(damaged(rows[at])), *rows[at + 1 :])
@@ -364,12 +392,6 @@ def test_damaged_fields(tmp_path_factory: pytest.TempPathFactory, form: str, dat
         return
     write_programs(folder / "out.jsonl", programs)
     assert list(read_programs(folder / "out.jsonl")) == programs
-
-
-def test_the_samples_are_good(tmp_path: Path) -> None:
-    for form, rows in samples().items():
-        assert list(read_any(lines(tmp_path / "in.json", *rows), form))
-    assert samples().keys() == READERS.keys()
 
 
 @pytest.mark.parametrize("form", sorted(READERS))
@@ -482,62 +504,19 @@ def test_llmservingsim_rows() -> None:
 # ---------------------------------------------------------------------------- folders, and what is left out
 
 
-def older_openhands(name: str, *prompts: int) -> dict[str, Any]:
-    """A log without ``token_usages``: each answer stands beside every action that it asked for."""
-    history = [
-        {
-            "id": 10 * index + part,
-            "source": "agent",
-            "action": "run",
-            "timestamp": "2026-01-01T00:00:00",
-            "args": {"command": "pytest -q"},
-            "tool_call_metadata": {
-                "function_name": "execute_bash",
-                "model_response": {
-                    "id": f"r{index}",
-                    "model": "gpt-5",
-                    "usage": {
-                        "prompt_tokens": prompt,
-                        "completion_tokens": 20,
-                        "completion_tokens_details": {"reasoning_tokens": 5},
-                        "prompt_tokens_details": {"cached_tokens": 64},
-                    },
-                },
-            },
-        }
-        for index, prompt in enumerate(prompts)
-        for part in range(2)
-    ]
-    return {"instance_id": name, "history": history, "metrics": {"costs": []}}
-
-
-def test_openhands_tokens_that_only_the_answers_have(tmp_path: Path) -> None:
-    (program,) = read_any(lines(tmp_path / "output.jsonl", older_openhands("a", 100, 150)))
-    assert (program.prompt_tokens(), program.model) == ([100, 150], "gpt-5")
-    assert [(turn.output_tokens, turn.carried, turn.cached_tokens) for turn in program.turns] == [(20, 15, 64)] * 2
-    assert [call.name for call in program.turns[0].tool_calls] == ["pytest", "pytest"]
-
-
-def test_gpt5_original(real_traces: Path) -> None:
-    (program,) = read_any(real_traces / "raw/openhands/gpt5_fastjson2-2775.output.jsonl.xz")
-    assert program.prompt_tokens()[0] == 3457
-    assert len(program.turns) > 15
-
-
 def test_a_folder_of_any_formats(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    lines(tmp_path / "one" / "output.jsonl", older_openhands("a", 100), older_openhands("no tokens"))
-    lines(tmp_path / "two" / "output.jsonl", older_openhands("a", 200))
-    lines(tmp_path / "table.jsonl", {"program_id": "n", "prompt_tokens": 7, "output_tokens": 1})
-    (tmp_path / "trajectory.json").write_text(json.dumps(ATIF, indent=1))
+    lines(tmp_path / "one" / "output.jsonl", openhands_old("a", 400), openhands_old("no tokens"))
+    lines(tmp_path / "output.jsonl", openhands_old("a", 500))
+    lines(tmp_path / "table.jsonl", NUMERIC)
+    (tmp_path / "trajectory.json").write_text(json.dumps(*terminal_bench("s-1", "Do it."), indent=1))
     (tmp_path / "README").write_text("runs of Monday")
     left_out: list[LeftOut] = []
     programs = {program.program_id: program.prompt_tokens()[0] for program in read_any(tmp_path, None, left_out.append)}
-    assert programs == {"a": 100, "a#2": 200, "n": 7, "s-1": 100}
+    assert programs == {"a": 400, "a#2": 500, "p": 9, "s-1": 500}
     assert [each.program_id for each in left_out] == [None, "no tokens"]
     assert "1 files: no traces: README" in str(left_out[0])
-    assert [program.program_id for program in read_any(tmp_path, "numeric")] == ["n"]
+    assert [program.program_id for program in read_any(tmp_path, "numeric")] == ["p"]
     with pytest.raises(TraceError, match="no file in a known format"):
         list(read_any(tmp_path, "bfcl"))
     assert not list(tmp_path.glob("*.tmp"))

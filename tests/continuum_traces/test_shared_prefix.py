@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import pytest
 from continuum_traces.importers.registry import read_any
 from continuum_traces.importers.shared_prefix import PREFIX_ESTIMATED, with_shared_prefixes
 from continuum_traces.schema import Program, Turn
@@ -74,80 +71,6 @@ def test_no_more_is_shared_than_the_shortest_prompt_has() -> None:
 
 def test_without_text_nothing_is_shared() -> None:
     assert prefixes(opened(100), opened(100)) == [0, 0]
-
-
-# ------------------------------------------------------------------------------------------------ formats
-
-
-def mini_swe(folder: Path) -> None:
-    for name in ("a", "b"):
-        usage = {"prompt_tokens": 400, "completion_tokens": 30}
-        answer = {"role": "assistant", "content": "Done.", "extra": {"response": {"usage": usage}}}
-        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"{name} is wrong"}, answer]
-        (folder / f"{name}.traj.json").write_text(json.dumps({"messages": messages, "info": {}}))
-
-
-def terminal_bench(folder: Path) -> None:
-    for name in ("a", "b"):
-        answer = {"source": "agent", "message": "", "metrics": {"prompt_tokens": 400, "completion_tokens": 30}}
-        steps = [{"source": "system", "message": SYSTEM}, {"source": "user", "message": f"{name} is wrong"}, answer]
-        (folder / name).mkdir()
-        (folder / name / "trajectory.json").write_text(json.dumps({"schema_version": "ATIF", "steps": steps}))
-
-
-def rows(folder: Path, *found: Any) -> None:
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
-
-
-def openhands(folder: Path) -> None:
-    usages = {"token_usages": [{"prompt_tokens": 400, "completion_tokens": 30}]}
-    told = {"source": "agent", "action": "system", "args": {"content": SYSTEM}}
-
-    def run(name: str) -> dict[str, Any]:
-        asked = {"source": "user", "action": "message", "args": {"content": f"{name} is wrong"}}
-        done = {"source": "agent", "action": "finish", "args": {"content": SYSTEM}}
-        return {"instance_id": name, "history": [told, asked, done], "metrics": usages}
-
-    rows(folder, run("a"), run("b"))
-
-
-def openhands_sdk(folder: Path) -> None:
-    usages = {"token_usages": [{"prompt_tokens": 400, "completion_tokens": 30}]}
-    told = {"source": "agent", "kind": "SystemPromptEvent", "system_prompt": {"type": "text", "text": SYSTEM}}
-
-    def run(name: str) -> dict[str, Any]:
-        said = {"role": "user", "content": [{"type": "text", "text": f"{name} is wrong"}]}
-        asked = {"source": "user", "kind": "MessageEvent", "llm_message": said}
-        return {"instance_id": name, "history": [told, asked], "metrics": usages}
-
-    rows(folder, run("a"), run("b"))
-
-
-def mlperf(folder: Path) -> None:
-    rows(
-        folder,
-        *(
-            {"conversation_id": name, "turn": turn, "role": role, "content": text}
-            for name in ("a", "b")
-            for turn, (role, text) in enumerate(
-                [("system", SYSTEM), ("user", f"{name} is wrong"), ("assistant", "Done.")]
-            )
-        ),
-    )
-
-
-@pytest.mark.parametrize("write", [mini_swe, terminal_bench, openhands, openhands_sdk, mlperf])
-def test_importers_find_what_their_programs_share(tmp_path: Path, write: Any) -> None:
-    write(tmp_path)
-    file = tmp_path / "rows.jsonl"
-    programs = list(read_any(file if file.exists() else tmp_path))
-    assert [program.shared_prefix_tokens for program in programs] == [181, 181]
-    assert len({program.shared_prefix_id for program in programs}) == 1
-
-
-def test_numbers_share_nothing(tmp_path: Path) -> None:
-    rows(tmp_path, *({"program_id": name, "prompt_tokens": 400, "output_tokens": 30} for name in ("a", "b")))
-    assert {program.shared_prefix_id for program in read_any(tmp_path / "rows.jsonl")} == {None}
 
 
 def test_real_openhands_runs_share_their_system_prompt(real_traces: Path) -> None:
