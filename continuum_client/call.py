@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 GENERATING = frozenset(("/chat/completions", "/completions", "/responses"))
 """Paths of the requests that are turns; all other requests are sent unchanged."""
+MESSAGES = "/messages"
+"""The path of Anthropic's API, which only the proxy sees. Only the dialect ``vllm`` has body fields for it."""
 STREAM_OPTIONS = "stream_options"
 REFUSALS = (400, 422)
 """HTTP statuses with which servers refuse an unknown field."""
@@ -79,6 +81,8 @@ class Call:
 
     def apply_tags(self, dialect: Dialect, stream: bool, client: SendingClient) -> None:
         """Write the tags into the request that ``client`` is about to send."""
+        if self._options.url == MESSAGES and dialect.name != "vllm":
+            dialect = HEADERS
         accepted = endpoints.accepts(self.url, self._model, "extension")
         self._program.carried_by(self.url, client if accepted else None, self._taken)
         self._dialect, self._stream, self.tagged = dialect, stream, True

@@ -45,11 +45,6 @@ class ContinuumWarning(UserWarning):
     """A feature of the client failed and was switched off; the agent goes on without it."""
 
 
-def log_release(program_id: str, url: str) -> None:
-    """Log that a server was told to release a program's KV cache."""
-    logger.debug("program %s: released by %s", program_id, url)
-
-
 MAX_WARNINGS = 1000
 """The number of different warnings in one process; later warnings are dropped, so that memory stays bounded."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from continuum_client.ending import later, unless_dropped
 from continuum_client.errors import once
-from continuum_client.reply import Reply, only_usage
+from continuum_client.reply import ENDS, Reply, only_usage
 
 MAX_BODY_BYTES = 64 * 2**20
 """The longest raw answer, and the longest line of a raw stream, that is parsed."""
@@ -210,48 +210,81 @@ def _on_close(response: Any, watched: WatchedReply, body: _Body | None = None) -
     response.close, response.aclose = close, aclose
 
 
+class Events:
+    """Watches server-sent events, which arrive in pieces.
+
+    Args:
+        watched: receives every event, and the end of the answer.
+        hide_usage: leave out the event with the token counts, because the caller did not ask for it.
+    """
+
+    def __init__(self, watched: WatchedReply, hide_usage: bool = False) -> None:
+        self._watched = watched
+        self._hide = hide_usage
+        self._rest = b""
+        self._hidden = False
+
+    def feed(self, piece: bytes) -> bytes:
+        """Watch the lines that the piece completes. Return the bytes for the caller."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        kept = [line for line in lines if self._line(line)]
+        if not self._hide:
+            self._rest = self._rest[:MAX_BODY_BYTES]
+            return piece
+        return b"\n".join((*kept, b"")) if kept else b""
+
+    def last(self) -> bytes:
+        """Watch the last line if it has no line end. Return the rest of the bytes for the caller."""
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._line(rest)
+        return rest if self._hide else b""
+
+    def _line(self, line: bytes) -> bool:
+        """Watch a line. Return whether the caller gets it."""
+        if not line.startswith(b"data:"):
+            hidden, self._hidden = self._hidden and not line.strip(), False  # the blank line of a hidden event
+            return not hidden
+        item = parsed(line[5:])
+        if isinstance(item, dict):
+            self._watched.chunk(item)
+        if line[5:].strip() == b"[DONE]" or (isinstance(item, dict) and item.get("type") in ENDS):
+            self._watched.end()  # before the caller gets the line, because its next turn may come at once
+        self._hidden = self._hide and only_usage(item)
+        return not self._hidden
+
+
 class _Body:
-    """A raw body: server-sent events, parsed line by line, or one JSON document."""
+    """A raw body: server-sent events, or one JSON document."""
 
     def __init__(self, watched: WatchedReply, events: bool) -> None:
         self._watched = watched
-        self._events = events
-        self._rest = b""
+        self._events = Events(watched) if events else None
         self._parts: list[bytes] = []
         self._size = 0
 
     def feed(self, chunk: bytes) -> None:
-        if not self._events:
-            self._size += len(chunk)
-            if self._size <= MAX_BODY_BYTES:
-                self._parts.append(chunk)
+        if self._events is not None:
+            self._events.feed(chunk)
             return
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        self._rest = self._rest[:MAX_BODY_BYTES]
-        for line in lines:
-            self._line(line)
+        self._size += len(chunk)
+        if self._size <= MAX_BODY_BYTES:
+            self._parts.append(chunk)
 
     def last_line(self) -> None:
-        """Parse the last line if it has no line end."""
-        rest, self._rest = self._rest, b""
-        if rest:
-            self._line(rest)
+        """Watch the last line of events if it has no line end."""
+        if self._events is not None:
+            self._events.last()
 
     def finish(self) -> None:
         """Note that the whole body has been received."""
-        if self._events:
-            self.last_line()
+        if self._events is not None:
+            self._events.last()
             self._watched.end()
         elif self._size > MAX_BODY_BYTES:
             self._watched.end("too long to look at")
         else:
             self._watched.whole(parsed(b"".join(self._parts)))
-
-    def _line(self, line: bytes) -> None:
-        if line.startswith(b"data:"):
-            item = parsed(line[5:])
-            if isinstance(item, dict):
-                self._watched.chunk(item)
 
 
 def parsed(text: bytes) -> Any:

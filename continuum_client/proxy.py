@@ -15,7 +15,7 @@ import asyncio
 import json
 import urllib.request
 import weakref
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Protocol
@@ -27,27 +27,25 @@ from continuum_traces.schema import MAX_PROGRAM_ID_CHARS
 from multidict import CIMultiDict
 from yarl import URL
 
-from continuum_client.call import GENERATING, Call
+from continuum_client.call import GENERATING, MESSAGES, Call
 from continuum_client.conversation import Conversations
-from continuum_client.dialects import DIALECTS, HEADERS, Dialect
+from continuum_client.dialects import Dialect
 from continuum_client.endpoints import endpoints, root_of
-from continuum_client.errors import log_release, once
-from continuum_client.observe import WatchedReply, parsed
+from continuum_client.exchange import ASK_TIMEOUT_S, releasing, run_async, sending
+from continuum_client.observe import Events, WatchedReply, parsed
 from continuum_client.program import Program
 from continuum_client.recorder import tool_by_command
-from continuum_client.reply import ENDS, Reply, ToolAsked, only_usage
+from continuum_client.reply import Reply, ToolAsked
 from continuum_client.settings import ClientSettings
 from continuum_client.shape import NO_SHAPE, shape_of
 from continuum_client.tally import Tally
 from continuum_client.turns import key_of
 
-ASK_TIMEOUT, RELEASE_TIMEOUT = (aiohttp.ClientTimeout(total=seconds) for seconds in (2.0, 10.0))
+ASK_TIMEOUT, RELEASE_TIMEOUT = (aiohttp.ClientTimeout(total=seconds) for seconds in (ASK_TIMEOUT_S, 10.0))
 """Time limits of the proxy's own requests: ``GET /models`` for ``auto``, and the release of a program."""
 IDLE_S = 2.0
 """The time for which an unused connection to the server stays open: less than vLLM's 5 s, so that the proxy closes it
 first."""
-MESSAGES = "/messages"
-"""The path of Anthropic's API. Only the dialect ``vllm`` has body fields for it."""
 _HOP = frozenset(("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"))
 _HOP |= {"te", "trailer", "transfer-encoding", "upgrade", "content-length", "host", "expect", "accept-encoding"}
 """Headers that are not forwarded: those of one connection, and those that the HTTP libraries write themselves."""
@@ -75,18 +73,20 @@ class BrokenOff(Exception):
     """The part that the agent has received already."""
 
 
-class Upstream(Exception):
-    """The server refused a request. It has the attributes of openai's ``APIStatusError`` that ``Call`` reads."""
+class Refused(Exception):
+    """The server answered with an error. It has the attributes of openai's ``APIStatusError`` that ``Call`` reads."""
 
-    def __init__(self, status_code: int, body: str) -> None:
-        super().__init__(f"{status_code} {body}")
-        self.status_code = status_code
-        self.body = body
+    def __init__(self, answer: aiohttp.ClientResponse, raw: bytes) -> None:
+        self.status_code = answer.status
+        self.body = raw.decode("utf-8", "replace")
+        self.answer = answer
+        self.raw = raw
+        super().__init__(f"{answer.status} {self.body}")
 
 
 @dataclass(slots=True)
-class _Options:
-    """A request in the form in which ``Call`` reads and changes it."""
+class _Request:
+    """A request in the form of openai's options, in which ``Call`` reads and changes it."""
 
     url: str
     headers: dict[str, str]
@@ -213,7 +213,7 @@ class Proxy:
         self._programs.add(program)
         return program
 
-    def _call(self, options: _Options) -> Call | None:
+    def _call(self, options: _Request) -> Call | None:
         """Make the call for a request, with the tools that ran before it. None: it is forwarded without tags."""
         shape = shape_of(options.json_data) if options.url != "/completions" else NO_SHAPE
         named = any(name.lower() == "x-session-id" for name in options.headers)
@@ -280,46 +280,47 @@ class Proxy:
         body = parsed(raw)
         if not isinstance(body, dict):
             body = None  # it is forwarded as it is
-        options = _Options(path, dict(sent), body)
+        options = _Request(path, dict(sent), body)
         call = self._call(options)
         if call is None:
             return await self._plain(request, raw)
-        caller = _Caller(self, {name: sent[name] for name in _KEYS if name in sent})
-        call.apply_tags(await self._dialect(path, caller.keys), bool(body and body.get("stream")), caller)
-        while True:
+        keys = {name: sent[name] for name in _KEYS if name in sent}
+        caller = _Caller(self._session, self.url, self._settings.dialect, keys)
+
+        def send() -> Awaitable[aiohttp.ClientResponse]:
             headers = sent.copy()
             for name, value in options.headers.items():
                 headers.setdefault(name, value)
-            tagged = raw if body is None else with_fields(raw, body, options.extra_json or {})
-            try:
-                answer, refusal = await self._post(request, headers, tagged)
-            except BaseException as error:
-                call.retry_untagged(error)
-                raise
-            async with answer:
-                if refusal is None:
-                    return await self._answered(request, call, answer)
-                if not call.retry_untagged(refusal[0]):
-                    return await _pass_on(request, answer, _once(refusal[1]))
+            return self._post(
+                request, headers, raw if body is None else with_fields(raw, body, options.extra_json or {})
+            )
 
-    async def _post(
-        self, request: web.Request, headers: Mapping[str, str], body: bytes
-    ) -> tuple[aiohttp.ClientResponse, tuple[Upstream, bytes] | None]:
-        """Send a turn. Return the answer; if its status is an error, also the error and the body."""
-        answer = await self._session.post(self._to(request), headers=headers, data=body, allow_redirects=False)
         try:
-            return answer, await _refusal(answer)
-        except BaseException:
-            answer.close()
-            raise
+            answer = await run_async(sending(call, caller, bool(body and body.get("stream")), send))
+        except Refused as refused:
+            return await _pass_on(request, refused.answer, _once(refused.raw))
+        async with answer:
+            return await self._answered(request, call, answer)
+
+    async def _post(self, request: web.Request, headers: Mapping[str, str], body: bytes) -> aiohttp.ClientResponse:
+        """Send a turn. Return the answer.
+
+        Raises:
+            Refused: the status of the answer is an error.
+        """
+        answer = await self._session.post(self._to(request), headers=headers, data=body, allow_redirects=False)
+        if answer.status < 400:
+            return answer
+        async with answer:
+            raise Refused(answer, await answer.read())
 
     async def _answered(self, request: web.Request, call: Call, answer: aiohttp.ClientResponse) -> web.StreamResponse:
         watched = call.begin_reply()
         assert watched is not None  # on_end is set
         try:
             if "text/event-stream" in answer.headers.get("content-type", ""):
-                events = Events(watched, call.asked_for_usage)
-                return await _pass_on(request, answer, events.of(_received(answer)), call.asked_for_usage)
+                chunks = _watched(watched, _received(answer), call.asked_for_usage)
+                return await _pass_on(request, answer, chunks, call.asked_for_usage)
             whole = b"".join([chunk async for chunk in _received(answer)])
             watched.whole(parsed(whole))
             return await _pass_on(request, answer, _once(whole))
@@ -331,103 +332,36 @@ class Proxy:
                 call.on_failure()  # the agent may send the same messages again
             raise
 
-    # ---------------------------------------------------------------------------- the proxy's own requests
-
-    async def _dialect(self, path: str, keys: Mapping[str, str]) -> Dialect:
-        known = self._settings.dialect or endpoints.dialect_of(self.url)
-        if known is None and endpoints.begin_probe(self.url):
-            known = await self._ask(keys)
-        known = known or HEADERS
-        return known if path != MESSAGES or known is DIALECTS["vllm"] else HEADERS
-
-    async def _ask(self, keys: Mapping[str, str]) -> Dialect | None:
-        """Return the dialect that ``auto`` means for the server, from its model list; None if no server answers."""
-        try:
-            async with self._session.get(f"{self.url}/models", headers=keys, timeout=ASK_TIMEOUT) as answer:
-                return endpoints.end_probe(self.url, parsed(await answer.read()))
-        except aiohttp.ClientConnectionError:
-            endpoints.abandon_probe(self.url)
-            return None
-        except (aiohttp.ClientError, asyncio.TimeoutError):
-            return endpoints.end_probe(self.url, None)
-        except BaseException:
-            endpoints.abandon_probe(self.url)
-            raise
-
-    async def release(self, program_id: str, keys: Mapping[str, str]) -> None:
-        """Make the server release a program's KV cache."""
-        dialect = self._settings.dialect or endpoints.dialect_of(self.url) or HEADERS
-        release = dialect.release(program_id)
-        if release is None:
-            return
-        try:
-            to = URL(self.root + release.path, encoded=True)
-            async with self._session.post(to, json=release.body, headers=keys, timeout=RELEASE_TIMEOUT) as answer:
-                failure = None if answer.status in (200, 404, 405) else str(answer.status)
-        except (aiohttp.ClientError, asyncio.TimeoutError) as error:
-            failure = repr(error)
-        if failure is None:
-            log_release(program_id, str(to))
-        else:
-            once.warn(f"release {self.url}", f"{self.url}: the release of a program failed: {failure}")
-
 
 class _Caller:
-    """The sender of a call, as ``Program`` sees it: it releases the program with the API key of the call."""
+    """The sender of a call, with the API key of the call: it asks the server and releases the program."""
 
-    def __init__(self, proxy: Proxy, keys: dict[str, str]) -> None:
-        self.base_url = proxy.url
-        self.keys = keys
-        self._proxy = proxy
+    _timeouts: tuple[type[BaseException], ...] = (asyncio.TimeoutError,)
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, dialect: Dialect | None, keys: dict[str, str]) -> None:
+        self.base_url = url
+        self._session = session
+        self._dialect = dialect
+        self._keys = keys
+
+    async def _models(self) -> Any:
+        async with self._session.get(f"{self.base_url}/models", headers=self._keys, timeout=ASK_TIMEOUT) as answer:
+            return parsed(await answer.read())
+
+    async def _post(self, to: str, body: Mapping[str, Any]) -> None:
+        url = URL(to, encoded=True)
+        async with self._session.post(url, json=body, headers=self._keys, timeout=RELEASE_TIMEOUT) as answer:
+            if answer.status >= 400:
+                raise Refused(answer, b"")
 
     async def _release(self, program_id: str) -> None:
-        await self._proxy.release(program_id, self.keys)
+        dialect = self._dialect or endpoints.dialect_of(self.base_url)
+        steps = releasing(program_id, dialect, self.base_url, root_of(self.base_url), self._post)
+        if steps is not None:
+            await run_async(steps)
 
     def _release_blocking(self, program_id: str) -> None:
         raise NotImplementedError("a proxy closes its programs with aclose()")
-
-
-class Events:
-    """Watches the lines of a stream while they are forwarded.
-
-    Args:
-        watched: receives every event, and the end.
-        hide_usage: leave out the event with the token counts, because the agent did not ask for it.
-    """
-
-    def __init__(self, watched: WatchedReply, hide_usage: bool) -> None:
-        self._watched = watched
-        self._hide = hide_usage
-        self._rest = b""
-        self._hidden = False
-
-    async def of(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Yield the bytes for the agent."""
-        async for chunk in chunks:
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            kept = [line for line in lines if self._line(line)]
-            if not self._hide:
-                yield chunk
-            elif kept:
-                yield b"\n".join((*kept, b""))
-        if self._rest:
-            self._line(self._rest)
-            if self._hide:
-                yield self._rest
-        self._watched.end()
-
-    def _line(self, line: bytes) -> bool:
-        """Watch a line. Return whether the agent gets it."""
-        if not line.startswith(b"data:"):
-            hidden, self._hidden = self._hidden and not line.strip(), False  # the blank line of a hidden event
-            return not hidden
-        item = parsed(line[5:])
-        if isinstance(item, dict):
-            self._watched.chunk(item)
-        if line[5:].strip() == b"[DONE]" or (isinstance(item, dict) and item.get("type") in ENDS):
-            self._watched.end()  # before the agent gets the line, because its next turn may come at once
-        self._hidden = self._hide and only_usage(item)
-        return not self._hidden
 
 
 # ------------------------------------------------------------------------------------ pure functions
@@ -456,12 +390,13 @@ def _kept(raw: Iterable[tuple[bytes, bytes]]) -> CIMultiDict[str]:
     return headers
 
 
-async def _refusal(answer: aiohttp.ClientResponse) -> tuple[Upstream, bytes] | None:
-    """Return the error and the body of an answer if its status is an error, else None."""
-    if answer.status < 400:
-        return None
-    body = await answer.read()
-    return Upstream(answer.status, body.decode("utf-8", "replace")), body
+async def _watched(watched: WatchedReply, chunks: AsyncIterator[bytes], hide_usage: bool) -> AsyncIterator[bytes]:
+    """Watch the events of a stream. Yield the bytes for the agent."""
+    events = Events(watched, hide_usage)
+    async for chunk in chunks:
+        yield events.feed(chunk)
+    yield events.last()
+    watched.end()
 
 
 async def _once(body: bytes) -> AsyncIterator[bytes]:
@@ -493,7 +428,8 @@ async def _pass_on(
     await response.prepare(request)
     try:
         async for chunk in chunks:
-            await response.write(chunk)
+            if chunk:
+                await response.write(chunk)
         await response.write_eof()
     except BaseException as error:
         if request.transport is not None:

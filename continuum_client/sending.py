@@ -17,10 +17,10 @@ import openai
 from continuum_client.call import Call, call_for
 from continuum_client.current import running_loop
 from continuum_client.decorators import F, around
-from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.ending import close_all
 from continuum_client.endpoints import endpoints, root_of
-from continuum_client.errors import InvalidTag, log_release, once
+from continuum_client.errors import InvalidTag
+from continuum_client.exchange import ASK_TIMEOUT_S, Post, Steps, releasing, run, run_async, sending
 from continuum_client.hook import hook
 from continuum_client.program import Program
 from continuum_client.settings import OPTIONS, ClientSettings, settings_from
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
     from continuum_client.prediction import Predict
 
-ASK_TIMEOUT_S = 2.0
-"""Time limit of the two requests that the client itself makes: ``GET /models`` for ``auto``, and the release."""
-_ASK_OPTIONS: Mapping[str, Any] = {"timeout": ASK_TIMEOUT_S, "max_retries": 0}
+_ASK_OPTIONS: Any = {"timeout": ASK_TIMEOUT_S, "max_retries": 0}
 
 SETTINGS = "_continuum_settings"
 """The constructor argument by which ``copy()`` passes a client's settings to the copy."""
@@ -47,6 +45,7 @@ class Tagging:
 
     _continuum: ClientSettings
     _bound: Program | None = None
+    _timeouts: tuple[type[BaseException], ...] = (openai.APITimeoutError,)
     base_url: Any
 
     if not TYPE_CHECKING:
@@ -142,60 +141,41 @@ class Tagging:
     def _call(self, options: Any) -> Call | None:
         return call_for(self._continuum, self._bound, options, str(self.base_url))
 
-    def _release_request(self, program_id: str) -> tuple[str, dict[str, Any]] | None:
-        """Return the URL and the options of the POST that releases a program; None if the server has no release."""
+    def _models(self) -> Any:
+        return cast("Any", self).get("/models", cast_to=object, options=_ASK_OPTIONS)
+
+    def _post(self, to: str, body: Mapping[str, Any]) -> Any:
+        return cast("Any", self).post(to, cast_to=object, body=body, options=_ASK_OPTIONS)
+
+    def _releasing(self, program_id: str, post: Post) -> Steps | None:
         url = str(self.base_url)
         dialect = self._continuum.dialect or endpoints.dialect_of(url)
-        release = dialect.release(program_id) if dialect is not None else None
-        if release is None:
-            return None
-        root = str(getattr(self, "_azure_endpoint", None) or root_of(url)).rstrip("/")
-        return root + release.path, {"cast_to": object, "body": release.body, "options": _ASK_OPTIONS}
+        root = str(getattr(self, "_azure_endpoint", None) or root_of(url))
+        return releasing(program_id, dialect, url, root, post)
 
     def _release_apart(self, program_id: str) -> None:
         """Send the release by a synchronous client that is made for this request."""
-        request = self._release_request(program_id)
-        if request is None:
-            return
+        steps = self._releasing(program_id, self._post_apart)
+        if steps is not None:
+            run(steps)
+
+    def _post_apart(self, to: str, body: Mapping[str, Any]) -> None:
         this = cast("Any", self)
         key = this.api_key or "none"
         own = {"api-key": key} if hasattr(self, "_azure_endpoint") else {}
-        try:
-            with openai.OpenAI(
-                base_url=self.base_url,
-                api_key=key,
-                organization=this.organization,
-                project=this.project,
-                default_headers={**own, **this._custom_headers},
-                default_query=this._custom_query,
-            ) as plain:
-                plain.post(request[0], **request[1])
-                log_release(program_id, request[0])
-        except Exception as error:  # noqa: BLE001 - the program is closed in any case
-            self._not_released(error)
+        with openai.OpenAI(
+            base_url=self.base_url,
+            api_key=key,
+            organization=this.organization,
+            project=this.project,
+            default_headers={**own, **this._custom_headers},
+            default_query=this._custom_query,
+        ) as plain:
+            plain.post(to, cast_to=object, body=body, options=_ASK_OPTIONS)
 
     def _conversation_programs(self) -> list[Program]:
         """Forget the programs that were opened for conversations, and return them."""
         return [] if self._continuum.conversations is None else self._continuum.conversations.forget()
-
-    def _not_released(self, error: Exception) -> None:
-        if getattr(error, "status_code", None) not in (404, 405):  # a server without the request has no pins either
-            url = str(self.base_url)
-            once.warn(f"release {url}", f"{url}: the release of a program failed: {error!r}")
-
-
-def _without_models(url: str, error: BaseException) -> Dialect:
-    """Return the dialect that ``auto`` means if ``GET /models`` has failed.
-
-    Raises:
-        BaseException: ``error``, if the server did not cause it.
-    """
-    if isinstance(error, openai.APIStatusError | openai.APITimeoutError):
-        return endpoints.end_probe(url, None)  # the server has no model list, or is too slow
-    endpoints.abandon_probe(url)
-    if isinstance(error, openai.APIConnectionError):
-        return HEADERS  # the call itself will report that no server answers
-    raise error
 
 
 async def _to_its_end(sending: Coroutine[Any, Any, None]) -> None:
@@ -229,37 +209,13 @@ class SyncTagging(Tagging):
         call = self._call(options)
         if call is None:
             return send(cast_to, options, stream=stream, stream_cls=stream_cls)
-        while True:
-            try:
-                if not call.tagged:
-                    call.apply_tags(call.dialect or self._ask(call.url), stream, self)
-                result = send(cast_to, options, stream=stream, stream_cls=stream_cls)
-            except BaseException as error:
-                if not call.retry_untagged(error):
-                    raise
-            else:
-                return call.answered(result)
-
-    def _ask(self, url: str) -> Dialect:
-        """Return the dialect that ``auto`` means for the server at ``url``, from its model list."""
-        if not endpoints.begin_probe(url):
-            return HEADERS
-        try:
-            models = cast("Any", self).get("/models", cast_to=object, options=_ASK_OPTIONS)
-        except BaseException as error:  # noqa: BLE001 - raised again unless the server caused it
-            return _without_models(url, error)
-        return endpoints.end_probe(url, models)
+        steps = sending(call, self, stream, lambda: send(cast_to, options, stream=stream, stream_cls=stream_cls))
+        return call.answered(run(steps))
 
     def _release(self, program_id: str) -> None:
-        request = self._release_request(program_id)
-        if cast("Any", self).is_closed():
-            self._release_apart(program_id)
-        elif request is not None:
-            try:
-                cast("Any", self).post(request[0], **request[1])
-                log_release(program_id, request[0])
-            except Exception as error:  # noqa: BLE001 - the program is closed in any case
-                self._not_released(error)
+        steps = self._releasing(program_id, self._post_apart if cast("Any", self).is_closed() else self._post)
+        if steps is not None:
+            run(steps)
 
     _release_blocking = _release
 
@@ -286,37 +242,16 @@ class AsyncTagging(Tagging):
         call = self._call(options)
         if call is None:
             return await send(cast_to, options, stream=stream, stream_cls=stream_cls)
-        while True:
-            try:
-                if not call.tagged:
-                    call.apply_tags(call.dialect or await self._ask(call.url), stream, self)
-                result = await send(cast_to, options, stream=stream, stream_cls=stream_cls)
-            except BaseException as error:
-                if not call.retry_untagged(error):
-                    raise
-            else:
-                return call.answered(result)
-
-    async def _ask(self, url: str) -> Dialect:
-        """Return the dialect that ``auto`` means for the server at ``url``, from its model list."""
-        if not endpoints.begin_probe(url):
-            return HEADERS
-        try:
-            models = await cast("Any", self).get("/models", cast_to=object, options=_ASK_OPTIONS)
-        except BaseException as error:  # noqa: BLE001 - raised again unless the server caused it
-            return _without_models(url, error)
-        return endpoints.end_probe(url, models)
+        steps = sending(call, self, stream, lambda: send(cast_to, options, stream=stream, stream_cls=stream_cls))
+        return call.answered(await run_async(steps))
 
     def _release(self, program_id: str) -> Coroutine[Any, Any, None] | None:
         """Return a coroutine that sends the release; None if the server has no release."""
-        request = self._release_request(program_id)
-        return None if request is None else _to_its_end(self._send_release(program_id, *request))
+        steps = self._releasing(program_id, self._post_open)
+        return None if steps is None else _to_its_end(run_async(steps))
 
-    async def _send_release(self, program_id: str, url: str, options: dict[str, Any]) -> None:
+    async def _post_open(self, to: str, body: Mapping[str, Any]) -> None:
         if cast("Any", self).is_closed():
-            return await anyio.to_thread.run_sync(self._release_apart, program_id)
-        try:
-            await cast("Any", self).post(url, **options)
-            log_release(program_id, url)
-        except Exception as error:  # noqa: BLE001 - the program is closed in any case
-            self._not_released(error)
+            await anyio.to_thread.run_sync(self._post_apart, to, body)
+        else:
+            await self._post(to, body)
