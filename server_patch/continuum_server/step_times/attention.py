@@ -71,49 +71,38 @@ class Kernel:
     """Chunks and decodes of a step run in one launch, whose fixed time counts once."""
 
 
+def _flash2(basis: str, low: TileModel, mid: TileModel, high: TileModel) -> Kernel:
+    return Kernel("FlashAttention-2", basis, {"low": low, "mid": mid, "high": high})
+
+
 def _measured(tiles: TileModel, card: str) -> Kernel:
-    return Kernel(
-        "FlashAttention-2",
-        f"tile model fitted to {card} in {FIT_SOURCE}; {FIT_RANGE}; mean error 6-8%",
-        {"low": tiles, "mid": tiles, "high": tiles},
-    )
+    basis = f"tile model fitted to {card} in {FIT_SOURCE}; {FIT_RANGE}; mean error 6-8%"
+    return _flash2(basis, tiles, tiles, tiles)
 
 
-def _scaled(card: str, low: TileModel, mid: TileModel, high: TileModel) -> Kernel:
-    return Kernel(
-        "FlashAttention-2",
+def _scaled(card: str, *bands: TileModel) -> Kernel:
+    basis = (
         f"no mixed step was measured on {card}: the tile model of other cards ({FIT_SOURCE}), its rate scaled to the "
         "whole prompts measured there; low and high differ by 15%, and on Ampere in how fast a thread block alone on a "
-        "multiprocessor is",
-        {"low": low, "mid": mid, "high": high},
+        "multiprocessor is"
     )
+    return _flash2(basis, *bands)
 
 
 def _ampere(kv_tb_s: float) -> Kernel:
     """A block takes 80 KB of shared memory, so two fit a multiprocessor. The speed of a single block is unknown."""
-
-    def tiles(alone: float, scale: float) -> TileModel:
-        return TileModel(108, TILE_FLOPS * 108 / 175.1e6, kv_tb_s, 40, 2, alone, scale)
-
-    return _scaled("the A100", tiles(1.0, 0.85), tiles(1.5, 1.0), tiles(2.0, 1.15))
-
-
-def _l40s() -> Kernel:
-    def tiles(scale: float) -> TileModel:
-        return TileModel(142, TILE_FLOPS * 142 / 188.5e6, 0.97 * 0.864, 96, scale=scale)
-
-    return _scaled("the L40S", tiles(0.85), tiles(1.0), tiles(1.15))
+    tiles = replace(_tiles(108, 175.1, kv_tb_s, 40), blocks_each=2)
+    bands = ((1.0, 0.85), (1.5, 1.0), (2.0, 1.15))
+    return _scaled("the A100", *(replace(tiles, alone=alone, scale=scale) for alone, scale in bands))
 
 
 def _unmeasured(card: str, tiles: TileModel, like: str) -> Kernel:
     """Return the kernel of a card without measurements. ``tiles`` has the same shares of peak as the card ``like``."""
-    low, high = replace(tiles, scale=0.75), replace(tiles, scale=1.25)
-    return Kernel(
-        "FlashAttention-2",
+    basis = (
         f"nothing was measured on {card}: the tile model of other cards ({FIT_SOURCE}), with the shares of peak "
-        f"arithmetic and bandwidth of {like}; low and high differ by 25% to either side",
-        {"low": low, "mid": tiles, "high": high},
+        f"arithmetic and bandwidth of {like}; low and high differ by 25% to either side"
     )
+    return _flash2(basis, replace(tiles, scale=0.75), tiles, replace(tiles, scale=1.25))
 
 
 def _tiles(multiprocessors: int, tflops: float, kv_tb_s: float, cache_mb: float) -> TileModel:
@@ -121,6 +110,7 @@ def _tiles(multiprocessors: int, tflops: float, kv_tb_s: float, cache_mb: float)
     return TileModel(multiprocessors, TILE_FLOPS * multiprocessors / (tflops * 1e6), kv_tb_s, cache_mb)
 
 
+_L40S = _tiles(142, 188.5, 0.97 * 0.864, 96)
 _FA3 = Kernel(
     "FlashAttention-3",
     "sums of separately measured prompts and decodes, less the fixed time of all launches but one; checked on 386 "
@@ -132,7 +122,7 @@ _TRTLLM = Kernel("FlashInfer/TRT-LLM", "sums of separately measured prompts and 
 KERNELS = {
     "a100-80gb": _ampere(0.78 * 2.039),
     "a100-40gb": _ampere(0.78 * 1.555),
-    "l40s": _l40s(),
+    "l40s": _scaled("the L40S", replace(_L40S, scale=0.85), _L40S, replace(_L40S, scale=1.15)),
     "rtx-pro-6000": _measured(TileModel(188, 0.0214, 0.78 * 1.792, 128), "the RTX PRO 6000"),
     "rtx-4090": _measured(TileModel(128, 0.0317, 0.97 * 1.008, 72), "the RTX 4090"),
     "rtx-3090": _unmeasured("the RTX 3090", _tiles(82, 0.8 * 71, 0.97 * 0.936, 6), "the RTX 4090"),

@@ -1,4 +1,4 @@
-"""Build tables from the measurements in ``aiconfigurator-core``: the committed tables, and a user's own.
+"""Build tables from the measurements in ``aiconfigurator-core``: a user's own, and the committed tables again.
 
     python -m continuum_server.step_times.build --out server_patch/continuum_server/step_times/tables
 
@@ -15,15 +15,15 @@ import importlib
 import json
 import logging
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from continuum_server.step_times.catalog import TENSOR_PARALLEL, find_model, table_name
+from continuum_server.step_times.catalog import find_model, table_name
 from continuum_server.step_times.hf_config import MODEL_TYPES, config_of
 from continuum_server.step_times.model import StepTimesError
 from continuum_server.step_times.specs import MXFP4_BYTES, Model
@@ -32,29 +32,7 @@ from continuum_server.step_times.table import FORMAT
 PACKAGE = "aiconfigurator-core"
 PACKAGE_VERSION = "0.12.0"
 MODELS = {"llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B", "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B"}
-"""Models with a table for each GPU in ``FULL_GRID`` and each degree, with the package's names."""
-FULL_GRID = ("a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb", "l40s")
-MORE_TABLES: dict[str, dict[str, tuple[int, ...]]] = {
-    "llama-3.1-8b": {"rtx-pro-6000": (1, 2)},
-    "llama-3.1-70b-fp8": {"h100-80gb": (1, 2, 4), "h200-141gb": (1, 2)},
-    "qwen3-8b": {"a100-80gb": (1,), "h100-80gb": (1,), "l40s": (1,), "rtx-pro-6000": (1,)},
-    "qwen3-14b": {"a100-80gb": (1,), "h100-80gb": (1,), "h200-141gb": (1,), "rtx-pro-6000": (1,)},
-    "qwen3-32b": {
-        "a100-80gb": (1, 2),
-        "h100-80gb": (1, 2, 4),
-        "h200-141gb": (1, 2),
-        "b200-180gb": (1,),
-        "rtx-pro-6000": (1, 2),
-    },
-    "qwen2.5-14b": {"a100-80gb": (1,), "h100-80gb": (1,)},
-    "qwen2.5-32b": {"h100-80gb": (1, 2)},
-    "mixtral-8x7b": {"h100-80gb": (2,)},
-    "qwen3-30b-a3b": {"a100-80gb": (1, 2), "h100-80gb": (1, 2), "h200-141gb": (1,), "rtx-pro-6000": (1, 2)},
-    "qwen3-235b-a22b": {"h200-141gb": (4, 8), "b200-180gb": (4,)},
-    "gpt-oss-20b": {"h100-80gb": (1,), "l40s": (1,), "rtx-pro-6000": (1,)},
-    "gpt-oss-120b": {"h100-80gb": (1, 2), "h200-141gb": (1,), "b200-180gb": (1,), "rtx-pro-6000": (1,)},
-}
-"""The other committed tables: degrees by model and GPU."""
+"""The package's own names of models."""
 SYSTEMS = {
     "a100-80gb": "a100_sxm",
     "h100-80gb": "h100_sxm",
@@ -310,33 +288,21 @@ def to_text(table: dict[str, Any]) -> str:
 
 def pairs() -> Iterator[tuple[str, str, int]]:
     """Yield the model, GPU and degree of every committed table."""
-    for model in MODELS:
-        for gpu in FULL_GRID:
-            for tensor_parallel in TENSOR_PARALLEL:
-                yield model, gpu, tensor_parallel
-    for model, degrees in MORE_TABLES.items():
-        for gpu, tensor_parallels in degrees.items():
-            for tensor_parallel in tensor_parallels:
-                yield model, gpu, tensor_parallel
+    for file in sorted(file.name for file in files(__package__).joinpath("tables").iterdir()):
+        if file.endswith(".json"):
+            gpu, model, degree = file.removesuffix(".json").split("_")
+            yield model, gpu, int(degree.removeprefix("tp"))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Build the step-time tables.")
-    parser.add_argument("--out", type=Path, required=True, help="folder to write into; tables in it are kept")
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Build all committed step-time tables again.")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write into")
     out: Path = parser.parse_args().out
-    out.mkdir(parents=True, exist_ok=True)
-    try:
-        for name, gpu, tensor_parallel in pairs():
-            model = find_model(name)
-            file = out / table_name(gpu, model, tensor_parallel)
-            if not file.exists():
-                file.write_text(to_text(build_table(model, gpu, tensor_parallel)), encoding="utf-8")
-                sys.stderr.write(f"wrote {file.name}\n")
-    except StepTimesError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
-    return 0
+    for name, gpu, tensor_parallel in pairs():
+        model = find_model(name)
+        table = to_text(build_table(model, gpu, tensor_parallel))
+        (out / table_name(gpu, model, tensor_parallel)).write_text(table, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

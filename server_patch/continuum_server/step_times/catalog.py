@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any
 
 from continuum_server import defaults
+from continuum_server.step_times.all_reduce import NOTE, slow_link
 from continuum_server.step_times.attention import BANDS, MixedAttention, kernel_of
-from continuum_server.step_times.links import NOTE, SlowLink, slow_link
 from continuum_server.step_times.model import (
     DoesNotFit,
     OutOfRange,
@@ -37,7 +37,6 @@ TENSOR_PARALLEL = (1, 2, 4, 8)
 RESERVED_GIB = 2.5
 """Memory of one GPU for activations, CUDA graphs, NCCL and the driver. An assumption: a real vLLM measures it."""
 FP8_WITH_TABLES = ("llama-3.1-70b-fp8",)
-TableKind = Literal["measured-table", "user-table"]
 FP8_KV = "+fp8-kv"
 """Suffix of a model's name for vLLM's ``--kv-cache-dtype fp8``."""
 NVLINK_GB_S, PCIE_ROOFLINE_GPUS = 100, 2
@@ -216,12 +215,12 @@ def _load(
         "band": band,
     }
     link = slow_link(gpu, model, tensor_parallel)
-    table = committed_table(gpu.name, model, tensor_parallel)
+    committed = committed_table(gpu.name, model, tensor_parallel)
+    table = committed or find_table(table_name(gpu.name, model, tensor_parallel))
     if table is not None:
-        return _table_times(table, "measured-table", model, stated, mixed, link, kernel.one_launch)
-    table = find_table(table_name(gpu.name, model, tensor_parallel))
-    if table is not None:
-        return _table_times(table, "user-table", model, stated, mixed, link, kernel.one_launch)
+        stated["kind"] = "measured-table" if committed else "user-table"
+        provenance = _provenance(table, model, stated, NOTE if link else "")
+        return TableStepTimes(table_from_json(table), provenance, mixed, link, kernel.one_launch)
     if gpu.link_gb_s < NVLINK_GB_S and tensor_parallel > PCIE_ROOFLINE_GPUS:
         return None
     roofline = RooflineStepTimes(
@@ -231,15 +230,7 @@ def _load(
     return roofline
 
 
-def _table_times(
-    data: Mapping[str, Any],
-    kind: TableKind,
-    model: Model,
-    stated: Mapping[str, Any],
-    mixed: MixedAttention | None,
-    link: SlowLink | None,
-    one_launch: bool,
-) -> StepTimes:
+def _provenance(data: Mapping[str, Any], model: Model, stated: Mapping[str, Any], link: str) -> Provenance:
     measured = data["measured_up_to"]
     kernels = ", ".join(f"{name.removesuffix('_quant_mode')} {kind}" for name, kind in data.get("kernels", {}).items())
     notes = [
@@ -249,10 +240,9 @@ def _table_times(
         "and for chunks behind a prefix, the source's own formula",
         data.get("experts", ""),
         f"the table of {data['model']}, which has the same geometry" if data["model"] != model.name else "",
-        NOTE if link else "",
+        link,
     ]
-    provenance = Provenance(
-        kind=kind,
+    return Provenance(
         source=data["source"],
         version=data["version"],
         licence=data["licence"],
@@ -262,7 +252,6 @@ def _table_times(
         notes="; ".join(filter(None, notes)),
         **stated,
     )
-    return TableStepTimes(table_from_json(data), provenance, mixed, link, one_launch)
 
 
 def kv_capacity(

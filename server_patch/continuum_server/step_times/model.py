@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 
 class StepTimesError(Exception):
@@ -72,9 +73,12 @@ class Provenance:
     """Position in the uncertainty band of attention times: low, mid or high."""
 
 
-class StepTimes(Protocol):
+class StepTimes(ABC):
     """The modelled times of GPU steps. Equal arguments give equal times."""
 
+    provenance: Provenance
+
+    @abstractmethod
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
         """Return the seconds of one step with these prefill chunks and ``decodes`` decoding requests.
 
@@ -86,21 +90,17 @@ class StepTimes(Protocol):
         Raises:
             OutOfRange: the source does not cover such a batch.
         """
-        ...
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
         """Return the seconds of each of ``steps`` decode steps, of which each adds ``decodes`` tokens of context.
 
         The result is bit-identical to calling ``step_s`` for each step.
         """
-        ...
+        return [self.step_s((), decodes, decode_context_tokens + step * decodes) for step in range(steps)]
 
     def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
         """Return the seconds of a step with a single prefill chunk."""
-        ...
-
-    @property
-    def provenance(self) -> Provenance: ...
+        return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
 
 @dataclass(slots=True)

@@ -20,7 +20,14 @@ import msgspec
 import numpy as np
 
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
-from continuum_server.step_times.model import OutOfRange, PrefillChunk, Provenance, StepTimesError, check_range
+from continuum_server.step_times.model import (
+    OutOfRange,
+    PrefillChunk,
+    Provenance,
+    StepTimes,
+    StepTimesError,
+    check_range,
+)
 
 SCHEMA = "continuum-profile"
 VERSION = 1
@@ -181,7 +188,7 @@ def read_profile(path: Path) -> Profile:
     return profile if profile.source else replace(profile, source=str(path))
 
 
-class ProfileStepTimes:
+class ProfileStepTimes(StepTimes):
     """``StepTimes`` of a profiled server. Steps beyond the measured range are refused.
 
     Raises:
@@ -220,9 +227,3 @@ class ProfileStepTimes:
             raise OutOfRange(f"decoding requests = {decodes}: the profile was measured up to {self._widest}")
         weights_s = max(self._base_s + self._request_s * decodes, self._token_s * tokens)
         return weights_s + self._pair_s * pairs + self._context_s * decode_context_tokens
-
-    def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        return [self.step_s((), decodes, decode_context_tokens + step * decodes) for step in range(steps)]
-
-    def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
-        return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from continuum_server.step_times.all_reduce import THROUGH_HOST_GB_S, THROUGH_HOST_US
 from continuum_server.step_times.attention import MixedAttention
-from continuum_server.step_times.links import THROUGH_HOST_GB_S, THROUGH_HOST_US
-from continuum_server.step_times.model import PrefillChunk, Provenance, check_range
+from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimes, check_range
 from continuum_server.step_times.specs import EMBEDDING_BYTES, Gpu, Model
 
 MAX_BATCH = 512
@@ -67,14 +67,14 @@ MEASURED_SHARES = {
 """Fitted to decode steps and to steps of 1 to 2,048 tokens without attention. RTX PRO 6000 and RTX 4090: those of
 ``PROFILE_SOURCE`` (Llama-3.1-8B, and on the first Qwen3-32B); without attention the mean error is 3% and 4%, the
 largest 9% and 14%, where kernels change. L40S: the committed tables of Llama-3.1-8B and Qwen3-8B; mean error 4%,
-largest 17%. Communication is in none of them: see ``links`` for the RTX PRO 6000.
+largest 17%. Communication is in none of them: see ``all_reduce`` for the RTX PRO 6000.
 """
 SIMILAR = {"rtx-3090": "rtx-4090", "rtx-a5000": "l40s", "a10g": "l40s", "l4": "l40s"}
 """The measured card whose shares are used for a card without measurements. One is a consumer card, the other has error
 correction in its GDDR6 memory."""
 
 
-class RooflineStepTimes:
+class RooflineStepTimes(StepTimes):
     """``StepTimes`` from a GPU's data sheet and a model's geometry.
 
     Args:
@@ -136,9 +136,6 @@ class RooflineStepTimes:
         fixed_s = self._fixed_s(decodes, decodes)
         contexts = range(decode_context_tokens, decode_context_tokens + steps * decodes, decodes)
         return [fixed_s + self._decode_s(decodes, context) for context in contexts]
-
-    def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
-        return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
     def _fixed_s(self, tokens: int, sampled: int) -> float:
         """Return the time of a step without attention. ``sampled`` tokens (one per request) reach the output layer."""

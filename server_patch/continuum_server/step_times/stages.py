@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from continuum_server.step_times.model import OutOfRange, PrefillChunk, Provenance, StepTimes
+from continuum_server.step_times.model import OutOfRange, PrefillChunk, StepTimes
 
 
 def layers_of_stages(layers: int, stages: int) -> list[int]:
@@ -41,7 +41,7 @@ def staged(times: StepTimes, layers: int, stages: int, chunk_tokens: int) -> Ste
     return times if stages == 1 else StagedStepTimes(times, stages, busiest, chunk_tokens)
 
 
-class StagedStepTimes:
+class StagedStepTimes(StepTimes):
     """``StepTimes`` of an engine with pipeline stages.
 
     Args:
@@ -53,13 +53,9 @@ class StagedStepTimes:
 
     def __init__(self, times: StepTimes, stages: int, busiest: float, chunk_tokens: int) -> None:
         self._times, self._stages, self._busiest, self._most = times, stages, busiest, chunk_tokens
-        said = times.provenance
         note = f"{stages} pipeline stages, the busiest with {busiest:.0%} of a batch's time; even batches, no transfers"
-        self._provenance = replace(said, notes="; ".join(filter(None, (said.notes, note))))
-
-    @property
-    def provenance(self) -> Provenance:
-        return self._provenance
+        source = times.provenance
+        self.provenance = replace(source, notes="; ".join(filter(None, (source.notes, note))))
 
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
         pieces = [piece for chunk in chunks for piece in self._pieces(chunk)]
@@ -74,12 +70,6 @@ class StagedStepTimes:
             for number, share in enumerate(shares)
         ]
         return max(*seconds, self._busiest * sum(seconds))
-
-    def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        return [self.step_s((), decodes, decode_context_tokens + step * decodes) for step in range(steps)]
-
-    def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
-        return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
     def _pieces(self, chunk: PrefillChunk) -> list[PrefillChunk]:
         starts = range(0, chunk.tokens, self._most)

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from continuum_server.step_times.all_reduce import SlowLink
 from continuum_server.step_times.attention import MixedAttention
-from continuum_server.step_times.links import SlowLink
-from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimesError, check_range
+from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimes, StepTimesError, check_range
 
 FORMAT = "continuum-step-times/2"
 PROMPT_LIMIT_TOKENS = 131072 + 8192
@@ -66,7 +66,7 @@ class _Line:
         return self.values[index] + self.slopes[index] * (x - self.grid[index])
 
 
-class TableStepTimes:
+class TableStepTimes(StepTimes):
     """``StepTimes`` from a ``Table``. Steps beyond its last grid points are refused.
 
     Args:
@@ -85,7 +85,7 @@ class TableStepTimes:
         one_launch: bool = False,
     ) -> None:
         self._table = table
-        self._provenance = provenance
+        self.provenance = provenance
         self._mixed, self._link = mixed, link or SlowLink(0.0, 0.0)
         self._overhead_ms, self._request_ms = provenance.step_overhead_ms, provenance.request_overhead_ms
         self._shared_line = _Line(table.shared_tokens, table.shared_ms)
@@ -102,10 +102,6 @@ class TableStepTimes:
         self._longest_chunk = table.chunk_tokens[-1]
         self._one_launch = one_launch
         self._launch_ms = min(map(min, table.chunk_attention_ms))
-
-    @property
-    def provenance(self) -> Provenance:
-        return self._provenance
 
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
         tokens, attention_ms = decodes, 0.0
@@ -143,9 +139,6 @@ class TableStepTimes:
                 index += 1
             steps_s.append((fixed_ms + (values[index] + slopes[index] * (mean - grid[index]))) / 1e3)
         return steps_s
-
-    def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
-        return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
     def _fixed_ms(self, tokens: int) -> float:
         """Return the time of a step with ``tokens`` tokens, without attention and with the overhead."""

@@ -121,7 +121,6 @@ def test_measured_ranges_are_those_of_the_packages_files(gpu: str) -> None:
 
 def test_every_table_says_where_it_comes_from() -> None:
     found = sorted(TABLES.glob("*.json"))
-    assert len(found) == len(list(build.pairs()))
     assert sum(file.stat().st_size for file in found) < 2_000_000
     for file in found:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -367,7 +366,8 @@ def test_the_roofline_is_near_the_tables_of_mixtures() -> None:
     from step_times_check import roofline_errors  # noqa: PLC0415
 
     for model in ("qwen3-30b-a3b", "qwen3-235b-a22b", "gpt-oss-20b", "gpt-oss-120b"):
-        cases = [(gpu, degree) for gpu, degrees in build.MORE_TABLES[model].items() for degree in degrees]
+        cases = [(gpu, degree) for name, gpu, degree in build.pairs() if name == model]
+        assert cases
         found = [roofline_errors(gpu, model, degree, None) for gpu, degree in cases]
         errors = [error for each in found for kind in each.values() for error in kind]
         assert sum(map(abs, errors)) / len(errors) < 0.17
