@@ -169,7 +169,7 @@ def _columns(row: object, *names: str) -> dict[str, Any]:
 
 def _key(run: Run) -> dict[str, Any]:
     band = {"step_times": run.band} if run.band else {}
-    return {"jps": run.manifest.workload.get("jps"), "policy": run.arm, **band, "seed": run.manifest.seed}
+    return {"jps": run.manifest.workload.jps, "policy": run.arm, **band, "seed": run.manifest.seed}
 
 
 WORDS = frozenset({"JPS", "policy", "program_id", "state", "cause", "meaning", "tool", "status", "reason"})

@@ -21,10 +21,7 @@ Directories = Mapping[Path, Sequence[Run]]
 
 def side_by_side(directories: Directories) -> bool:
     """Return whether two directories contain the same arm and seed, and so are two versions of one experiment."""
-    seen = [
-        {(run.arm, run.manifest.seed, run.manifest.workload.get("jps")) for run in runs}
-        for runs in directories.values()
-    ]
+    seen = [{(run.arm, run.manifest.seed, run.manifest.workload.jps) for run in runs} for runs in directories.values()]
     return sum(map(len, seen)) > len(set().union(*seen))
 
 

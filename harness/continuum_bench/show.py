@@ -45,7 +45,7 @@ def print_summary(summary: Summary, caption: str) -> None:
 
 def modelled(summary: Summary) -> str:
     """Return the end of a caption: a note if GPU time is modelled, else nothing."""
-    return "; GPU time is modelled" if summary.manifest.get("modelled") else ""
+    return "; GPU time is modelled" if summary.manifest.modelled else ""
 
 
 def print_verdict(text: str) -> None:

@@ -14,7 +14,7 @@ from continuum_analysis.records.reading import add_arrivals, add_client_records,
 from continuum_analysis.records.timeline import ProgramTimes
 from continuum_traces.run_dir import ARRIVALS, EVENTS, TURNS, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
-from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
+from continuum_traces.schema import ArrivalRecord, Engine, Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord
 
 E = SchedulerEvent
 BLOCK = Limits(block_tokens=16)
@@ -155,7 +155,7 @@ def test_without_a_manifest_the_block_size_is_read_from_the_hits(tmp_path: Path)
     for programs in (order_events(events), of_the_preview(events, tmp_path)):
         assert limits_of(None, programs).block_tokens == 16
         assert [found.cause for found in facts_of(programs).returns] == ["pinned"] * 3
-    assert limits_of(Manifest(hardware={"kv_capacity": {"block_size": 32}}), programs).block_tokens == 32
+    assert limits_of(Manifest(hardware=Hardware(kv_capacity=KvPool(block_size=32))), programs).block_tokens == 32
     assert limits_of(None, order_events(growing("p", lost=7))).block_tokens == 1  # a server that caches single tokens
     assert limits_of(None, order_events(first())).block_tokens == 16  # too few hits to tell
 
@@ -194,7 +194,7 @@ def test_a_machine_of_two_gpus_and_a_window() -> None:
         ArrivalRecord("p", 1, 0.0),
         ArrivalRecord("lost", 2, 1.0),
     ]
-    manifest = Manifest(hardware={"tensor_parallel": 2}, engine_options={"block_size": 16})
+    manifest = Manifest(hardware=Hardware(tensor_parallel=2), engine_options=Engine(block_size=16))
     run = measure(facts_of(add_arrivals(programs, arrivals), manifest))
     assert run.facts.unfinished == ("lost",)
     assert run.values["programs"] == 2

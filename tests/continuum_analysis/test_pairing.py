@@ -220,9 +220,9 @@ def test_every_policy_of_a_table_has_the_same_seeds(tmp_path: Path) -> None:
     ("field", "theirs", "message"),
     [
         ("workload", {"sha256": "b"}, r"they played different workloads \(sha256 a against b\); only runs of the same"),
-        ("workload", {"sha256": "a", "jps": 1}, "workload differs in jps: None against 1"),
-        ("hardware", {"gpu": "h100"}, "hardware differs in gpu: 'a100' against 'h100'"),
-        ("engine_options", {"chunk_tokens": 512}, "engine_options differs in chunk_tokens: 2048 against 512"),
+        ("workload", {"sha256": "a", "jps": 1}, r"workload\.jps differs: None against 1"),
+        ("hardware", {"gpu": "h100"}, r"hardware\.gpu differs: 'a100' against 'h100'"),
+        ("engine_options", {"chunk_tokens": 512}, r"engine_options\.chunk_tokens differs: 2048 against 512"),
     ],
 )
 def test_refusals_name_the_field(tmp_path: Path, field: str, theirs: dict[str, object], message: str) -> None:
@@ -264,7 +264,7 @@ def test_two_settings_of_a_policy_are_not_averaged(tmp_path: Path) -> None:
     for seed, ttl_s in enumerate((2.0, 5.0)):
         options = {"policy_options": {"ttl_s": ttl_s}}
         write_one_turn_programs(tmp_path / f"s{seed}", "static-ttl", seed, [1.0], **options)
-    with pytest.raises(AnalysisError, match=r"policy_options differs in ttl_s: 2\.0 against 5\.0"):
+    with pytest.raises(AnalysisError, match=r"policy_options\.ttl_s differs: 2\.0 against 5\.0"):
         summarize(tmp_path)
 
 

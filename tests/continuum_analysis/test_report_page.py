@@ -11,6 +11,7 @@ from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+from continuum_traces.typed import from_json
 
 from tests.continuum_bench.recorded_runs import write_recorded
 
@@ -393,4 +394,4 @@ H100 = {"model": "llama-3.1-8b", "gpu": "h100-80gb", "tensor_parallel": 2, "pipe
     ],
 )  # fmt: skip
 def test_what_ran_on_what_in_one_line(manifests: list[dict[str, object]], said: str) -> None:
-    assert experiment_line(manifests) == said
+    assert experiment_line([from_json(Manifest, each) for each in manifests]) == said

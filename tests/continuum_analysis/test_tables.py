@@ -185,7 +185,7 @@ def test_one_router_is_not_named(tmp_path: Path) -> None:
 def test_runs_that_differ_in_more_than_the_router_are_refused(tmp_path: Path) -> None:
     four = write_routed(tmp_path / "r", "round-robin", 1.0)
     two = write_routed(tmp_path / "a", "affinity", 1.0, replicas=2)
-    with pytest.raises(AnalysisError, match="engine_options differs in replicas: 4 against 2"):
+    with pytest.raises(AnalysisError, match=r"engine_options\.replicas differs: 4 against 2"):
         summarize_runs(None, load_all([four, two]))
     with pytest.raises(AnalysisError, match="are both policy continuum, seed 0"):
         summarize_runs(None, load_all([four, write_routed(tmp_path / "again", "round-robin", 1.0)]))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.run_dir import EVENTS, TURNS, rows_of, write_json, write_manifest, write_rows
-from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+from continuum_traces.schema import Hardware, Manifest, SchedulerEvent, TurnRecord, Workload
 
 GAP_S = 100.0
 """From one program's arrival to the next one's, unless told."""
@@ -30,8 +30,8 @@ def write_recorded(
     """Programs of one turn: program n takes ``ends_s[n]`` seconds, this share of them queued. The last ``unfinished``
     never end."""
     path.mkdir(parents=True)
-    facts = {"name": "w", "sha256": "a" * 64, "jps": 1.0, **workload}
-    hardware = {"gpu": "g", "model": "m", "tensor_parallel": 2}
+    facts = Workload(**{"name": "w", "sha256": "a" * 64, "jps": 1.0, **workload})
+    hardware = Hardware(gpu="g", model="m", tensor_parallel=2)
     write_manifest(path, Manifest(policy=policy, seed=seed, engine="virtual", workload=facts, hardware=hardware))
     events, records = [], []
     for number, end_s in enumerate(ends_s):

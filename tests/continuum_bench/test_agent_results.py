@@ -9,19 +9,22 @@ from continuum_agents.protocol import Start
 from continuum_bench.agents.batch import ProgramRecord
 from continuum_bench.agents.results import Results, show_results
 from continuum_bench.errors import BenchError
-from continuum_traces.schema import Manifest
+from continuum_traces.schema import Hardware, Manifest, Workload
 
 START = Start("p", "Mend it.", "/w", "http://x/v1", "m", "/r", "/t.json")
 
 
 def results(out: Path) -> Results:
-    return Results(out, Manifest(workload={"name": "agent mini-swe"}), START, "mini-swe-agent")
+    return Results(out, Manifest(workload=Workload(name="agent mini-swe")), START, "mini-swe-agent")
 
 
 def test_a_batch_is_not_resumed_against_another_server_or_model(tmp_path: Path) -> None:
     def begun(url: str, model: str) -> None:
         manifest = Manifest(
-            workload={"name": "agent mini-swe"}, hardware={"model": model}, notes=(f"server: {url}",), created="now"
+            workload=Workload(name="agent mini-swe"),
+            hardware=Hardware(model=model),
+            notes=(f"server: {url}",),
+            created="now",
         )
         Results(tmp_path / "out", manifest, START, "mini-swe-agent").__exit__()
 

@@ -71,4 +71,4 @@ def test_a_trace_is_read_once_whatever_the_rate_and_again_once_it_changed(tmp_pa
     assert load_trace("trace", replace(options, num_programs=2)).programs[0] is slow.trace.programs[0]
     write_programs(path, programs(4))
     assert load_trace("trace", options).number == 4
-    assert load_trace("trace", options).facts["sha256"] != slow.facts["sha256"]
+    assert load_trace("trace", options).facts.sha256 != slow.facts.sha256

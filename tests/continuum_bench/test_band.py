@@ -12,6 +12,7 @@ from continuum_bench.options.run import RunOptions
 from continuum_bench.virtual.engine_options import descriptions_at, engine_of
 from continuum_bench.virtual.experiment import cells_for
 from continuum_traces.run_dir import read_manifest, write_manifest
+from continuum_traces.schema import Engine, StepTimesSource
 from test_report_commands import bench, write_run
 
 
@@ -22,9 +23,9 @@ def write_band(path: Path, band: str, slower: dict[str, float]) -> None:
             run = path / f"{policy}-seed{seed}-{band}"
             write_run(run, policy, seed, factor)
             manifest = read_manifest(run)
-            hardware = {**manifest.hardware, "step_times": {"kind": "measured-table", "band": band}}
-            hardware["prefill_curve"] = {"a": len(band)}
-            write_manifest(run, replace(manifest, hardware=hardware, engine_options={"step_times": band}))
+            steps = StepTimesSource(kind="measured-table", band=band)
+            hardware = replace(manifest.hardware, step_times=steps, prefill_curve={"a": len(band)})
+            write_manifest(run, replace(manifest, hardware=hardware, engine_options=Engine(step_times=band)))
 
 
 @pytest.fixture
@@ -82,10 +83,10 @@ def test_directories_of_the_ends_stand_side_by_side(tmp_path: Path) -> None:
 def test_runs_that_differ_in_more_than_the_band_are_refused(three: Path) -> None:
     run = three / "vllm-seed0-low"
     manifest = read_manifest(run)
-    write_manifest(run, replace(manifest, hardware={**manifest.hardware, "gpu": "another"}))
+    write_manifest(run, replace(manifest, hardware=replace(manifest.hardware, gpu="another")))
     refused = bench("compare", three)
     assert refused.exit_code == 2
-    assert "hardware differs in gpu" in refused.stderr
+    assert "hardware.gpu differs" in refused.stderr
 
 
 def test_each_end_is_played_where_the_ends_differ() -> None:
@@ -93,7 +94,7 @@ def test_each_end_is_played_where_the_ends_differ() -> None:
     engine, _ = engine_of(wanted)
     assert engine.step_times == "mid"
     found = descriptions_at(wanted, engine)
-    assert {band: told.hardware["step_times"]["band"] for band, told in found.items()} == {
+    assert {band: told.hardware.step_times.band for band, told in found.items()} == {
         band: band for band in ("low", "mid", "high")
     }
     cells = cells_for(["vllm"], {}, [0], [*found])

@@ -275,7 +275,7 @@ def test_directories_that_cannot_be_used(tmp_path: Path, trace: Path, experiment
     (tmp_path / "file").write_text("")
     assert "cannot create" in refused("replay", trace, "--out", tmp_path / "file" / "run")
     before = (experiment / "summary.json").read_bytes()
-    assert "holds a run already" in refused("replay", trace, "--out", experiment)
+    assert "holds another run" in refused("replay", trace, "--out", experiment)
     assert (experiment / "summary.json").read_bytes() == before
 
 
@@ -294,8 +294,8 @@ def test_a_stopped_experiment_is_continued(tmp_path: Path, trace: Path) -> None:
     for name in ("turns.jsonl", "scheduler_timestamps.jsonl"):
         (runs[2] / name).unlink()
     kept = (runs[0] / "engine.json").stat().st_mtime_ns
-    assert "r: holds a run already, with other workload" in refused(*command, "--jps", 1)
-    assert "r: holds a run already, with other policy" in refused(*command, "--policy", "continuum")
+    assert "r: holds another run: workload.jps differs" in refused(*command, "--jps", 1)
+    assert "r: holds another run: policy differs" in refused(*command, "--policy", "continuum")
     done = bench(*command)
     assert done.exit_code == 0, done.stderr
     assert "1 of 3 runs are complete already; 2 runs of 6 programs" in done.stderr

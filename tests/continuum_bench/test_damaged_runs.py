@@ -77,7 +77,11 @@ def with_field(name: str, value: Any) -> Callable[[str], str]:
         ("manifest.json", with_field("workload", None), "manifest.json: workload: 'None' is not an object"),
         ("manifest.json", with_field("seed", "7"), "manifest.json: seed: '7' is not a whole number"),
         ("manifest.json", with_field("workload.jps", "fast"), "manifest.json: workload.jps: 'fast' is not a number"),
-        ("manifest.json", with_field("hardware.tensor_parallel", []), "hardware.tensor_parallel: '[]' is not a number"),
+        (
+            "manifest.json",
+            with_field("hardware.tensor_parallel", []),
+            "hardware.tensor_parallel: '[]' is not a whole number",
+        ),
     ],
 )
 def test_damage_is_named(tmp_path: Path, name: str, damage: Callable[[str], str], said: str) -> None:

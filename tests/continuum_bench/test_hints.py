@@ -9,7 +9,7 @@ from continuum_bench.errors import BenchError
 from continuum_bench.live.plan import Window, make_plan
 from continuum_bench.options.run import HINTS, ArrivalOptions, TraceOptions
 from continuum_bench.workload.hints import KINDS, HintError, Lies, hint_error, lies
-from continuum_bench.workload.workload import Workload, load_workload
+from continuum_bench.workload.workload import JobSource, load_workload
 from continuum_server.virtual.loop import plays_of
 from continuum_traces.conversation import Job, Send, go_on
 from continuum_traces.schema import Tags
@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def workload(hints: str, error: str = "0") -> Workload:
+def workload(hints: str, error: str = "0") -> JobSource:
     return load_workload("swebench", TraceOptions(num_programs=12), ArrivalOptions(0.1, hints=hints, hint_error=error))
 
 
@@ -89,9 +89,9 @@ def _tags(play: object) -> Tags:
 
 
 def test_part_of_the_identity_of_a_run() -> None:
-    assert "hints" not in workload("none").facts
+    assert workload("none").facts.hints is None
     facts = workload("tool_s", "0.5").facts
-    assert (facts["hints"], facts["hint_error"]) == ("tool_s", "0.5")
+    assert (facts.hints, facts.hint_error) == ("tool_s", "0.5")
 
 
 @pytest.mark.parametrize("spec", ["", "x", "-1", "nan", "11", "adversarial:2", "adversarial:x", "adversarial:0.5:loud"])

@@ -41,7 +41,7 @@ def test_two_replicas_side_by_side(trace: Path, tmp_path: Path) -> None:
     assert "2 replicas (round-robin) of 1 x h100-80gb" in done.stdout
     folder = tmp_path / "out" / "continuum-seed0"
     options = read_manifest(folder).engine_options
-    assert (options["replicas"], options["router"]) == (2, "round-robin")
+    assert (options.replicas, options.router) == (2, "round-robin")
     assert {event.replica for event in read_events(folder)} == {0, 1}
     for program in read_run(folder):
         assert program.finished

@@ -11,7 +11,7 @@ from click.testing import Result
 from continuum_bench.cli import app
 from continuum_traces.exporters import EXPORTERS
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
-from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+from continuum_traces.schema import Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord, Workload
 from recorded_runs import write_recorded
 from typer.testing import CliRunner
 
@@ -24,8 +24,8 @@ def bench(*arguments: object) -> Result:
 
 def write_run(path: Path, policy: str, seed: int, slower: float, jps: float = 1.0, sha256: str = "a" * 64) -> None:
     path.mkdir(parents=True)
-    workload = {"name": "w", "sha256": sha256, "jps": jps}
-    hardware = {"gpu": "g", "tensor_parallel": 2, "kv_capacity": {"tokens": 1000}}
+    workload = Workload(name="w", sha256=sha256, jps=jps)
+    hardware = Hardware(gpu="g", tensor_parallel=2, kv_capacity=KvPool(tokens=1000))
     write_manifest(path, Manifest(policy=policy, seed=seed, engine="virtual", workload=workload, hardware=hardware))
     events, records = [], []
     for number in range(4):

@@ -18,9 +18,9 @@ from continuum_bench.sweep.grid import grid_of
 from continuum_bench.sweep.plan import plan
 from continuum_bench.workload.load import LoadedTrace
 from continuum_bench.workload.tool_times import tool_times
-from continuum_bench.workload.workload import Workload, load_workload
+from continuum_bench.workload.workload import JobSource, load_workload
 from continuum_traces.jsonl import write_programs
-from continuum_traces.schema import Program, ToolCall, Turn
+from continuum_traces.schema import Program, ToolCall, Turn, Workload
 from continuum_traces.synth import bundled, scale_lengths
 from typer.testing import CliRunner
 
@@ -34,7 +34,7 @@ def bench(*arguments: object) -> Result:
     return runner.invoke(app, [str(argument) for argument in arguments])
 
 
-def swebench(programs: int, tool_times: str = "recorded", **options: Any) -> Workload:
+def swebench(programs: int, tool_times: str = "recorded", **options: Any) -> JobSource:
     trace = TraceOptions(num_programs=programs, **options)
     return load_workload("swebench", trace, ArrivalOptions(0.1, tool_times=tool_times))
 
@@ -108,16 +108,16 @@ def test_plays_rest_on_the_seed_alone(spec: str) -> None:
 
 def test_recorded_is_the_default_and_leaves_manifests_as_they_were() -> None:
     workload = swebench(3)
-    assert "tool_times" not in workload.facts
-    assert "length_scale" not in workload.facts
+    assert workload.facts.tool_times is None
+    assert workload.facts.length_scale is None
     changed_too = swebench(3, "shift:2", length_scale=0.5)
-    assert (changed_too.facts["tool_times"], changed_too.facts["length_scale"]) == ("shift:2", 0.5)
+    assert (changed_too.facts.tool_times, changed_too.facts.length_scale) == ("shift:2", 0.5)
 
 
 def test_a_shared_prefix_comes_before_lengths_as_they_are_scaled() -> None:
     plain = swebench(3, length_scale=0.5)
     behind = swebench(3, length_scale=0.5, shared_prefix=18_000)
-    assert (behind.facts["shared_prefix"], "shared_prefix" in plain.facts) == (18_000, False)
+    assert (behind.facts.shared_prefix, plain.facts.shared_prefix) == (18_000, None)
     for one, other in zip(plain.trace.programs, behind.trace.programs, strict=True):
         assert other.prompt_tokens() == [tokens + 18_000 for tokens in one.prompt_tokens()]
         assert other.shared_prefix_tokens == one.shared_prefix_tokens + 18_000
@@ -125,7 +125,9 @@ def test_a_shared_prefix_comes_before_lengths_as_they_are_scaled() -> None:
 
 def test_middle_of_the_run_is_by_arrival_where_the_trace_is_not_in_order() -> None:
     trace = [replace(program, arrival_s=10.0 - i) for i, program in enumerate(programs(4))]
-    mixed = Workload(LoadedTrace(tuple(trace), 4, (), {}), ArrivalOptions(arrivals="recorded:1", tool_times="shift:10"))
+    mixed = JobSource(
+        LoadedTrace(tuple(trace), 4, (), Workload()), ArrivalOptions(arrivals="recorded:1", tool_times="shift:10")
+    )
     late = {job.program.program_id for job in mixed.jobs(0) if gaps(job.program)[0] > 4}
     assert late == {"p0", "p1"}
 

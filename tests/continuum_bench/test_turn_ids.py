@@ -17,7 +17,7 @@ from aiohttp import web
 from continuum_analysis.metrics import RunMetrics, analyze_run
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import EVENTS, TURNS, read_events, read_turns, write_manifest, write_rows
-from continuum_traces.schema import Manifest, Program, SchedulerEvent, ToolCall, Turn, TurnRecord
+from continuum_traces.schema import Engine, Manifest, Program, SchedulerEvent, ToolCall, Turn, TurnRecord
 from live_server import BLOCK, Live, tokens
 from small_replays import replay, run_of
 
@@ -102,7 +102,7 @@ def breaking(server: Live, fates: dict[tuple[str, str], str]) -> Iterator[str]:
 def add_server_record(folder: Path, events: list[SchedulerEvent]) -> None:
     """The server's events beside a client's record, and how large its blocks are."""
     write_rows(folder / EVENTS, events)
-    write_manifest(folder, Manifest(engine_options={"block_size": BLOCK}))
+    write_manifest(folder, Manifest(engine_options=Engine(block_size=BLOCK)))
 
 
 def bubble_by_hand(folder: Path, program_id: str) -> float:

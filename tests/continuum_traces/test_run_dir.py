@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from continuum_traces import run_dir
 from continuum_traces.run_dir import RunDirError
-from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
+from continuum_traces.schema import ArrivalRecord, Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord, Workload
 
 EVENTS = [
     SchedulerEvent(0.5, "arrive", "p", 0, "r", prompt_tokens=10),
@@ -61,11 +63,45 @@ def test_lines_are_on_disk_when_flushed(tmp_path: Path) -> None:
 
 
 def test_manifest_round_trip(tmp_path: Path) -> None:
-    manifest = Manifest(policy="vllm", seed=3, command=("a", "b"), workload={"jps": 0.1}, notes=("n",))
+    manifest = Manifest(
+        policy="vllm",
+        seed=3,
+        command=("a", "b"),
+        workload=Workload(jps=0.1, more={"web": {"kind": "live"}}),
+        notes=("n",),
+    )
     run_dir.write_manifest(tmp_path, manifest)
     assert run_dir.read_manifest(tmp_path) == manifest
+    assert json.loads((tmp_path / run_dir.MANIFEST).read_text())["workload"] == {"jps": 0.1, "web": {"kind": "live"}}
     with pytest.raises(RunDirError, match="holds a run already"):
         run_dir.create(tmp_path)
+
+
+def test_a_run_is_continued_by_the_same_run_only(tmp_path: Path) -> None:
+    began = Manifest(policy="vllm", created="then", workload=Workload(jps=0.1), hardware=Hardware(gpu="a100"))
+    run_dir.write_manifest(tmp_path, began)
+    run_dir.check_same(tmp_path, replace(began, created="now", command=("again",), notes=("resumed",)))
+    for other, named in (
+        (replace(began, policy="continuum"), "policy differs: 'vllm' against 'continuum'"),
+        (replace(began, workload=Workload(jps=0.2)), "workload.jps differs: 0.1 against 0.2"),
+        (replace(began, hardware=Hardware(kv_capacity=KvPool(tokens=8))), "hardware.gpu differs: 'a100' against None"),
+    ):
+        with pytest.raises(RunDirError, match=re.escape(f"{tmp_path}: holds another run: {named} now")):
+            run_dir.check_same(tmp_path, other)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "named"),
+    [
+        ({"workload": {"jps": "fast"}}, "workload.jps: 'fast' is not a number"),
+        ({"hardware": {"kv_capacity": {"tokens": 1.5}}}, "hardware.kv_capacity.tokens: '1.5' is not a whole number"),
+        ({"engine_options": [1]}, "engine_options: '[1]' is not an object"),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_named(tmp_path: Path, manifest: dict[str, object], named: str) -> None:
+    (tmp_path / run_dir.MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(RunDirError, match=re.escape(named)):
+        run_dir.read_manifest(tmp_path)
 
 
 def test_manifest_of_a_newer_version(tmp_path: Path) -> None:

@@ -19,14 +19,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
-from continuum_traces.typed import FieldError, from_json, read_line
+from continuum_traces.typed import FieldError, from_json, read_line, to_json
 
 MANIFEST = "manifest.json"
 EVENTS = "scheduler_timestamps.jsonl"
@@ -38,14 +38,8 @@ ENGINE = "engine.json"
 SCHEDULER_TIME = "scheduler_time.json"
 SUMMARY = "summary.json"
 
-NUMBERS = (
-    ("workload", "jps"),
-    ("hardware", "tensor_parallel"),
-    ("hardware", "replicas"),
-    ("engine_options", "replicas"),
-    ("engine_options", "block_size"),
-)
-"""Fields inside a manifest's objects from which metrics are computed: object, name."""
+NOT_IN_KEY = ("created", "command", "notes")
+"""Entries of a manifest in which two parts of one run may differ."""
 RECORDS = (EVENTS, TURNS, ARRIVALS)
 ROWS = "rows"
 """The field of engine.json that holds the number of lines of each record."""
@@ -150,20 +144,50 @@ def create(path: Path) -> Path:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    write_json(path / MANIFEST, dataclasses.asdict(manifest))
+    write_json(path / MANIFEST, to_json(manifest))
 
 
 def read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     try:
-        manifest = from_json(Manifest, read_json(file))
-        for section, name in NUMBERS:
-            value = getattr(manifest, section).get(name)
-            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
-                raise FieldError(f"{section}.{name}: {str(value)[:60]!r} is not a number")
+        return from_json(Manifest, read_json(file))
     except FieldError as error:
         raise RunDirError(f"{file}: {error}") from error
-    return manifest
+
+
+def key_of(manifest: Manifest, leave_out: Sequence[str] = NOT_IN_KEY) -> dict[str, Any]:
+    """Return what makes two runs the same: every entry of the manifest by its dotted name, ``hardware.gpu``.
+
+    Args:
+        leave_out: dotted names of entries, or of objects with all their entries.
+    """
+    entries = dict(_entries(json.loads(json.dumps(to_json(manifest)))))
+    left_out = tuple(f"{name}." for name in leave_out)
+    return {name: value for name, value in entries.items() if not f"{name}.".startswith(left_out)}
+
+
+def _entries(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in data.items():
+        if isinstance(value, dict):
+            yield from _entries(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield prefix + name, value
+
+
+def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+    """Return the first entry in which two keys differ, in words; an empty text if they are equal."""
+    names = (name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
+    return next((f"{name} differs: {ours.get(name)!r} against {theirs.get(name)!r}" for name in names), "")
+
+
+def check_same(path: Path, wanted: Manifest) -> None:
+    """Check that the run in ``path`` is the one that ``wanted`` describes.
+
+    Raises:
+        RunDirError: it is another run, or its manifest cannot be read. The message names the first difference.
+    """
+    if differs := difference(key_of(read_manifest(path)), key_of(wanted)):
+        raise RunDirError(f"{path}: holds another run: {differs} now; choose another --out")
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -289,6 +289,111 @@ class ArrivalRecord:
     """False in the warm-up and the cool-down: the program only makes load, and no metric counts it."""
 
 
+# ------------------------------------------------------------------------------------------- manifests
+# In a file, the entries of ``more`` stand beside the named fields, and fields that are None are left out.
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What was played."""
+
+    name: str | None = None
+    file: str | None = None
+    sha256: str | None = None
+    """Of the file, or of the programs if no single file holds them."""
+    programs: int | None = None
+    distinct_programs: int | None = None
+    turns: int | None = None
+    synthetic: bool | None = None
+    tokens_reading: str | None = None
+    turn_scale: float | None = None
+    length_scale: float | None = None
+    shared_prefix: int | None = None
+    jps: float | None = None
+    """Programs per second; None: the arrivals need no rate."""
+    arrivals: str | None = None
+    tool_times: str | None = None
+    """None: as recorded."""
+    hints: str | None = None
+    hint_error: str | None = None
+    last_step: str | None = None
+    """How the server learns which turn is a program's last."""
+    warm_up: str | None = None
+    cool_down: str | None = None
+    skipped: tuple[str, ...] | None = None
+    """Programs that are too long for the model, with the reason."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """What only one benchmark has, such as its subset."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvPool:
+    """The KV pool of one replica."""
+
+    num_blocks: int | None = None
+    tokens: int | None = None
+    block_size: int | None = None
+    computed: bool | None = None
+    """Whether the size follows from model and GPU; False: the user gave it."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """The sizes from which it was computed, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimesSource:
+    """Where the modelled step times come from."""
+
+    kind: str | None = None
+    source: str | None = None
+    attention: str | None = None
+    band: str | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """The machine, real or modelled."""
+
+    endpoint: str | None = None
+    """What is known of a server's machine, in words."""
+    gpu: str | None = None
+    model: str | None = None
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    replicas: int | None = None
+    kv_capacity: KvPool | None = None
+    step_times: StepTimesSource | None = None
+    prefill_curve: Mapping[str, Any] | None = None
+    emulated: Mapping[str, Any] | None = None
+    """Settings of a server's emulated GPU."""
+    calibrated_on_a_live_server: bool | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """How the engine, or the load on a server, was set."""
+
+    replicas: int | None = None
+    router: str | None = None
+    profile: str | None = None
+    """File of the measured step times."""
+    step_times: str | None = None
+    """low, mid or high: which end of the band of step times."""
+    offload: Mapping[str, Any] | None = None
+    """Memory tiers below the GPU."""
+    max_num_seqs: int | None = None
+    chunk_tokens: int | None = None
+    block_size: int | None = None
+    prefix_caching: bool | None = None
+    max_pinned_share: float | None = None
+    model: str | None = None
+    dialect: str | None = None
+    token_times: bool | None = None
+    """Whether the gaps between output tokens are recorded."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """All that is needed to repeat a run. Written as manifest.json."""
@@ -306,12 +411,9 @@ class Manifest:
     policy: str = ""
     policy_options: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
-    workload: dict[str, Any] = field(default_factory=dict)
-    """name, path, sha256, programs, turns, synthetic, tokens_reading, jps, arrivals."""
-    hardware: dict[str, Any] = field(default_factory=dict)
-    """gpu, model, tensor_parallel, KV capacity and how it was computed, source of the step times."""
-    engine_options: dict[str, Any] = field(default_factory=dict)
-    """max_num_seqs, chunk size, block size, and the like."""
+    workload: Workload = Workload()
+    hardware: Hardware = Hardware()
+    engine_options: Engine = Engine()
     modelled: tuple[str, ...] = ()
     """The parts that were modelled instead of run, in words."""
     notes: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -12,8 +12,10 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 T = TypeVar("T")
 LARGEST = 2.0**63
 """No number in a file may be as large."""
+MORE = "more"
+"""The field of a dataclass that takes the entries of its object which no other field names."""
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-_WORDS |= {tuple: "a list of strings", dict: "an object"}
+_WORDS |= {tuple: "a list of strings"}
 
 
 class FieldError(ValueError):
@@ -23,7 +25,8 @@ class FieldError(ValueError):
 def from_json(row_type: type[T], data: Any) -> T:
     """Build an instance of the dataclass ``row_type`` from a decoded JSON object.
 
-    Lists contain strings. Objects inside the object are checked for their type only.
+    Lists contain strings. An object inside the object becomes a dataclass where the field's type is one; others are
+    checked for their type only. Entries that no field names go to the field ``more``, if there is one.
 
     Raises:
         FieldError: a field is missing, unknown or of a wrong type, or ``data`` is not an object.
@@ -31,15 +34,30 @@ def from_json(row_type: type[T], data: Any) -> T:
     if not isinstance(data, dict):
         raise FieldError("expected an object")
     types, required = field_types(cast(Any, row_type))
-    values = {}
+    values: dict[str, Any] = {}
+    unnamed: dict[str, Any] = {}
     for name, value in data.items():
-        if name not in types:
+        if name in types and name != MORE:
+            values[name] = _checked(name, value, *types[name])
+        elif MORE in types:
+            unnamed[name] = value
+        else:
             raise FieldError(f"unknown field {name!r}; written by a newer version?")
-        values[name] = _checked(name, value, *types[name])
     for name in required:
         if name not in data:
             raise FieldError(f"the field {name!r} is missing")
-    return row_type(**values)
+    return row_type(**values, **({MORE: unnamed} if unnamed else {}))
+
+
+def to_json(value: Any) -> Any:
+    """Return what ``from_json`` reads back: dataclasses as objects, without their fields that are None."""
+    if is_dataclass(value):
+        named = {each.name: getattr(value, each.name) for each in fields(value)}
+        unnamed = named.pop(MORE, {})
+        value = {name: each for name, each in (named | dict(unnamed)).items() if each is not None}
+    if isinstance(value, Mapping):
+        return {name: to_json(each) for name, each in value.items()}
+    return [to_json(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def read_line(text: str) -> Any:
@@ -60,6 +78,11 @@ def _checked(name: str, value: Any, types: tuple[type, ...], choices: tuple[Any,
         return value
     if tuple in types and isinstance(value, list) and all(isinstance(part, str) for part in value):
         return tuple(value)
+    if isinstance(value, dict) and (nested := next(filter(is_dataclass, types), None)):
+        try:
+            return from_json(nested, value)
+        except FieldError as error:
+            raise FieldError(f"{name}.{error}") from error
     if type(value) not in types or (isinstance(value, int | float) and not abs(value) < LARGEST):
         _wrong(name, value, types)
     if choices and value is not None and value not in choices:
@@ -68,7 +91,7 @@ def _checked(name: str, value: Any, types: tuple[type, ...], choices: tuple[Any,
 
 
 def _wrong(name: str, value: Any, types: tuple[type, ...]) -> None:
-    wanted = " or ".join(_WORDS[wanted] for wanted in types if wanted is not NoneType)
+    wanted = " or ".join(_WORDS.get(wanted, "an object") for wanted in types if wanted is not NoneType)
     raise FieldError(f"{name}: {str(value)[:60]!r} is not {wanted}")
 
 

@@ -15,6 +15,8 @@ from continuum_traces.run_dir import (
     PREVIEW_EVENTS,
     TURNS,
     RunDirError,
+    difference,
+    key_of,
     read_json,
     read_manifest,
     runs_below,
@@ -28,15 +30,15 @@ SWEEP = "sweep.json"
 BASELINES = ("vllm", "stock")
 """Without ``--baseline``, the baseline is the first of these that ran. Both are vLLM's own scheduler: ``vllm`` in the
 virtual engine, ``stock`` on a server."""
-MUST_AGREE = ("workload", "engine", "hardware", "engine_options")
-"""Manifest fields in which two runs must agree before they are compared."""
-TIERS = "offload"
-"""The engine option in which a policy and its ``+offload`` arm differ."""
-ROUTER = "router"
-"""The engine option in which arms on equal replicas may differ."""
-BAND = "step_times"
-"""The engine option in which runs of one experiment may differ: an arm and seed may run with low, mid and high step
-times."""
+OF_THE_RUN = (
+    *("schema", "version", "created", "command", "continuum_version", "versions", "modelled", "notes"),
+    *("policy", "policy_options", "seed", "engine_options.router"),
+)
+"""Entries of a manifest in which runs that are compared may differ."""
+TIERS = "engine_options.offload"
+"""The entry in which a policy and its ``+offload`` arm differ."""
+OF_THE_BAND = ("engine_options.step_times", "hardware.prefill_curve", "hardware.step_times.band")
+"""The entries in which runs with low, mid and high step times differ."""
 BANDS = ("mid", "low", "high")
 """The first of these that ran is shown in detail; the report says whether its verdict also holds for the others."""
 
@@ -61,7 +63,8 @@ class Run:
 
 def name_variants(runs: Sequence[Run]) -> list[Run]:
     """Set the router of each run if the runs have different routers, and its band if they have several bands."""
-    routers, bands = ([run.manifest.engine_options.get(name) for run in runs] for name in (ROUTER, BAND))
+    engines = [run.manifest.engine_options for run in runs]
+    routers, bands = [each.router for each in engines], [each.step_times for each in engines]
     routers = routers if len(set(routers)) > 1 else [None] * len(runs)
     bands = bands if len(set(bands)) > 1 else [None] * len(runs)
     return [replace(run, router=router, band=band) for run, router, band in zip(runs, routers, bands, strict=True)]
@@ -172,9 +175,8 @@ def by_load(runs: Sequence[Run]) -> dict[float | None, list[Run]]:
     """
     loads: dict[float | None, list[Run]] = {}
     for run in runs:
-        _check_same(runs[0], run, leave_out=("jps",))
-        jps = run.manifest.workload.get("jps")
-        loads.setdefault(None if jps is None else float(jps), []).append(run)
+        _check_same(runs[0], run, "workload.jps")
+        loads.setdefault(run.manifest.workload.jps, []).append(run)
     return dict(sorted(loads.items(), key=lambda item: item[0] or 0.0))
 
 
@@ -194,16 +196,16 @@ def check_comparable(runs: Sequence[Run]) -> None:
             raise AnalysisError(f"{twin.path} and {run.path} are both policy {run.arm}, seed {seed}; keep them apart")
         other = options.setdefault(policy, run)
         if other.manifest.policy_options != run.manifest.policy_options:
-            detail = _difference(other.manifest.policy_options, run.manifest.policy_options)
-            raise AnalysisError(f"{other.path} and {run.path} cannot be averaged: policy_options differs{detail}")
+            detail = difference(other.manifest.policy_options, run.manifest.policy_options)
+            raise AnalysisError(f"{other.path} and {run.path} cannot be averaged: policy_options.{detail}")
         _check_same(first, run)
-    with_tiers = [run for run in runs if run.manifest.engine_options.get(TIERS)]
+    with_tiers = [run for run in runs if run.manifest.engine_options.offload]
     for run in with_tiers:
         _check_same(with_tiers[0], run)
 
 
-def _check_same(first: Run, run: Run, leave_out: Sequence[str] = ()) -> None:
-    """Check that two runs have the same workload and machine; ``leave_out`` names workload keys that may differ."""
+def _check_same(first: Run, run: Run, *leave_out: str) -> None:
+    """Check that two runs have the same workload and machine; ``leave_out`` names entries that may differ."""
     where = f"{first.path} and {run.path} cannot be compared"
     clocks = [each.metrics.facts.clock for each in (first, run)]
     if clocks[0] != clocks[1]:
@@ -211,46 +213,21 @@ def _check_same(first: Run, run: Run, leave_out: Sequence[str] = ()) -> None:
             f"{where}: the times of one are the {clocks[0]}'s, of the other the {clocks[1]}'s; only runs that all have "
             f"their {TURNS} count retries and lateness alike"
         )
-    ours_work, theirs_work = (
-        {key: value for key, value in each.manifest.workload.items() if key not in leave_out} for each in (first, run)
-    )
-    hashes = ours_work.get("sha256"), theirs_work.get("sha256")
-    if hashes[0] != hashes[1]:
+    ours, theirs = first.manifest, run.manifest
+    if ours.workload.sha256 != theirs.workload.sha256:
+        digests = f"sha256 {_brief(ours.workload.sha256)} against {_brief(theirs.workload.sha256)}"
         raise AnalysisError(
-            f"{where}: they played different workloads (sha256 {_brief(hashes[0])} against {_brief(hashes[1])}); only "
+            f"{where}: they played different workloads ({digests}); only "
             "runs of the same programs say anything about policies"
         )
-    ours_band, theirs_band = (each.manifest.engine_options.get(BAND) for each in (first, run))
-    for name in MUST_AGREE:
-        ours, theirs = getattr(first.manifest, name), getattr(run.manifest, name)
-        if name == "workload":
-            ours, theirs = ours_work, theirs_work
-        if ours_band != theirs_band:
-            ours, theirs = _without_band(name, ours), _without_band(name, theirs)
-        if name == "engine_options":
-            ours, theirs = {**ours, ROUTER: None}, {**theirs, ROUTER: None}
-            if not (ours.get(TIERS) and theirs.get(TIERS)):  # an arm with tiers, one without
-                ours, theirs = {**ours, TIERS: None}, {**theirs, TIERS: None}
-        if ours != theirs:
-            raise AnalysisError(f"{where}: {name} differs{_difference(ours, theirs)}")
+    may_differ = [*OF_THE_RUN, *leave_out]
+    if ours.engine_options.step_times != theirs.engine_options.step_times:
+        may_differ += OF_THE_BAND
+    if not (ours.engine_options.offload and theirs.engine_options.offload):  # an arm with tiers, one without
+        may_differ.append(TIERS)
+    if differs := difference(key_of(ours, may_differ), key_of(theirs, may_differ)):
+        raise AnalysisError(f"{where}: {differs}")
 
 
-def _without_band(field: str, value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a field of the manifest without the values that depend on the band."""
-    if field == "engine_options":
-        return {**value, BAND: None}
-    if field == "hardware":
-        return {**value, "prefill_curve": None, "step_times": {**value.get("step_times", {}), "band": None}}
-    return value
-
-
-def _brief(digest: object) -> str:
-    return f"{digest:.12}" if isinstance(digest, str) else "unknown"
-
-
-def _difference(ours: Any, theirs: Any) -> str:
-    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        for key in sorted({*ours, *theirs}):
-            if ours.get(key) != theirs.get(key):
-                return f" in {key}: {ours.get(key)!r} against {theirs.get(key)!r}"
-    return f": {ours!r} against {theirs!r}"
+def _brief(digest: str | None) -> str:
+    return f"{digest:.12}" if digest else "unknown"

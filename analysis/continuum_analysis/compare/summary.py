@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from continuum_traces.run_dir import MANIFEST, SUMMARY, read_json, read_manifest, write_json, writing
+from continuum_traces.run_dir import MANIFEST, SUMMARY, read_manifest, write_json, writing
+from continuum_traces.schema import Manifest
+from continuum_traces.typed import to_json
 
 from continuum_analysis.compare.intervals import (
     Comparison,
@@ -28,7 +30,6 @@ from continuum_analysis.compare.intervals import (
 )
 from continuum_analysis.compare.runs import (
     BASELINES,
-    ROUTER,
     Run,
     baseline_of,
     by_band,
@@ -105,8 +106,8 @@ class Summary:
     """The arm with the second-lowest mean JCT, and the comparison of the best arm with it; None if these two have no
     seed or program in common."""
     warnings: tuple[str, ...]
-    manifest: Mapping[str, Any]
-    """The manifest of the experiment, or of the first run, as JSON."""
+    manifest: Manifest
+    """The manifest of the experiment, or of the first run."""
     band: str | None = None
     """The step times of these runs (low, mid or high) if the experiment has several; else None."""
     ends: Mapping[str, Summary] = dataclasses.field(default_factory=dict)
@@ -132,7 +133,7 @@ class Summary:
             "policies": {name: arm.to_json() for name, arm in self.arms.items()},
             **({"step_times": self.band, "ends": ends} if ends else {}),
             "warnings": list(self.warnings),
-            "manifest": dict(self.manifest),
+            "manifest": to_json(self.manifest),
         }
 
 
@@ -195,14 +196,13 @@ def _summarize_band(path: Path | None, runs: Sequence[Run], baseline: str | None
         by_arm.setdefault(run.arm, []).append(run)
     base = baseline_of(by_arm, baseline)
     left_out = _leave_out_seeds(by_arm)
-    file = path / MANIFEST if path is not None else None
     summary = Summary(
         seeds=tuple(sorted({run.manifest.seed for group in by_arm.values() for run in group})),
         baseline=base,
         arms={arm: _summarize_arm(group, compare_to(by_arm[base], group)) for arm, group in by_arm.items()},
         runner_up=None,
         warnings=(*left_out, *_warnings(by_arm)),
-        manifest=read_json(file) if file is not None and file.exists() else dataclasses.asdict(runs[0].manifest),
+        manifest=read_manifest(path) if path is not None and (path / MANIFEST).exists() else runs[0].manifest,
     )
     return dataclasses.replace(summary, runner_up=_runner_up(by_arm, summary.ranked))
 
@@ -258,7 +258,7 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
     pairs = [(base, ours[base.manifest.seed]) for base in baseline if base.manifest.seed in ours]
     for base, run in pairs:
         where = f"{base.path} and {run.path}"
-        closed = str(base.manifest.workload.get("arrivals", "")).startswith("concurrency")
+        closed = (base.manifest.workload.arrivals or "").startswith("concurrency")
         check_same_arrivals(where, base.metrics.facts.everyone, run.metrics.facts.everyone, closed)
     times = [paired_jcts(base.metrics.facts.programs, run.metrics.facts.programs) for base, run in pairs]
     if not times or not all(sum(over) > 0 < sum(under) for over, under in times):
@@ -289,7 +289,7 @@ def _summarize_arm(runs: Sequence[Run], comparison: Comparison | None) -> ArmSum
     by_seed = {name: [float(v) for each in metrics if (v := each.values[name]) is not None] for name in names}
     return ArmSummary(
         policy=runs[0].manifest.policy,
-        router=runs[0].manifest.engine_options.get(ROUTER),
+        router=runs[0].manifest.engine_options.router,
         seeds=tuple(sorted(run.manifest.seed for run in runs)),
         metrics={name: _mean_of(name, values) for name, values in by_seed.items()},
         comparison=comparison,

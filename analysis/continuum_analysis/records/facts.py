@@ -98,10 +98,9 @@ def facts_of(
 
 
 def _gpus(manifest: Manifest | None) -> int | None:
-    if manifest is None or "tensor_parallel" not in manifest.hardware:
+    if manifest is None or manifest.hardware.tensor_parallel is None:
         return None
-    stages = int(manifest.hardware.get("pipeline_parallel", 1))
-    return int(manifest.hardware["tensor_parallel"]) * stages * _replicas(manifest)
+    return manifest.hardware.tensor_parallel * (manifest.hardware.pipeline_parallel or 1) * _replicas(manifest)
 
 
 def _replicas_seen(programs: Sequence[ProgramTimes]) -> int:
@@ -111,4 +110,4 @@ def _replicas_seen(programs: Sequence[ProgramTimes]) -> int:
 def _replicas(manifest: Manifest | None) -> int:
     if manifest is None:
         return 1
-    return int(manifest.hardware.get("replicas", manifest.engine_options.get("replicas")) or 1)
+    return manifest.hardware.replicas or manifest.engine_options.replicas or 1

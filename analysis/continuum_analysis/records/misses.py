@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import gcd
 from typing import Literal
 
-from continuum_traces.schema import Manifest
+from continuum_traces.schema import KvPool, Manifest
 
 from continuum_analysis.records.timeline import FAILED, PinTimes, ProgramTimes, TurnTimes, pinned_tokens
 
@@ -108,12 +108,12 @@ def limits_of(manifest: Manifest | None, programs: Sequence[ProgramTimes] = ()) 
     """Return the limits that a manifest gives. If it gives no block size (some servers, files of the preview), the
     block size is derived from the recorded hits."""
     manifest = manifest or Manifest()
-    options, capacity = manifest.engine_options, manifest.hardware.get("kv_capacity") or {}
-    block = options.get("block_size") or capacity.get("block_size") or _block_of_hits(programs)
-    share, tokens = options.get("max_pinned_share"), capacity.get("tokens")
-    if options.get("replicas", 1) > 1:
-        return Limits(int(block))
-    return Limits(int(block), float(share) * tokens if share is not None and tokens else None)
+    options, capacity = manifest.engine_options, manifest.hardware.kv_capacity or KvPool()
+    block = options.block_size or capacity.block_size or _block_of_hits(programs)
+    share, tokens = options.max_pinned_share, capacity.tokens
+    if (options.replicas or 1) > 1:
+        return Limits(block)
+    return Limits(block, share * tokens if share is not None and tokens else None)
 
 
 def _block_of_hits(programs: Sequence[ProgramTimes]) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from continuum_traces.schema import Engine, Hardware, Manifest, StepTimesSource, Workload
 
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import ArmSummary, Summary
@@ -18,20 +19,19 @@ KEPT_UP, WAITED = 0.75, 0.2
 middle half finished, and programs spent more than ``WAITED`` of their time in the queue."""
 
 
-def experiment_line(manifests: Sequence[Mapping[str, Any]]) -> str:
+def experiment_line(manifests: Sequence[Manifest]) -> str:
     """Return what ran on what, as far as the manifests say: workload, programs and their rate, model, GPU.
 
     Args:
         manifests: of experiments that are shown together; each value in which they differ is named.
     """
-    works, hardware = ([manifest.get(name) or {} for manifest in manifests] for name in ("workload", "hardware"))
-    engines = [manifest.get("engine_options") or {} for manifest in manifests]
-    counts = [work["programs"] for work in works if "programs" in work]
+    works = [manifest.workload for manifest in manifests]
+    counts = [work.programs for work in works if work.programs is not None]
     number = _each(f"{count:,} program{'s' * (count != 1)}" for count in counts)
-    rates = ", ".join(dict.fromkeys(f"{work['jps']:g}" for work in works if "jps" in work))
-    pace = f"at {rates}/s" if rates else _each(f"with arrivals {w['arrivals']}" for w in works if "arrivals" in w)
-    machines = _each(filter(None, map(_machines, hardware, engines)))
-    model = _each(each["model"] for each in hardware if each.get("model"))
+    rates = ", ".join(dict.fromkeys(f"{work.jps:g}" for work in works if work.jps is not None))
+    pace = f"at {rates}/s" if rates else _each(f"with arrivals {work.arrivals}" for work in works if work.arrivals)
+    machines = _each(filter(None, (_machines(each.hardware, each.engine_options) for each in manifests)))
+    model = _each(each.hardware.model for each in manifests if each.hardware.model)
     programs = " ".join(filter(None, (number or "programs", pace))) if number or pace else None
     where = " on ".join(filter(None, (model, machines))) or None
     return _join([_each(filter(None, map(_workload, works))) or None, programs, where])
@@ -41,32 +41,35 @@ def _each(texts: Iterable[str]) -> str:
     return " or ".join(dict.fromkeys(texts))
 
 
-def _workload(work: Mapping[str, Any]) -> str | None:
-    kind = ("synthetic" if work["synthetic"] else "recorded") if "synthetic" in work else None
-    notes = _join([kind, f"tool times {work['tool_times']}" if "tool_times" in work else None])
-    return f"{work['name']} ({notes})" if notes else work.get("name")
+def _workload(work: Workload) -> str | None:
+    notes = _join([_kind(work), f"tool times {work.tool_times}" if work.tool_times else None])
+    return f"{work.name} ({notes})" if notes else work.name
 
 
-def _machines(hardware: Mapping[str, Any], engine: Mapping[str, Any]) -> str | None:
-    tensor, stages = hardware.get("tensor_parallel") or 1, hardware.get("pipeline_parallel") or 1
-    said = f"{tensor} x {hardware['gpu']}" if hardware.get("gpu") else None
+def _kind(work: Workload) -> str | None:
+    return None if work.synthetic is None else "synthetic" if work.synthetic else "recorded"
+
+
+def _machines(hardware: Hardware, engine: Engine) -> str | None:
+    tensor, stages = hardware.tensor_parallel or 1, hardware.pipeline_parallel or 1
+    said = f"{tensor} x {hardware.gpu}" if hardware.gpu else None
     said = f"{stages} stages of {said}" if said and stages > 1 else said
-    said = f"the server of {Path(engine['profile']).name}" if engine.get("profile") else said
-    replicas = engine.get("replicas") or 1
-    router = f" ({engine['router']})" if engine.get("router") else ""
+    said = f"the server of {Path(engine.profile).name}" if engine.profile else said
+    replicas = engine.replicas or 1
+    router = f" ({engine.router})" if engine.router else ""
     return f"{replicas} replicas{router} of {said}" if said and replicas > 1 else said
 
 
-def gpu_time(manifest: Mapping[str, Any]) -> str:
+def gpu_time(manifest: Manifest) -> str:
     """Return whether GPU time was modelled or measured; records without a manifest do not say."""
-    if not manifest.get("engine"):
+    if not manifest.engine:
         return "not known"
-    return "modelled" if manifest.get("modelled") else "measured"
+    return "modelled" if manifest.modelled else "measured"
 
 
 def overload(groups: Groups, summary: Summary) -> str:
     """Say that programs arrived faster than they were served, if so, with both rates; else return an empty text."""
-    offered = summary.manifest.get("workload", {}).get("jps")
+    offered = summary.manifest.workload.jps
     behind = [arm for arm, runs in groups.items() if _waits(summary.arms[arm]) and all(map(_falls_behind, runs))]
     rates = sorted(v for arm in summary.arms.values() if (v := arm.mean("throughput_jobs_per_s")) is not None)
     if offered is None or not behind:
@@ -92,22 +95,22 @@ def _falls_behind(run: Run) -> bool:
 def kv_tokens(runs: Sequence[Run]) -> int | None:
     """Return the size of the KV pools of all replicas in tokens; None if the manifest does not give it."""
     manifest = runs[0].manifest
-    tokens = manifest.hardware.get("kv_capacity", {}).get("tokens")
-    return int(tokens) * int(manifest.engine_options.get("replicas") or 1) if tokens else None
+    pool = manifest.hardware.kv_capacity
+    return pool.tokens * (manifest.engine_options.replicas or 1) if pool is not None and pool.tokens else None
 
 
 def _replicas(runs: Sequence[Run]) -> str:
     """Return the number of replicas and their routers; an empty text with one replica."""
-    number = runs[0].manifest.engine_options.get("replicas") or 1
-    routers = dict.fromkeys(str(run.manifest.engine_options.get("router")) for run in runs)
+    number = runs[0].manifest.engine_options.replicas or 1
+    routers = dict.fromkeys(str(run.manifest.engine_options.router) for run in runs)
     return f"{number}, router {' or '.join(routers)}" if number > 1 else ""
 
 
-def _band(steps: dict[str, Any], summary: Summary) -> str | None:
+def _band(steps: StepTimesSource, summary: Summary) -> str | None:
     """Return the bands of the step times; None unless low, mid and high differ."""
     if summary.ends:
         return f"figures: {summary.band}; also played: {' and '.join(summary.ends)}"
-    return f"band: {steps.get('band')}" if "low and high differ" in steps.get("attention", "") else None
+    return f"band: {steps.band}" if "low and high differ" in (steps.attention or "") else None
 
 
 def experiment_facts(
@@ -116,23 +119,22 @@ def experiment_facts(
     """Return the facts of the experiment that the manifest gives: workload, seeds, engine, model, GPU, KV pool ..."""
     manifest = runs[0].manifest
     work, hardware = manifest.workload, manifest.hardware
-    steps = hardware.get("step_times", {})
-    kind = ("synthetic" if work["synthetic"] else "recorded") if "synthetic" in work else None
+    steps = hardware.step_times or StepTimesSource()
     seeds = ", ".join(map(str, summary.seeds))
     facts = [
-        ("Workload", _join([work.get("name"), kind])),
-        ("Programs", _join([work.get("programs")])),
-        ("Turns", _join([work.get("turns")])),
-        ("Tokens reading", _join([work.get("tokens_reading")])),
-        ("Arrivals", _join([work.get("arrivals"), f"{work['jps']} programs/s" if "jps" in work else None])),
-        ("Tool times", _join([work.get("tool_times")])),
+        ("Workload", _join([work.name, _kind(work)])),
+        ("Programs", _join([work.programs])),
+        ("Turns", _join([work.turns])),
+        ("Tokens reading", _join([work.tokens_reading])),
+        ("Arrivals", _join([work.arrivals, f"{work.jps} programs/s" if work.jps is not None else None])),
+        ("Tool times", _join([work.tool_times])),
         ("Seeds", seeds),
         ("Engine", manifest.engine),
-        ("Model", _join([hardware.get("model")])),
-        ("GPU", _join([hardware.get("gpu"), _parallel(hardware)])),
+        ("Model", _join([hardware.model])),
+        ("GPU", _join([hardware.gpu, _parallel(hardware)])),
         ("Replicas", _replicas(runs)),
-        ("Step times", _join([steps.get("kind"), steps.get("source"), _band(steps, summary)])),
-        ("Attention", _join([steps.get("attention")])),
+        ("Step times", _join([steps.kind, steps.source, _band(steps, summary)])),
+        ("Attention", _join([steps.attention])),
     ]
     if capacity:
         facts += [
@@ -146,9 +148,9 @@ def _join(parts: Sequence[object]) -> str:
     return ", ".join(str(part) for part in parts if part is not None)
 
 
-def _parallel(hardware: Mapping[str, Any]) -> str | None:
-    degrees = {"tensor parallel over": "tensor_parallel", "pipeline stages:": "pipeline_parallel"}
-    said = [f"{words} {hardware[name]}" for words, name in degrees.items() if hardware.get(name) not in (None, 1)]
+def _parallel(hardware: Hardware) -> str | None:
+    degrees = {"tensor parallel over": hardware.tensor_parallel, "pipeline stages:": hardware.pipeline_parallel}
+    said = [f"{words} {degree}" for words, degree in degrees.items() if degree not in (None, 1)]
     return ", ".join(said) or None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.run_dir import writing
+from continuum_traces.typed import to_json
 
 from continuum_analysis.compare.intervals import NO_VALUE, Comparison, interval_text
 from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs, main_band
@@ -171,7 +172,7 @@ def render(page: Page) -> str:
         comparisons=_comparisons(page),
         policies=list(summary.arms),
         left_out={name: [*arm.unfinished, *arm.failed] for name, arm in summary.arms.items()},
-        manifest=flat(summary.manifest) + _runs_manifest(page),
+        manifest=flat(to_json(summary.manifest)) + _runs_manifest(page),
     )
 
 

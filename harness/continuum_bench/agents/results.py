@@ -116,8 +116,8 @@ def _claim(out: Path, manifest: Manifest) -> None:
     """Create the directory, or check that it holds an earlier part of the same batch."""
     if (out / MANIFEST).exists():
         earlier = read_manifest(out)
-        name = earlier.workload.get("name")
-        if name != manifest.workload["name"]:
+        name = earlier.workload.name
+        if name != manifest.workload.name:
             raise BenchError(f"--out {out}: holds a run of {name or 'something else'}; choose another")
         if _against(earlier) != _against(manifest):
             raise BenchError(f"--out {out}: was begun against {_against(earlier)}; resume it there, or choose another")
@@ -127,7 +127,7 @@ def _claim(out: Path, manifest: Manifest) -> None:
 
 def _against(manifest: Manifest) -> str:
     """Return the server and the model of a batch, in words."""
-    return f"{' '.join(manifest.notes)}, model {manifest.hardware.get('model')}"
+    return f"{' '.join(manifest.notes)}, model {manifest.hardware.model}"
 
 
 def show_results(results: Results, as_json: bool) -> None:

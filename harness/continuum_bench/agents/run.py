@@ -15,7 +15,7 @@ import numpy as np
 from continuum_agents.environments import Framework, find_framework
 from continuum_agents.protocol import CHECK, Start, to_line
 from continuum_traces.names import which
-from continuum_traces.schema import Manifest
+from continuum_traces.schema import Engine, Manifest, Workload
 
 from continuum_bench.agents.batch import Arrival, Batch, play
 from continuum_bench.agents.environment import environment_of
@@ -182,23 +182,26 @@ def _manifest(
         policy=endpoint.policy,
         policy_options=dict(endpoint.state.get("policy_options", {})),
         seed=options.seed,
-        workload={
-            "name": f"agent {framework.name}",
-            "file": tasks.name,
-            "sha256": hashlib.sha256(tasks.read_bytes()).hexdigest(),
-            "programs": len(work.tasks),
-            "synthetic": False,
-            **({"jps": options.jps} if uses_rate(options.arrivals) else {}),
-            "arrivals": options.arrivals,
-            "last_step": "known when the last request is sent at the step limit only; else told afterwards",
-            **work.facts,
-        },
+        workload=Workload(
+            name=f"agent {framework.name}",
+            file=tasks.name,
+            sha256=hashlib.sha256(tasks.read_bytes()).hexdigest(),
+            programs=len(work.tasks),
+            synthetic=False,
+            jps=options.jps if uses_rate(options.arrivals) else None,
+            arrivals=options.arrivals,
+            last_step="known when the last request is sent at the step limit only; else told afterwards",
+            more=work.facts,
+        ),
         hardware=endpoint.hardware(start.model),
-        engine_options={
-            **{"dialect": start.dialect, "content": start.content, "config": list(start.config)},
-            **{"step_limit": start.step_limit, "tool_limit_s": start.tool_limit_s, "environment": start.environment},
-            **{"workers": at_once(options), "time_limit_s": options.time_limit_s},
-        },
+        engine_options=Engine(
+            dialect=start.dialect,
+            more={
+                **{"content": start.content, "config": start.config, "step_limit": start.step_limit},
+                **{"tool_limit_s": start.tool_limit_s, "environment": start.environment},
+                **{"workers": at_once(options), "time_limit_s": options.time_limit_s},
+            },
+        ),
         modelled=endpoint.modelled,
         notes=(f"server: {endpoint.base_url}",),
     )

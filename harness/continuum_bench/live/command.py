@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
@@ -12,13 +11,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from continuum_analysis.compare.summary import RESUMED
 from continuum_traces.names import counted, which
 from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, create, read_manifest, rows_of, write_json
 from continuum_traces.run_dir import write_manifest as write_run_manifest
-from continuum_traces.schema import Manifest
+from continuum_traces.schema import Engine, Manifest
 
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import command_line, default_out
@@ -39,7 +38,7 @@ from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import print_notice
 from continuum_bench.virtual.pool import Report
 from continuum_bench.workload.arrivals import pace
-from continuum_bench.workload.workload import Workload, workload_of
+from continuum_bench.workload.workload import JobSource, workload_of
 from continuum_client.dialects import DIALECTS
 
 MUST_AGREE = ("policy", "seed", "workload", "engine_options")
@@ -52,7 +51,7 @@ class _LiveRun:
 
     endpoint: Endpoint
     load: LoadOptions
-    workload: Workload
+    workload: JobSource
     window: Window
     plans: Mapping[int, Plan]
     """The plan of each seed."""
@@ -76,7 +75,7 @@ class _LiveRun:
             policy=self.label,
             policy_options=dict(state.get("policy_options", {})),
             seed=seed,
-            workload={**self.workload.facts, **self.window.facts},
+            workload=self.window.noted(self.workload.facts),
             hardware=endpoint.hardware(load.model),
             engine_options=_engine_options(load),
             modelled=endpoint.modelled,
@@ -90,10 +89,10 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
     with locked(run.out):
         _create_or_check(run, live.resume is not None)
         where = f"against {run.endpoint.base_url}, into {run.out}"
-        facts = run.workload.facts
         if not options.quiet:
             print_notice(run.endpoint.describe(run.load.model))
-            print_notice(f"{counted(facts['programs'], 'program')} {pace(facts['arrivals'], options.jps)} {where}")
+            programs = counted(run.workload.trace.number, "program")
+            print_notice(f"{programs} {pace(options.arrivals, options.jps)} {where}")
         failed = 0
         with RunsDisplay({_folder(run, seed).name: 1.0 for seed in run.plans}, 0, run.quiet) as display:
             for number, seed in enumerate(run.plans):
@@ -161,17 +160,15 @@ def _load_options(endpoint: Endpoint, live: LiveOptions, api_key: str | None) ->
     )
 
 
-def _engine_options(load: LoadOptions) -> dict[str, Any]:
+def _engine_options(load: LoadOptions) -> Engine:
     limits = {name: getattr(load, name) for name in ("program_limit_s", "time_limit_s", "request_limit_s")}
     given = {name: value for name, value in limits.items() if value not in (None, LiveOptions.request_limit_s)}
-    return {
-        "model": load.model,
-        "dialect": load.dialect.name,
-        "prompts": load.prompts,
-        "retries": load.retries,
-        **({"token_times": True} if load.token_times else {}),
-        **given,
-    }
+    return Engine(
+        model=load.model,
+        dialect=load.dialect.name,
+        token_times=load.token_times or None,
+        more={"prompts": load.prompts, "retries": load.retries, **given},
+    )
 
 
 def _now() -> datetime:
@@ -201,7 +198,7 @@ def _check_same(run: _LiveRun, folder: Path, seed: int | None = None) -> None:
     before, now = read_manifest(folder), run.manifest(next(iter(run.plans)) if seed is None else seed)
     for name in MUST_AGREE:
         new, old = getattr(now, name), getattr(before, name)
-        if json.loads(json.dumps(new)) != old:
+        if new != old:
             raise BenchError(f"--resume {folder}: {name} differs: {old!r} there, {new!r} now")
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+from continuum_traces.schema import Hardware, KvPool
 
 from continuum_bench.errors import BenchError
 from continuum_client.dialects import BY_HOST, BY_OWNER, DIALECTS, HEADERS, Dialect
@@ -35,7 +36,7 @@ class Endpoint:
     """Settings of the server's emulated GPU; None: the server reports none."""
     owner: str | None = None
     """``owned_by`` of its first model: vllm, sglang, tensorrt_llm ..."""
-    kv_capacity: dict[str, int] | None = None
+    kv_capacity: KvPool | None = None
     """``tokens`` and ``block_size`` of the KV pool; None: the server's metrics do not say."""
     name: str | None = None
     """The random name that ``continuum-bench serve`` printed when it started this server; None: started otherwise."""
@@ -68,12 +69,11 @@ class Endpoint:
         """The modelled parts, for the manifest."""
         return () if self.emulated is None else MODELLED
 
-    def hardware(self, model: str) -> dict[str, Any]:
+    def hardware(self, model: str) -> Hardware:
         """The hardware, for the manifest."""
-        kv = {} if self.kv_capacity is None else {"kv_capacity": self.kv_capacity}
-        if self.emulated is None:
-            return {"endpoint": "a server; its hardware is not known to the client", "model": model, **kv}
-        return {"endpoint": "a server with an emulated GPU", "emulated": self.emulated, "model": model, **kv}
+        unknown = "a server; its hardware is not known to the client"
+        kind = unknown if self.emulated is None else "a server with an emulated GPU"
+        return Hardware(endpoint=kind, model=model, kv_capacity=self.kv_capacity, emulated=self.emulated)
 
 
 class _Model(msgspec.Struct):
@@ -130,7 +130,7 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     version = _maybe(f"{root}/version", api_key, _Version).version
     engine = _maybe(f"{root}/continuum/engine", api_key, _Engine)
     names, (tokens, block_size) = tuple(model.id for model in models), kv_size(root)
-    kv = {"tokens": tokens, "block_size": block_size} if tokens and block_size else None
+    kv = KvPool(tokens=tokens, block_size=block_size) if tokens and block_size else None
     facts = first.max_model_len, version, state, engine.emulated, first.owned_by, kv, engine.server
     return Endpoint(base, names, *facts)
 

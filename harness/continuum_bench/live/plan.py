@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from continuum_traces.schema import Workload
+
 from continuum_bench.errors import BenchError
 from continuum_bench.live.load import LivePlay
 from continuum_bench.options.declare import MOST
 from continuum_bench.workload.arrivals import Lanes, lanes_of
-from continuum_bench.workload.workload import Workload
+from continuum_bench.workload.workload import JobSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +25,10 @@ class Window:
     warm_up: str = "0"
     cool_down: str = "0"
 
-    @property
-    def facts(self) -> dict[str, str]:
-        """The manifest's facts about the window; empty if every program counts."""
-        given = {"warm_up": self.warm_up, "cool_down": self.cool_down}
-        return {name: value for name, value in given.items() if value != "0"}
+    def noted(self, facts: Workload) -> Workload:
+        """Return a manifest's facts with the window, if not every program counts."""
+        warm_up, cool_down = (None if each == "0" else each for each in (self.warm_up, self.cool_down))
+        return replace(facts, warm_up=warm_up, cool_down=cool_down)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Plan:
     """Fixed concurrency; None: programs arrive at their arrival times."""
 
 
-def make_plan(workload: Workload, seed: int, window: Window) -> Plan:
+def make_plan(workload: JobSource, seed: int, window: Window) -> Plan:
     """Return the plan of one seed. Equal arguments give equal plans.
 
     Raises:

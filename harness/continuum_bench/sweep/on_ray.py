@@ -102,5 +102,5 @@ def _received(task: CellTask, played: Played, outcome: Outcome) -> Report:
     for name, content in played.items():
         (task.folder / name).write_bytes(content)
     outcome.done.append(task.name)
-    total = int(task.setup.workload.facts["programs"])
+    total = task.setup.workload.trace.number
     return Report(task.name, programs_done=total, programs_total=total, state="done")

@@ -14,7 +14,9 @@ from typing import Any
 
 from continuum_server.step_times.attention import BANDS
 from continuum_server.step_times.catalog import find_model
+from continuum_traces.run_dir import key_of
 from continuum_traces.schema import Manifest
+from continuum_traces.typed import to_json
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import BAND
@@ -61,7 +63,7 @@ class SweepCell:
     @property
     def cost(self) -> int:
         """Number of turns to play, from which the time left is estimated."""
-        return int(self.group.setup.workload.facts["turns"])
+        return self.group.setup.workload.facts.turns or 0
 
     @property
     def bench_cell(self) -> Cell:
@@ -95,11 +97,10 @@ def group_of(point: Point, grid: Grid) -> Group:
     setup = Setup(workload, engine, options.token_times)
     if description is not None:
         made = manifest_of(setup, description, "", {}, 0, "")
-        decides = [made.workload, made.hardware, made.engine_options, made.versions, made.continuum_version]
-        decides += ["token_times"] if options.token_times else []
+        decides: object = key_of(made)
     else:
         given = {name: value for name, value in asdict(options).items() if name != "token_times" or value}
-        decides = [grid.engine, workload.facts, given, dict(grid.serve)]
+        decides = [grid.engine, to_json(workload.facts), given, dict(grid.serve)]
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()
     folder = f"{point.workload}-jps{options.jps:g}-{digest[:DIGEST_CHARS]}"
     return Group(folder, point, setup, description)

@@ -59,7 +59,7 @@ def run_policies(name: str, options: RunOptions) -> int:
 
 def _announcement(experiment: Experiment, left: Experiment) -> str:
     runs, kept = len(left.cells), len(experiment.cells) - len(left.cells)
-    programs = counted(experiment.setup.workload.facts["programs"], "program")
+    programs = counted(experiment.setup.workload.trace.number, "program")
     before = f"{kept} of {len(experiment.cells)} runs are complete already; " if kept else ""
     where = f"{min(experiment.jobs, runs)} at a time, into {experiment.out}; vLLM takes some seconds to load"
     return f"{before}{counted(runs, 'run')} of {programs}, {where}"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +19,7 @@ from continuum_traces.run_dir import (
     SUMMARY,
     TURNS,
     RunDirError,
+    check_same,
     create,
     read_manifest,
     write_manifest,
@@ -28,7 +28,7 @@ from continuum_traces.schema import Manifest
 
 from continuum_bench.invocation import command_line, utc_now
 from continuum_bench.virtual.pool import Listener, Outcome, Report, play_here
-from continuum_bench.workload.workload import Workload
+from continuum_bench.workload.workload import JobSource
 
 LOG = "engine.log"
 
@@ -53,7 +53,7 @@ class Cell:
 class Setup:
     """What all runs of an experiment have in common, apart from their policies and seeds."""
 
-    workload: Workload
+    workload: JobSource
     engine: Any
     """``continuum_server.virtual.config.EngineConfig``; None if a server plays the runs."""
     token_times: bool = False
@@ -91,14 +91,14 @@ def prepare(experiment: Experiment, description: Any, at: Mapping[str, Any] | No
     whole = manifest_of(setup, description, policies, {}, experiment.cells[0].seed, utc_now())
     begun = any(_has_records(manifest.parent) for manifest in out.glob(f"*/{MANIFEST}"))
     if begun or not _is_virtual(out):
-        _check_same(out, whole)
+        check_same(out, whole)
     left = []
     for cell in experiment.cells:
         folder = out / cell.name
         described = at[cell.step_times] if at and cell.step_times else description
         manifest = manifest_of(setup, described, cell.policy, cell.options, cell.seed, "")
         if _has_records(folder) or not _is_virtual(folder):
-            _check_same(folder, manifest)
+            check_same(folder, manifest)
         if not (folder / ENGINE).exists():
             left.append((folder, manifest, cell))
     if not left and (out / SUMMARY).exists():
@@ -120,19 +120,6 @@ def _has_records(folder: Path) -> bool:
 def _is_virtual(folder: Path) -> bool:
     """Return whether the run in this folder is virtual. True also for a folder without a run."""
     return not (folder / MANIFEST).exists() or read_manifest(folder).engine == "virtual"
-
-
-def _check_same(folder: Path, wanted: Manifest) -> None:
-    """Check that the folder holds no run, or this one.
-
-    Raises:
-        RunDirError: the folder holds a run that differs in more than its date and command line.
-    """
-    if (folder / MANIFEST).exists():
-        existing, new = (json.loads(json.dumps(asdict(each))) for each in (read_manifest(folder), wanted))
-        differing = [name for name in new if existing[name] != new[name] and name not in ("created", "command")]
-        if differing:
-            raise RunDirError(f"{folder}: holds a run already, with other {differing[0]}; choose another --out")
 
 
 def _empty(folder: Path) -> None:
@@ -157,7 +144,7 @@ def manifest_of(
         seed=seed,
         workload=setup.workload.facts,
         hardware=description.hardware,
-        engine_options=description.engine_options,
+        engine_options=replace(description.engine_options, token_times=setup.token_times or None),
         modelled=description.modelled,
         notes=_notes(setup),
     )
@@ -191,7 +178,7 @@ class CellTask:
         log = os.open(self.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        total = int(self.setup.workload.facts["programs"])
+        total = self.setup.workload.trace.number
         try:
             self.simulate(lambda now: tell(Report(self.name, now.virtual_s, now.programs_done, total, now.pins_held)))
         except Exception as error:  # noqa: BLE001 - the process's edge: the run fails and the parent reports why

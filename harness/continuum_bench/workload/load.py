@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from continuum_traces.importers.registry import read_any
 from continuum_traces.jsonl import TooLong, too_long
-from continuum_traces.schema import Program
+from continuum_traces.schema import Program, Workload
 from continuum_traces.synth import (
     BUNDLED,
     Reading,
@@ -37,7 +37,7 @@ class LoadedTrace:
     number: int
     """Number of programs to play. If it exceeds that of ``programs``, they are repeated."""
     skipped: tuple[TooLong, ...]
-    facts: dict[str, Any]
+    facts: Workload
     """The manifest's facts about the trace."""
 
 
@@ -113,17 +113,17 @@ def _fitting(
     return kept, tuple(skipped)
 
 
-def _facts(name: str, options: TraceOptions, programs: Sequence[Program], number: int, sha256: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "file": options.traces.name if options.traces else None,
-        "sha256": sha256,
-        "programs": number,
-        "distinct_programs": len(programs),
-        "turns": sum(len(programs[i % len(programs)].turns) for i in range(number)),
-        "synthetic": any(program.synthetic for program in programs),
-        "tokens_reading": options.tokens_reading,
-        "turn_scale": options.turn_scale,
-        **({"length_scale": options.length_scale} if options.length_scale != 1 else {}),
-        **({"shared_prefix": options.shared_prefix} if options.shared_prefix else {}),
-    }
+def _facts(name: str, options: TraceOptions, programs: Sequence[Program], number: int, sha256: str) -> Workload:
+    return Workload(
+        name=name,
+        file=options.traces.name if options.traces else None,
+        sha256=sha256,
+        programs=number,
+        distinct_programs=len(programs),
+        turns=sum(len(programs[i % len(programs)].turns) for i in range(number)),
+        synthetic=any(program.synthetic for program in programs),
+        tokens_reading=options.tokens_reading,
+        turn_scale=options.turn_scale,
+        length_scale=options.length_scale if options.length_scale != 1 else None,
+        shared_prefix=options.shared_prefix or None,
+    )

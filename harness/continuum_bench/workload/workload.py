@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from continuum_traces.conversation import Job
+from continuum_traces.schema import Workload
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import MOST_S
@@ -21,7 +21,7 @@ from continuum_bench.workload.tool_times import RECORDED, tool_times
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class JobSource:
     """The programs of a trace with the options of their arrivals. ``jobs`` draws the arrivals of a seed."""
 
     trace: LoadedTrace
@@ -33,18 +33,19 @@ class Workload:
         return self.trace.number > len(self.trace.programs)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Workload:
         """Return the manifest's facts about the workload."""
         given = self.arrivals
-        return {
-            **self.trace.facts,
-            **({"jps": given.jps} if uses_rate(given.arrivals) else {}),
-            "arrivals": given.arrivals,
-            **({"tool_times": given.tool_times} if given.tool_times != RECORDED else {}),
-            **({"hints": given.hints, "hint_error": given.hint_error} if given.hints != NONE else {}),
-            "last_step": "known when the last request is sent (replay)",
-            "skipped": [str(problem) for problem in self.trace.skipped],
-        }
+        return replace(
+            self.trace.facts,
+            jps=given.jps if uses_rate(given.arrivals) else None,
+            arrivals=given.arrivals,
+            tool_times=given.tool_times if given.tool_times != RECORDED else None,
+            hints=given.hints if given.hints != NONE else None,
+            hint_error=given.hint_error if given.hints != NONE else None,
+            last_step="known when the last request is sent (replay)",
+            skipped=tuple(str(problem) for problem in self.trace.skipped),
+        )
 
     def jobs(self, seed: int) -> list[Job]:
         """Return the programs in random order (``recorded``: the trace's order), equal for all policies of a seed."""
@@ -72,7 +73,9 @@ class Workload:
         return jobs if hints == NONE else with_hints(jobs, hints, hint_error(self.arrivals.hint_error), seed)
 
 
-def load_workload(name: str, options: TraceOptions, arrivals: ArrivalOptions, context_tokens: int = 131072) -> Workload:
+def load_workload(
+    name: str, options: TraceOptions, arrivals: ArrivalOptions, context_tokens: int = 131072
+) -> JobSource:
     """Load a workload, and check it before anything runs. The arguments are those of ``load_trace``.
 
     Raises:
@@ -85,7 +88,7 @@ def load_workload(name: str, options: TraceOptions, arrivals: ArrivalOptions, co
     trace = load_trace(name, options, context_tokens)
     if arrivals.tool_times != RECORDED and not any(turn.tool_calls for p in trace.programs for turn in p.turns):
         raise BenchError(f"--tool-times {arrivals.tool_times}: the programs call no tools")
-    workload = Workload(trace, arrivals)
+    workload = JobSource(trace, arrivals)
     _check_span(workload.jobs(0))  # a trace without recorded arrivals is refused here
     return workload
 
@@ -101,7 +104,7 @@ def _check_span(jobs: list[Job]) -> None:
         raise BenchError(f"the arrivals and tool times of a run take {span_s:g} s; they may take {MOST_S:,.0f} s")
 
 
-def workload_of(name: str, options: RunOptions, context_tokens: int) -> Workload:
+def workload_of(name: str, options: RunOptions, context_tokens: int) -> JobSource:
     """Load the workload of a command, the same for every engine. Programs that are left out are named on stderr.
 
     Raises:

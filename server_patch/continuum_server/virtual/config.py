@@ -5,10 +5,11 @@ from __future__ import annotations
 import platform
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from continuum_traces.names import which
+from continuum_traces.schema import Engine, Hardware, KvPool, StepTimesSource
+from continuum_traces.typed import from_json
 
 from continuum_server import defaults
 from continuum_server.policy.facts import DecodeLine
@@ -86,15 +87,15 @@ class EngineConfig:
 class EngineDescription:
     """The manifest's part about the engine."""
 
-    hardware: dict[str, Any]
-    engine_options: dict[str, Any]
+    hardware: Hardware
+    engine_options: Engine
     modelled: tuple[str, ...]
     versions: dict[str, str]
 
     def without_offload(self) -> EngineDescription:
         """Return the description of the engine for a run without tiers."""
         modelled = tuple(line for line in self.modelled if line != MODELLED_TRANSFERS)
-        return replace(self, engine_options={**self.engine_options, "offload": None}, modelled=modelled)
+        return replace(self, engine_options=replace(self.engine_options, offload=None), modelled=modelled)
 
 
 def describe(config: EngineConfig) -> EngineDescription:
@@ -107,21 +108,20 @@ def describe(config: EngineConfig) -> EngineDescription:
     shape, times = shape_of(config), times_of(config)
     capacity = capacity_of(config)
     kv = {**asdict(capacity), "num_blocks": shape.num_blocks, "tokens": shape.num_blocks * config.block_size}
-    kv["computed"] = config.kv_blocks is None
-    hardware = {
-        "gpu": times.provenance.gpu,
-        "model": times.provenance.model,
-        "tensor_parallel": config.tensor_parallel,
-        "pipeline_parallel": config.pipeline_parallel,
-        "kv_capacity": kv,
-        "step_times": asdict(times.provenance),
-        "prefill_curve": asdict(fit_prefill(times, shape.max_model_len)),
-        "calibrated_on_a_live_server": False,
-    }
+    hardware = Hardware(
+        gpu=times.provenance.gpu,
+        model=times.provenance.model,
+        tensor_parallel=config.tensor_parallel,
+        pipeline_parallel=config.pipeline_parallel,
+        kv_capacity=from_json(KvPool, {**kv, "computed": config.kv_blocks is None}),
+        step_times=from_json(StepTimesSource, asdict(times.provenance)),
+        prefill_curve=asdict(fit_prefill(times, shape.max_model_len)),
+        calibrated_on_a_live_server=False,
+    )
     versions = {"vllm": check_version(), "python": platform.python_version(), "numpy": np.__version__}
     modelled = MODELLED if config.offload is None else (*MODELLED, MODELLED_TRANSFERS)
     options = asdict(config) if config.replicas > 1 else {**asdict(config), "router": None}
-    return EngineDescription(hardware, options, modelled, versions)
+    return EngineDescription(hardware, from_json(Engine, options), modelled, versions)
 
 
 @dataclass(frozen=True, slots=True)

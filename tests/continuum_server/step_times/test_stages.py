@@ -98,4 +98,4 @@ def test_an_engine_with_stages_and_without_prefix_caching() -> None:
 
 def test_the_manifest_says_the_stages() -> None:
     found = describe(EngineConfig(gpu="h100", model="llama-3.1-70b", tensor_parallel=2, pipeline_parallel=2))
-    assert (found.hardware["pipeline_parallel"], found.engine_options["prefix_caching"]) == (2, True)
+    assert (found.hardware.pipeline_parallel, found.engine_options.prefix_caching) == (2, True)
