@@ -27,7 +27,7 @@ import httpx
 from continuum_bench.cli import app
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
-from continuum_server.policy.catalog import POLICIES
+from continuum_server.policy.registry import POLICIES
 from continuum_server.ports import hold_port
 from continuum_server.server_config import ServerConfig
 

@@ -25,9 +25,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from continuum_server.policy.catalog import POLICIES, make_policy
 from continuum_server.policy.facts import Machine, PrefillCurve, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
+from continuum_server.policy.registry import POLICIES, make_policy
 from continuum_server.policy.rules.continuum import Continuum, ContinuumOptions
 from continuum_server.policy.tool_times import ToolTimes
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of

@@ -33,8 +33,8 @@ from urllib.request import urlopen
 from commands import markdown
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
-from continuum_server.policy.catalog import PolicyError, find_policy
 from continuum_server.policy.program_table import Guards
+from continuum_server.policy.registry import PolicyError, find_policy
 from continuum_server.server_command import model_name
 from continuum_server.server_config import ServerConfig, ServerError
 from continuum_traces.run_dir import EVENTS, RunDirError, read_events

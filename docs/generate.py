@@ -25,8 +25,8 @@ from continuum_analysis.records.misses import CAUSES
 from continuum_analysis.slo import read_slo, slo_metrics
 from continuum_bench.cli import app
 from continuum_bench.commands import field_sentences
-from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.limits import described
+from continuum_server.policy.registry import POLICIES
 from continuum_traces import exporters, run_dir, schema
 from continuum_traces.importers import registry
 from typer.main import get_command

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from continuum_server.policy.catalog import PolicyError
+from continuum_server.policy.registry import PolicyError
 from continuum_server.vllm_plugin.versions import PluginError
 from continuum_traces.names import near, which
 

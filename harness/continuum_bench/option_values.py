@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
-from continuum_server.policy.catalog import PolicyError
+from continuum_server.policy.registry import PolicyError
 from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.step_times.model import StepTimesError
 from continuum_server.step_times.profile import read_profile

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from continuum_analysis.records.timeline import AnalysisError
-from continuum_server.policy.catalog import PolicyError
+from continuum_server.policy.registry import PolicyError
 from continuum_server.step_times.model import StepTimesError
 from continuum_server.virtual.config import EngineError
 from continuum_server.vllm_plugin.versions import PluginError

@@ -42,7 +42,7 @@ KV cache."""
 Say = Callable[[str], None]
 
 
-class Router(BoundProcess):
+class RouterProcess(BoundProcess):
     """A running vllm-router.
 
     Args:
@@ -159,7 +159,7 @@ class Fleet:
         check_router(router)
         self.config = config
         self.servers: list[Server] = []
-        self.router: Router | None = None
+        self.router: RouterProcess | None = None
         self._policy = router
         self._logs = logs
         self._say = say
@@ -194,7 +194,7 @@ class Fleet:
         for server in self.servers:
             server.wait_until_healthy(max(1.0, deadline_s - now_s()))
         urls = [server.url for server in self.servers]
-        self.router = Router(self._policy, urls, self.config.host, self._port, self._log("router"))
+        self.router = RouterProcess(self._policy, urls, self.config.host, self._port, self._log("router"))
         while not self.router.knows_its_servers():
             self._check_router(self.router)
             self._check_servers()
@@ -210,7 +210,7 @@ class Fleet:
             if how:
                 raise ServerError(f"{replica_name(index)} was lost before the router was ready: it {how}")
 
-    def _check_router(self, router: Router) -> None:
+    def _check_router(self, router: RouterProcess) -> None:
         if router.ended:
             raise ServerError(f"the router {router.ended}{self._where()}")
 

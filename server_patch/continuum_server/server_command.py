@@ -15,13 +15,13 @@ from continuum_server import defaults
 from continuum_server.emulated.replies import read_script
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.local_model import TINY, ensure_model
-from continuum_server.policy.catalog import PolicyError, find_policy, read_options
+from continuum_server.policy.registry import PolicyError, find_policy, read_options
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.curves import fit_decode, fit_prefill
 from continuum_server.step_times.profile import read_profile
 from continuum_server.step_times.specs import Model
-from continuum_server.vllm_plugin.settings import Settings
+from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.versions import check_version, vllm_distribution
 
 SCHEDULER = "continuum_server.vllm_plugin.scheduler.make"

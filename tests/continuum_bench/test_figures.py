@@ -13,7 +13,7 @@ from continuum_bench.cli import app
 from continuum_bench.figures.spec import figure_names, load_figure
 from continuum_bench.sweep.grid import AXES
 from continuum_bench.virtual.engine_options import engine_of
-from continuum_server.policy.catalog import find_policy
+from continuum_server.policy.registry import find_policy
 from continuum_traces.jsonl import write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
 from typer.testing import CliRunner

@@ -14,7 +14,7 @@ from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.offload import Offload
 from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_server.virtual.token_times import TokenTimes
-from continuum_server.vllm_plugin.settings import Settings
+from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, TurnRecord
 

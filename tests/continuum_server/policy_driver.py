@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from continuum_server.policy.catalog import make_policy
 from continuum_server.policy.facts import Hold, Machine, PrefillCurve, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
+from continuum_server.policy.registry import make_policy
 
 ENDLESS = Guards(max_ttl_s=1e9)
 MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=100_000)

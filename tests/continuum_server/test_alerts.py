@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_server.policy.catalog import POLICIES
+from continuum_server.policy.registry import POLICIES
 from continuum_server.vllm_plugin.metrics import Metrics, prometheus_text
 from continuum_traces.schema import SchedulerEvent
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from continuum_server.policy.catalog import POLICIES
+from continuum_server.policy.registry import POLICIES
 from continuum_server.virtual.block_pool import KNOWN, SWITCH, ShortCount, ShortLookup, ShortLoops
 from continuum_server.vllm_plugin.versions import check_version
 from continuum_traces.conversation import Job

@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from continuum_server.policy.catalog import POLICIES, make_policy
+from continuum_server.policy.registry import POLICIES, make_policy
 from continuum_server.vllm_plugin.metrics import Metrics, prometheus_text
 from dashboard import HOLDING
 from policy_driver import MACHINE

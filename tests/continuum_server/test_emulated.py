@@ -8,7 +8,7 @@ import pytest
 from continuum_server.emulated.answer import Answer
 from continuum_server.emulated.replies import Reply, Script, read_script
 from continuum_server.emulated.settings import EmulatedError, EmulatedSettings, read_emulated_settings
-from continuum_server.policy.catalog import PolicyError
+from continuum_server.policy.registry import PolicyError
 from continuum_server.server_command import command_of
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 from continuum_server.step_times.model import Batch, PrefillChunk, StepTimesError

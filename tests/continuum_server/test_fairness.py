@@ -10,8 +10,8 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.program_table import Guards
+from continuum_server.policy.registry import POLICIES
 from fairness_bench import honest_times_s
 from fairness_rows import FRESH, PROGRAMS, ROWS, invented
 

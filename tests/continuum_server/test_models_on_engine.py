@@ -14,8 +14,8 @@ from continuum_server.step_times.catalog import find_model, kv_capacity
 from continuum_server.step_times.specs import MODELS
 from continuum_server.virtual.config import EngineConfig, shape_of
 from continuum_server.virtual.vllm_setup import _vllm_config, build_scheduler
+from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
-from continuum_server.vllm_plugin.settings import Settings
 from continuum_server.vllm_plugin.touch_points import blocks_wanted
 from transformers import LlamaConfig
 from vllm.sampling_params import SamplingParams

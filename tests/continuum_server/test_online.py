@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.online import Online
+from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
-from continuum_server.vllm_plugin.settings import Settings
 from continuum_traces.schema import SchedulerEvent
 from nano import build
 from vllm.sampling_params import SamplingParams

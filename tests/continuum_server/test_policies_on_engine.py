@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.facts import Machine, PrefillCurve
 from continuum_server.policy.program_table import Guards
+from continuum_server.policy.registry import POLICIES
 from continuum_server.vllm_plugin.scheduler import BoundRefused, ProgramScheduler
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn

@@ -16,7 +16,7 @@ from continuum_server.virtual.loop import plays_of
 from continuum_server.virtual.offload import Offload, Tier
 from continuum_server.virtual.replicas import RETRY_S, ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS, Arrival, Door
-from continuum_server.vllm_plugin.settings import Settings
+from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_traces.conversation import Job
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 from hypothesis import given, settings

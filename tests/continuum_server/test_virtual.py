@@ -6,8 +6,8 @@ from itertools import count, pairwise
 from typing import Any
 
 import pytest
-from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.program_table import Guards, ProgramTable
+from continuum_server.policy.registry import POLICIES
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch, facts_of
 from continuum_traces.conversation import Job

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.base import Policy
-from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.facts import ProgramState, TurnFinish
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Programs
+from continuum_server.policy.registry import POLICIES
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.metrics import Metrics

@@ -16,7 +16,7 @@ from typing import Any
 
 import typer
 from continuum_bench.cli import app
-from continuum_server.policy.catalog import POLICIES as ALL_POLICIES
+from continuum_server.policy.registry import POLICIES as ALL_POLICIES
 from continuum_server.vllm_plugin.metrics import Metrics, prometheus_text
 from continuum_traces.schema import Tags
 from typer.testing import CliRunner

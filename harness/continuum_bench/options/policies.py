@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from continuum_server.policy.catalog import POLICIES, find_policy, read_options, split_arm
+from continuum_server.policy.registry import POLICIES, find_policy, read_options, split_arm
 from continuum_server.vllm_plugin.statistics_files import read_statistics
 from continuum_traces.names import which
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from continuum_server.policy.catalog import PolicyError, split_arm
+from continuum_server.policy.registry import PolicyError, split_arm
 from continuum_server.vllm_plugin.versions import PluginError
 from continuum_traces.names import near, which
 

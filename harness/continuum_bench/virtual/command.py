@@ -10,7 +10,7 @@ from continuum_analysis.compare.summary import Summary, write_summary
 from continuum_analysis.compare.words import verdict
 from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_report
-from continuum_server.policy.catalog import OFFLOAD, split_arm
+from continuum_server.policy.registry import OFFLOAD, split_arm
 from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_traces.names import counted
 

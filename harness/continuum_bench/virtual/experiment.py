@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from continuum_server.policy.catalog import is_policy, split_arm
+from continuum_server.policy.registry import is_policy, split_arm
 from continuum_traces.run_dir import (
     ENGINE,
     EVENTS,

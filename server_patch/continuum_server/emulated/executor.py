@@ -25,7 +25,7 @@ from vllm.v1.worker.worker_base import CompilationTimes
 from continuum_server.emulated.answer import Answer
 from continuum_server.emulated.replies import Script, read_script
 from continuum_server.emulated.settings import EmulatedSettings, read_emulated_settings
-from continuum_server.emulated.tokens import Vocabulary, allows, certain, certain_of_prompt, first_allowed
+from continuum_server.emulated.vocabulary import Vocabulary, allows, certain, certain_of_prompt, first_allowed
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import Batch
 from continuum_server.vllm_plugin.online import after_release

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from continuum_server import defaults
 from continuum_server.policy.limits import LimitError, Range, check_fields
-from continuum_server.vllm_plugin.settings import read_section
+from continuum_server.vllm_plugin.plugin_settings import read_section
 
 SECTION = "continuum_emulated"
 

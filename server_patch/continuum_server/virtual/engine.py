@@ -28,8 +28,8 @@ from continuum_server.virtual.routers import ROUTERS
 from continuum_server.virtual.scheduler_time import facts_of
 from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.virtual.vllm_setup import build_scheduler
+from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.scheduler import Discard, EventSink, ProgramSchedulerMixin
-from continuum_server.vllm_plugin.settings import Settings
 from continuum_server.vllm_plugin.statistics_files import FILE
 from continuum_server.vllm_plugin.touch_points import check_supported, free_block_count
 

@@ -20,7 +20,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from continuum_server.virtual.block_pool import shorten_loops
 from continuum_server.virtual.config import EngineShape
-from continuum_server.vllm_plugin.settings import Settings
+from continuum_server.vllm_plugin.plugin_settings import Settings
 
 
 def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type[Scheduler]) -> Scheduler:

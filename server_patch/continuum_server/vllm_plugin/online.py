@@ -26,8 +26,8 @@ from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.middleware import UTILITY
 from continuum_server.vllm_plugin.output_tools import OutputTools
+from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.recorder import EventRecorder
-from continuum_server.vllm_plugin.settings import Settings
 from continuum_server.vllm_plugin.statistics_files import StatisticsFile
 
 logger = logging.getLogger("continuum")

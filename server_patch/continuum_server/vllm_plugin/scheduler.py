@@ -19,14 +19,14 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 from continuum_server.policy.base import Rank
-from continuum_server.policy.catalog import make_policy
 from continuum_server.policy.facts import Machine, Step, Stored, TurnState
 from continuum_server.policy.program_table import ProgramTable
+from continuum_server.policy.registry import make_policy
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.held_kv import HeldKv
+from continuum_server.vllm_plugin.plugin_settings import read_settings
 from continuum_server.vllm_plugin.preemption import Preemption
 from continuum_server.vllm_plugin.queue import HELD_BACK, OVERDUE, PINNED, PREEMPTED, REST, RankedQueue
-from continuum_server.vllm_plugin.settings import read_settings
 from continuum_server.vllm_plugin.statistics_files import load_statistics
 from continuum_server.vllm_plugin.turns import TagReader, make_turn
 from continuum_server.vllm_plugin.versions import PluginError

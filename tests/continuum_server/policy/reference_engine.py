@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from continuum_server.policy.base import Rank
-from continuum_server.policy.catalog import make_policy
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, TurnState
 from continuum_server.policy.program_table import Guards, Pin, ProgramTable
 from continuum_server.policy.programs import Prompt
+from continuum_server.policy.registry import make_policy
 
 BLOCKS = 64
 BLOCK_SIZE = 16

@@ -9,8 +9,8 @@ import weakref
 from typing import Any
 
 import pytest
-from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.program_table import Guards
+from continuum_server.policy.registry import POLICIES
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test

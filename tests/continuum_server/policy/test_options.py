@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.base import Policy
-from continuum_server.policy.catalog import POLICIES, PolicyError, make_policy, read_options
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
+from continuum_server.policy.registry import POLICIES, PolicyError, make_policy, read_options
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from continuum_server.policy.catalog import POLICIES, PolicyError, make_policy, read_options
 from continuum_server.policy.facts import DecodeLine, Hold, Machine, PrefillCurve, TurnState
 from continuum_server.policy.limits import LimitError
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import IDLE_PROGRAMS_OF_AN_ID, Prompt
+from continuum_server.policy.registry import POLICIES, PolicyError, make_policy, read_options
 from continuum_server.policy.rules.continuum import Continuum
-from continuum_server.vllm_plugin.settings import Settings, SettingsError, read_settings
+from continuum_server.vllm_plugin.plugin_settings import Settings, SettingsError, read_settings
 
 MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=1000)
 

@@ -6,8 +6,8 @@ import math
 import statistics
 
 import pytest
-from continuum_server.policy.catalog import POLICIES, PolicyError, read_options
 from continuum_server.policy.estimate import Moments
+from continuum_server.policy.registry import POLICIES, PolicyError, read_options
 from continuum_server.policy.rules.continuum_v1 import ContinuumV1, bernstein_bound
 from hypothesis import given
 from hypothesis import strategies as st

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 
 import pytest
-from continuum_server.policy.catalog import POLICIES
 from continuum_server.policy.facts import Machine, Orders, PrefillCurve, ProgramState, Step, TurnState
 from continuum_server.policy.program_table import Guards
+from continuum_server.policy.registry import POLICIES
 from continuum_server.policy.rules.autellix import Autellix
 from continuum_server.policy.rules.thunderagent import ThunderAgent
 from policy_driver import Driver

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from continuum_server.policy.catalog import make_policy
 from continuum_server.policy.estimate import Memoryfulness
 from continuum_server.policy.facts import TurnState
+from continuum_server.policy.registry import make_policy
 from continuum_server.policy.rules.continuum import Continuum
 from continuum_server.policy.tool_statistics import Statistics, ToolStatistics, merge_statistics
 from continuum_server.policy.tool_times import ToolTimes

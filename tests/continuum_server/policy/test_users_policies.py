@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_server.policy.catalog import PolicyError, find_policy, is_policy, make_policy, read_options
+from continuum_server.policy.registry import PolicyError, find_policy, is_policy, make_policy, read_options
 from continuum_server.server_command import command_of
 from continuum_server.server_config import ServerConfig
 from continuum_server.virtual.loop import Job
 from continuum_server.vllm_plugin.metrics import prometheus_text
 from continuum_server.vllm_plugin.online import Online
+from continuum_server.vllm_plugin.plugin_settings import Settings, read_settings
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
-from continuum_server.vllm_plugin.settings import Settings, read_settings
 from nano import build, play, program
 from policy_driver import MACHINE
 

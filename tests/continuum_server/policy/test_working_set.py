@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from continuum_server.policy.catalog import PolicyError, find_policy, make_policy, read_options
 from continuum_server.policy.estimate import Footprints
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Prompt, marks_of
+from continuum_server.policy.registry import PolicyError, find_policy, make_policy, read_options
 from continuum_server.policy.tool_times import AwayTimes
 from hypothesis import given
 from hypothesis import strategies as st
