@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
+from continuum_client.conversation import Conversation
 from continuum_client.current import closed_here
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.ending import unless_dropped
 from continuum_client.endpoints import Feature, endpoints, named_in, shown
 from continuum_client.errors import logger, once
+from continuum_client.observe import NOT_RECORDED, OnEnd, WatchedReply, watch
 from continuum_client.program import Program, SendingClient, current_program
+from continuum_client.reply import Content, Reply
 from continuum_client.settings import ClientSettings
 from continuum_client.shape import NO_SHAPE, Shape, shape_of
 from continuum_client.spans import CallSpan, current_span
 from continuum_client.tagging import merged_body, merged_headers, tag_body, tag_headers
 from continuum_client.tool_runs import ToolRun
-
-if TYPE_CHECKING:
-    from continuum_client.observe import WatchedReply
-    from continuum_client.reply import Content, Reply
+from continuum_client.turns import EndedCall
 
 GENERATING = frozenset(("/chat/completions", "/completions", "/responses"))
 """Paths of the requests that are turns; all other requests are sent unchanged."""
@@ -41,9 +41,20 @@ class Call:
         options: openai's ``FinalRequestOptions`` of the request; they are changed in place.
         url: the client's base URL.
         shape: the shape of the prompt, if it is known already.
+        conversation: the conversation in which the call is made, if it is outside ``client.program``.
+        on_end: receives the reply, or what there is of it, when it has ended.
     """
 
-    def __init__(self, settings: ClientSettings, program: Program, options: Any, url: str, shape: Shape | None) -> None:
+    def __init__(
+        self,
+        settings: ClientSettings,
+        program: Program,
+        options: Any,
+        url: str,
+        shape: Shape | None = None,
+        conversation: Conversation | None = None,
+        on_end: OnEnd | None = None,
+    ) -> None:
         self.url = url
         self.tagged = False
         """Whether ``apply_tags`` was called."""
@@ -64,13 +75,15 @@ class Call:
         """The features that were left out after a refusal."""
         self._refused: list[str] = []
         """The fields that the server named in its refusal."""
-        self.on_failure: Callable[[], None] | None = None
-        """Called when the call has failed."""
-        self.on_end: Callable[[Reply, float], None] | None = None
-        """Called when the reply has ended, with the reply and the client's clock in seconds."""
-        on_call = settings.on_call
-        if on_call is not None:
-            self.on_end = lambda reply, at_s: on_call(program.id, reply)
+        self._conversation = conversation
+        self._listeners: list[OnEnd] = []
+        if conversation is not None:
+            self._listeners.append(conversation.ended)
+        if on_end is not None:
+            self._listeners.append(on_end)
+        if settings.on_call is not None:
+            on_call = settings.on_call
+            self._listeners.append(lambda reply, at_s, error: on_call(program.id, reply))
         if program.ledger is not None:
             program.ledger.begin_turn()
 
@@ -152,8 +165,6 @@ class Call:
 
     def _failed(self, error: BaseException) -> None:
         self._program.give_back(self._taken)
-        if self.on_failure is not None:
-            self.on_failure()
         watched = self._watch(())  # the tools before this call are sent and recorded with the next call
         if watched is not None:
             watched.end(error)
@@ -162,9 +173,7 @@ class Call:
         """Watch the reply, which has begun, and return it for the caller."""
         watched = self.begin_reply()
         if watched is not None:
-            from continuum_client import observe  # noqa: PLC0415 - loaded with the recorder
-
-            once.guard(*observe.NOT_RECORDED, lambda: observe.watch(result, watched, self.asked_for_usage))
+            once.guard(*NOT_RECORDED, lambda: watch(result, watched, self.asked_for_usage))
         return result
 
     def begin_reply(self) -> WatchedReply | None:
@@ -181,28 +190,27 @@ class Call:
         return STREAM_OPTIONS in self._added
 
     def _watch(self, runs: tuple[ToolRun, ...]) -> WatchedReply | None:
-        program, on_end, span = self._program, self.on_end, self._span
-        if program.ledger is None and on_end is None and span is None:
+        program, listeners = self._program, list(self._listeners)
+        if program.ledger is not None:
+            sent_s, shape = self._sent_s, self._shape or shape_of(self._body)
+            is_last, turn_id = bool(self._taken.tags.is_last_step), self._taken.tags.turn_id
+
+            def record(reply: Reply, at_s: float, error: str | None) -> None:  # it keeps the program alive
+                program.end_turn(EndedCall(sent_s, at_s, reply, runs, shape, is_last, error, turn_id))
+
+            listeners.append(record)
+        if self._span is not None:
+            listeners.append(self._span.end)
+        if not listeners:
             return None
-        from continuum_client import observe  # noqa: PLC0415 - loaded with the recorder
-        from continuum_client.reply import Reply  # noqa: PLC0415
-        from continuum_client.turns import EndedCall  # noqa: PLC0415
 
-        sent_s, shape = self._sent_s, self._shape or shape_of(self._body)
-        is_last, turn_id = bool(self._taken.tags.is_last_step), self._taken.tags.turn_id
-
-        def ended(
-            reply: Reply, finish_s: float, error: str | None
-        ) -> None:  # keeps the program alive until it is called
-            if program.ledger is not None:
-                program.ledger.end_turn(EndedCall(sent_s, finish_s, reply, runs, shape, is_last, error, turn_id))
-            if on_end is not None:
-                on_end(reply, finish_s)
-            if span is not None:
-                span.end(reply, error)
+        def ended(reply: Reply, at_s: float, error: str | None) -> None:
+            for listener in listeners:
+                listener(reply, at_s, error)
 
         content: Content = "none" if program.ledger is None else program.ledger.content
-        return observe.WatchedReply(Reply(content), self._settings.clock, ended)
+        reply = Reply(content, with_text=self._conversation is not None)
+        return WatchedReply(reply, self._settings.clock, ended)
 
 
 def call_for(settings: ClientSettings, bound: Program | None, options: Any, url: str) -> Call | None:
@@ -232,14 +240,11 @@ def _tagged_call(settings: ClientSettings, bound: Program | None, options: Any, 
             message = f"program {program.id!r} is closed: later calls in it are sent without tags"
             once.warn(f"closed {program.id}", message)
             return None
-        return Call(settings, program, options, url, None)
+        return Call(settings, program, options, url)
     if settings.conversations is None:
         return None
     shape = shape_of(options.json_data) if options.url != "/completions" else NO_SHAPE
-    continued = settings.conversations.program_of(shape)
-    if continued is None:
+    conversation = settings.conversations.find(shape, options.json_data)
+    if conversation is None:
         return None
-    program, on_failure = continued
-    call = Call(settings, program, options, url, shape)
-    call.on_failure = on_failure
-    return call
+    return Call(settings, conversation.program, options, url, shape, conversation)

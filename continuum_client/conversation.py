@@ -1,17 +1,23 @@
 """Find the conversation that a request continues, by comparing its messages with those of earlier requests.
 
-No text is kept: each message is represented by a hash and its length.
+No text is kept: messages and answers are represented by hashes. Our clients and the proxy do the same.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from continuum_client.current import running_loop
+from continuum_client.ending import do_what_is_left
 from continuum_client.program import Program
-from continuum_client.shape import Shape
+from continuum_client.reply import Reply
+from continuum_client.shape import Shape, hashes_in, messages_of
 
 MAX_CONVERSATIONS = 4096
 """The number of conversations outside ``client.program`` that are remembered. If there are more, the conversation whose
@@ -19,17 +25,34 @@ last turn is longest ago is forgotten."""
 
 
 @dataclass(slots=True, eq=False)
-class _Conversation:
+class Conversation:
+    """A conversation, and what is known of its latest turn."""
+
     program: Program
+    lost: Callable[[Conversation], None]
+    """Called if the latest request has no complete answer."""
     key: int = 0
-    """Hash of all messages of the conversation's latest request."""
+    """Hash of all messages of the request."""
+    answer: frozenset[int] = frozenset()
+    """Hashes by which the answer is recognised in the next request: the ids of its tool calls, and its text."""
+    worker: weakref.ref[Any] | None = None
+    """The task or thread that sent the request."""
+
+    def ended(self, reply: Reply, at_s: float, error: str | None) -> None:
+        """Note that the latest request has ended, with an answer or an error."""
+        if error is not None:
+            self.lost(self)
+        else:
+            ids = (tool.call_id for tool in reply.asked)
+            self.answer = frozenset(hashes_in([*ids, "".join(reply.text)]))
 
 
 class Conversations:
     """Finds the programs of calls that are made outside ``client.program``.
 
     A request that repeats all messages of an earlier request, and adds to them, is the next turn of that request's
-    program. Any other request begins a new program.
+    program. If there are several such requests, the one whose answer is in the new request counts, or else the one that
+    the same task or thread sent, or else the latest. Any other request begins a new program.
 
     Args:
         new: a function that makes a program.
@@ -38,28 +61,38 @@ class Conversations:
     def __init__(self, new: Callable[[], Program]) -> None:
         self._new = new
         self._lock = threading.Lock()
-        self._sent: dict[int, deque[_Conversation]] = {}
+        self._sent: dict[int, deque[Conversation]] = {}
         """Conversations by their key, oldest first."""
-        self._failed: dict[int, deque[_Conversation]] = {}
+        self._failed: dict[int, deque[Conversation]] = {}
         """Conversations whose latest request failed, by their key. The agent may send the same messages again."""
-        self._order: OrderedDict[_Conversation, dict[int, deque[_Conversation]]] = OrderedDict()
+        self._order: OrderedDict[Conversation, dict[int, deque[Conversation]]] = OrderedDict()
         """All conversations, each with the dictionary that holds it (``_sent`` or ``_failed``). The conversation whose
         last turn is longest ago is first."""
 
-    def program_of(self, shape: Shape) -> tuple[Program, Callable[[], None]] | None:
-        """Return the program of a request, and a function to call if the request fails. None: its messages are
-        unknown."""
+    def find(self, shape: Shape, body: Any) -> Conversation | None:
+        """Return the conversation that a request belongs to; None: its messages are unknown.
+
+        Args:
+            shape: the shape of the request's prompt.
+            body: the request's body.
+        """
         if not shape.marks:
             return None
+        do_what_is_left()  # an earlier request may have failed
         keys = _prefix_hashes(shape.marks)
         with self._lock:
-            conversation = self._continued(keys) or _Conversation(self._new())
-            conversation.key = keys[-1]
+            conversation = self._continued(keys, messages_of(body)) or Conversation(self._new(), self._fail)
+            conversation.key, conversation.answer, conversation.worker = keys[-1], frozenset(), weakref.ref(_worker())
             self._put(self._sent, conversation)
             forgotten = self._taken(next(iter(self._order))) if len(self._order) > MAX_CONVERSATIONS else None
         if forgotten is not None:
             forgotten.program.forget()
-        return conversation.program, lambda: self._fail(conversation)
+        return conversation
+
+    def _fail(self, conversation: Conversation) -> None:
+        with self._lock:
+            if self._order.get(conversation) is self._sent:
+                self._put(self._failed, self._taken(conversation))
 
     def forget(self) -> list[Program]:
         """Forget all conversations, and return their programs."""
@@ -69,31 +102,46 @@ class Conversations:
                 table.clear()
         return programs
 
-    def _continued(self, keys: list[int]) -> _Conversation | None:
+    def _continued(self, keys: list[int], messages: Sequence[Any]) -> Conversation | None:
         """Return the conversation whose messages are the longest prefix of this request. A conversation with exactly
         the request's messages counts only if its latest request failed."""
-        for key in reversed(keys):
-            candidates = self._failed.get(key) or (self._sent.get(key) if key != keys[-1] else None)
+        for length in range(len(keys), 0, -1):
+            key = keys[length - 1]
+            candidates = self._failed.get(key) or (self._sent.get(key) if length < len(keys) else None)
             if candidates:
-                return self._taken(candidates[0])
+                return self._taken(_likeliest(candidates, messages[length:]))
         return None
 
-    def _put(self, where: dict[int, deque[_Conversation]], conversation: _Conversation) -> None:
+    def _put(self, where: dict[int, deque[Conversation]], conversation: Conversation) -> None:
         where.setdefault(conversation.key, deque()).append(conversation)
         self._order[conversation] = where
 
-    def _taken(self, conversation: _Conversation) -> _Conversation:
+    def _taken(self, conversation: Conversation) -> Conversation:
         """Remove a conversation from the tables, and return it."""
         where = self._order.pop(conversation)
-        where[conversation.key].remove(conversation)  # nearly always the first
+        where[conversation.key].remove(conversation)
         if not where[conversation.key]:
             del where[conversation.key]
         return conversation
 
-    def _fail(self, conversation: _Conversation) -> None:
-        with self._lock:
-            if self._order.get(conversation) is self._sent:
-                self._put(self._failed, self._taken(conversation))
+
+def _likeliest(candidates: deque[Conversation], added: Sequence[Any]) -> Conversation:
+    """Return the conversation to which the messages ``added`` belong."""
+    if len(candidates) == 1:
+        return candidates[0]
+    found, here = hashes_in(added), _worker()
+
+    def likely(conversation: Conversation) -> tuple[bool, bool]:
+        worker = None if conversation.worker is None else conversation.worker()
+        return not found.isdisjoint(conversation.answer), worker is here
+
+    return max(reversed(candidates), key=likely)
+
+
+def _worker() -> Any:
+    """Return the current task, or the current thread if no task runs."""
+    task = None if running_loop() is None else sys.modules["asyncio"].current_task()
+    return task or threading.current_thread()
 
 
 def _prefix_hashes(marks: Sequence[int]) -> list[int]:

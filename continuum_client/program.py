@@ -300,6 +300,11 @@ class Program:
         self.ledger = ledger
         weakref.finalize(self, later, ledger.cut).atexit = False
 
+    def end_turn(self, ended: EndedCall) -> None:
+        """Record a call that has ended."""
+        if self.ledger is not None:
+            self.ledger.end_turn(ended)
+
     def take(self) -> CallTags:
         """Return the tags of a call that is about to be sent.
 

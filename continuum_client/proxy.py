@@ -217,16 +217,17 @@ class Proxy:
         """Make the call for a request, with the tools that ran before it. None: it is forwarded without tags."""
         shape = shape_of(options.json_data) if options.url != "/completions" else NO_SHAPE
         named = any(name.lower() == "x-session-id" for name in options.headers)
-        found = None if self._listen is not None and named else self._conversations.program_of(shape)
+        found = None if self._listen is not None and named else self._conversations.find(shape, options.json_data)
         if found is None and self._listen is not None:
             self.tally.add(None, None, None)
             return None
-        program, on_failure = found or (self.program, None)
+        program = self.program if found is None else found.program
         self._report_tools(program)
-        call = Call(self._settings, program, options, self.url, shape)
-        call.on_failure = on_failure
-        call.on_end = lambda reply, at_s: self._turn_ended(program, reply, at_s)
-        return call
+
+        def ended(reply: Reply, at_s: float, error: str | None) -> None:
+            self._turn_ended(program, reply, at_s)
+
+        return Call(self._settings, program, options, self.url, shape, found, ended)
 
     def _turn_ended(self, program: Program, reply: Reply, at_s: float) -> None:
         if reply.finished:
@@ -328,8 +329,6 @@ class Proxy:
             if isinstance(error, BrokenOff):
                 watched.end("the server broke off")
             watched.closed()
-            if call.on_failure is not None and not watched.reply.finished:
-                call.on_failure()  # the agent may send the same messages again
             raise
 
 

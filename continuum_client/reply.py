@@ -44,6 +44,7 @@ class ToolAsked:
     """A tool call in a reply."""
 
     name: str = ""
+    call_id: str = ""
     arguments: list[str] = field(default_factory=list)
     """The JSON text, in the parts in which it arrived; empty with content ``none``."""
 
@@ -53,9 +54,12 @@ class ToolAsked:
 
 @dataclass(slots=True)
 class Reply:
-    """The facts of a reply, filled in while the reply arrives. Text is stored only as far as ``content`` allows."""
+    """The facts of a reply, filled in while the reply arrives. Arguments of tools are stored as far as
+    ``content`` allows."""
 
     content: Content = "none"
+    with_text: bool = False
+    """Whether the text is stored; always with the content ``full``."""
     model: str | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
@@ -67,6 +71,9 @@ class Reply:
     """Whether the server has sent the end of the answer (a finish reason or a final status)."""
     tools: dict[Any, ToolAsked] = field(default_factory=dict)
     text: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.with_text = self.with_text or self.content == "full"
 
     def take(self, item: Any, now_s: float | None = None) -> None:
         """Read an answer, a chunk or an event.
@@ -100,8 +107,9 @@ class Reply:
             self._token(now_s)
             for number, call in enumerate(calls):
                 position = get(call, "index")
-                self._asked(number if position is None else position, get(call, "function") or get(call, "custom"))
-        if self.content == "full" or (self.first_token_s is None and now_s is not None):
+                function = get(call, "function") or get(call, "custom")
+                self._asked(number if position is None else position, function, get(call, "id"))
+        if self.with_text or (self.first_token_s is None and now_s is not None):
             self._text(part, now_s)
         if get(choice, "finish_reason"):
             self.finished = True
@@ -110,7 +118,7 @@ class Reply:
         text = get(part, "content") or get(part, "text")
         if text or any(get(part, name) for name in ("reasoning_content", "reasoning", "refusal")):
             self._token(now_s)
-        if self.content == "full" and isinstance(text, str):
+        if self.with_text and isinstance(text, str):
             self.text.append(text)
 
     def _response(self, response: Any) -> None:
@@ -148,28 +156,30 @@ class Reply:
 
     def _block(self, number: Any, block: Any) -> None:
         if get(block, "type") == "tool_use":
-            arguments = get(block, "input")
-            self._asked(number, {"name": get(block, "name"), "arguments": json.dumps(arguments) if arguments else None})
-        elif self.content == "full" and isinstance(get(block, "text"), str):
+            given = get(block, "input")
+            function = {"name": get(block, "name"), "arguments": json.dumps(given) if given else None}
+            self._asked(number, function, get(block, "id"))
+        elif self.with_text and isinstance(get(block, "text"), str):
             self.text.append(get(block, "text"))
 
     def _delta(self, number: Any, delta: Any) -> None:
         part = get(delta, "partial_json")
         if isinstance(part, str):
             self._asked(number, {"arguments": part})
-        elif self.content == "full" and isinstance(get(delta, "text"), str):
+        elif self.with_text and isinstance(get(delta, "text"), str):
             self.text.append(get(delta, "text"))
 
     def _output(self, number: int, output: Any) -> None:
         """Read an item of a Responses answer."""
         if get(output, "name"):
-            self._asked(number, output)
-        elif self.content == "full":
+            self._asked(number, output, get(output, "call_id"))
+        elif self.with_text:
             texts = (get(part, "text") for part in get(output, "content") or ())
             self.text.extend(text for text in texts if isinstance(text, str))
 
-    def _asked(self, position: Any, function: Any) -> None:
+    def _asked(self, position: Any, function: Any, call_id: Any = None) -> None:
         tool = self.tools.setdefault(position, ToolAsked())
+        tool.call_id = tool.call_id or str(call_id or "")
         tool.name = tool.name or str(get(function, "name") or "")[:MAX_TOOL_CHARS]
         arguments = get(function, "arguments") or get(function, "input")
         if self.content != "none" and isinstance(arguments, str):

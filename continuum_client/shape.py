@@ -65,6 +65,14 @@ def messages_of(body: Mapping[str, Any]) -> Sequence[Any]:
     return messages if isinstance(messages, list | tuple) else ()
 
 
+def hashes_in(value: Any) -> set[int]:
+    """Return the hashes of all texts in messages or parts of messages, without spaces at their ends."""
+    if isinstance(value, str):
+        return {hash(value.strip())} if value.strip() else set()
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return {mark for part in inner for mark in hashes_in(part)}
+
+
 def _mark(message: Any) -> tuple[int, int]:
     """Return the hash of a message, and its length in characters."""
     if isinstance(message, Mapping) and isinstance(message.get("content"), str):

@@ -54,7 +54,7 @@ class CallSpan:
             }
         )
 
-    def end(self, reply: Reply, error: str | None) -> None:
+    def end(self, reply: Reply, at_s: float, error: str | None) -> None:
         """Write the facts of the reply, which has ended, with an error or without."""
         if not self._span.is_recording():
             return
