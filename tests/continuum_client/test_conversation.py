@@ -1,0 +1,130 @@
+"""Six parallel roll-outs of one prompt keep their programs over four turns, in our clients and behind the proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import fake_server
+import openai
+import pytest
+from fake_server import FakeServer
+
+from continuum_client import OpenAI
+from continuum_client.proxy import Proxy
+from continuum_client.proxy_command import proxy_settings
+
+ROLLOUTS, TURNS = 6, 4
+Ask = Callable[[list[Any]], Awaitable[Any]]
+"""From messages to the message of the answer."""
+
+
+@pytest.fixture(params=["texts", "tool calls"])
+def vllm(request: Any, serve: Callable[..., FakeServer], monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    """A server whose answers all differ: in their texts, or only in the ids of their tool calls."""
+    numbers = itertools.count()
+
+    def answer(body: Any) -> tuple[Any, str]:
+        number = next(numbers)
+        if request.param == "texts":
+            return {"role": "assistant", "content": f"answer {number}"}, "stop"
+        call = {"id": f"call-{number}", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
+
+    monkeypatch.setattr(fake_server, "_message", answer)
+    return serve("vllm")
+
+
+async def roll_out(ask: Ask, server: FakeServer) -> list[set[str | None]]:
+    """Play the roll-outs in turn, in another order each time. Return the program ids of each."""
+    rollouts: list[list[Any]] = [[{"role": "user", "content": "the same"}] for _ in range(ROLLOUTS)]
+    found: list[set[str | None]] = [set() for _ in rollouts]
+    order = list(range(ROLLOUTS))
+    for _ in range(TURNS):
+        random.Random(len(server.turns)).shuffle(order)
+        for number in order:
+            rollouts[number].append(await ask(rollouts[number]))
+            rollouts[number].append({"role": "user", "content": "go on"})
+            found[number].add(server.turns[-1].program_id)
+    return found
+
+
+def with_each_its_own(found: list[set[str | None]]) -> bool:
+    return all(len(ids) == 1 for ids in found) and len(set.union(*found)) == ROLLOUTS and None not in set.union(*found)
+
+
+def message_of(answer: Any, stream: bool) -> Any:
+    if not stream:
+        return answer.choices[0].message.model_dump(exclude_none=True)
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    for chunk in answer:
+        delta = chunk.choices[0].delta
+        message["content"] += delta.content or ""
+        for call in delta.tool_calls or ():
+            if call.id:
+                message["tool_calls"] = [{"id": call.id, "type": "function", "function": {"name": "ls"}}]
+    return message
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_our_client(vllm: FakeServer, stream: bool) -> None:
+    client = OpenAI(base_url=vllm.url)
+
+    async def ask(messages: list[Any]) -> Any:
+        return message_of(client.chat.completions.create(model="m", messages=messages, stream=stream), stream)
+
+    assert with_each_its_own(asyncio.run(roll_out(ask, vllm)))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("listen", [None, ("127.0.0.1", 0)], ids=["one agent", "standing"])
+def test_the_proxy(vllm: FakeServer, stream: bool, listen: Any) -> None:
+    async def run() -> list[set[str | None]]:
+        async with Proxy(vllm.url, proxy_settings("vllm", None, "none"), listen=listen) as proxy:
+            client = openai.OpenAI(base_url=f"{proxy.address}/v1")
+
+            def create(messages: list[Any]) -> Any:
+                return message_of(client.chat.completions.create(model="m", messages=messages, stream=stream), stream)
+
+            return await roll_out(lambda messages: asyncio.to_thread(create, messages), vllm)
+
+    assert with_each_its_own(asyncio.run(run()))
+
+
+def test_equal_answers_in_threads(serve: Callable[..., FakeServer]) -> None:
+    """Nothing but the thread tells them apart."""
+    server = serve("vllm")
+    client, together = OpenAI(base_url=server.url, dialect="vllm"), threading.Barrier(ROLLOUTS)
+
+    def agent(number: int) -> None:
+        messages: list[Any] = [{"role": "user", "content": "the same"}]
+        for _ in range(TURNS):
+            answer = client.chat.completions.create(model="m", messages=messages, user=f"agent {number}")
+            messages.append(answer.choices[0].message.model_dump(exclude_none=True))
+            messages.append({"role": "user", "content": "go on"})
+            together.wait(60)
+
+    threads = [threading.Thread(target=agent, args=(number,)) for number in range(ROLLOUTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len({(turn.body["user"], turn.program_id) for turn in server.turns}) == ROLLOUTS
+    assert len(set(server.ids)) == ROLLOUTS
+
+
+def test_equal_answers_in_one_thread(serve: Callable[..., FakeServer]) -> None:
+    """The latest goes on, as an agent that was begun again does."""
+    server = serve("vllm")
+    client = OpenAI(base_url=server.url)
+    first: Any = [{"role": "user", "content": "the same"}]
+    more: Any = [*first, {"role": "assistant", "content": "fine"}, {"role": "user", "content": "go on"}]
+    for messages in (first, first, more):
+        client.chat.completions.create(model="m", messages=messages)
+    one, two, three = server.ids
+    assert one != two
+    assert three == two
