@@ -1,29 +1,26 @@
-"""No tag ever crosses from one program to another: 1,000 programs on one loop, 64 threads, pools shared by all."""
+"""No tag ever crosses from one program to another: 300 programs on one loop, 64 threads, pools shared by all."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
-import json
-import random
 import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import openai
 import pytest
 from fake_server import FakeServer, Seen
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sdk import ask
 
 from continuum_client import AsyncOpenAI, OpenAI
 
 
-def says(program_id: str | None) -> Any:
-    """A request whose text names the program it is meant to belong to."""
-    return {"model": "m", "messages": [{"role": "user", "content": str(program_id)}]}
+def says(client: Any, program_id: str) -> Any:
+    """A call whose text names the program it is meant to belong to."""
+    return ask(client, messages=[{"role": "user", "content": program_id}])
 
 
 def check(turns: list[Seen], expected: Counter[str]) -> None:
@@ -38,55 +35,11 @@ def check(turns: list[Seen], expected: Counter[str]) -> None:
     assert meant == expected
 
 
-@pytest.mark.slow
-def test_a_thousand_programs_on_one_loop() -> None:
-    """Over a transport in this process: a thousand connections of a real pool would be most of the time."""
-    chance = random.Random(5)
-    turns: list[Seen] = []
-    http = importlib.import_module(openai.DefaultAsyncHttpxClient.__mro__[2].__module__.partition(".")[0])
-
-    class Transport(http.AsyncBaseTransport):  # type: ignore[name-defined, misc]
-        async def handle_async_request(self, request: Any) -> Any:
-            await asyncio.sleep(chance.random() / 50)
-            if request.url.path.endswith("/chat/completions"):
-                body = json.loads(request.content)
-                turns.append(Seen("POST", request.url.path, dict(request.headers), body))
-                choice = {"index": 0, "message": {"role": "assistant", "content": "fine"}, "finish_reason": "stop"}
-                return http.Response(200, json={"id": "c", "object": "chat.completion", "choices": [choice]})
-            return http.Response(200, json={})
-
-    async def one(client: AsyncOpenAI, number: int) -> None:
-        name = f"program {number}"
-        async with client.program(name) as p:
-            await asyncio.sleep(chance.random() / 10)
-            await client.chat.completions.create(**says(name))
-            async with p.tool(f"tool of {name}"):
-                await asyncio.sleep(chance.random() / 50)
-            if number % 4 == 0:
-                async with p.child(f"child of {number}") as child:
-                    await client.chat.completions.create(**says(child.id))
-            await asyncio.create_task(client.chat.completions.create(**says(name)))
-
-    async def run() -> None:
-        http_client = openai.DefaultAsyncHttpxClient(transport=Transport())
-        async with AsyncOpenAI(dialect="vllm", max_retries=0, http_client=http_client) as client:
-            await asyncio.gather(*(one(client, number) for number in range(1000)))
-
-    asyncio.run(run())
-    expected = Counter({f"program {number}": 2 for number in range(1000)})
-    expected.update(f"child of {number}" for number in range(0, 1000, 4))
-    check(turns, expected)
-
-
-def test_sixty_four_threads(serve: Callable[..., FakeServer]) -> None:
+def test_sixty_four_threads(vllm: FakeServer) -> None:
     """Each opens programs; all share one client, one pool of workers, and start threads of their own."""
-    server = serve("vllm")
-    client = OpenAI(base_url=server.url, dialect="vllm", max_retries=0, timeout=300)
+    client = OpenAI(base_url=vllm.url, dialect="vllm", max_retries=0, timeout=300)
     errors: list[BaseException] = []
     start = threading.Barrier(64)
-
-    def ask(name: str) -> None:
-        client.chat.completions.create(**says(name))
 
     def one(number: int, pool: ThreadPoolExecutor) -> None:
         try:
@@ -94,12 +47,12 @@ def test_sixty_four_threads(serve: Callable[..., FakeServer]) -> None:
             for turn in range(2):
                 name = f"program {number}.{turn}"
                 with client.program(name) as p:
-                    shared = pool.submit(ask, name)
-                    own = threading.Thread(target=ask, args=(name,))
+                    shared = pool.submit(says, client, name)
+                    own = threading.Thread(target=says, args=(client, name))
                     own.start()
                     with p.tool(f"tool of {name}"):
                         own.join()
-                    ask(name)
+                    says(client, name)
                     shared.result(300)
         except BaseException as error:
             errors.append(error)
@@ -112,10 +65,11 @@ def test_sixty_four_threads(serve: Callable[..., FakeServer]) -> None:
         for thread in threads:
             thread.join()
     assert errors == []
-    check(server.turns, Counter({f"program {number}.{turn}": 3 for number in range(64) for turn in range(2)}))
+    check(vllm.turns, Counter({f"program {number}.{turn}": 3 for number in range(64) for turn in range(2)}))
 
 
-steps = st.lists(st.sampled_from(["ask", "thread", "pool", "to_thread", "child", "task"]), min_size=1, max_size=5)
+KINDS = ["ask", "thread", "pool", "to_thread", "child", "task"]
+steps = st.lists(st.sampled_from(KINDS), min_size=1, max_size=5)
 
 
 @pytest.fixture(scope="module")
@@ -126,41 +80,41 @@ def property_server() -> Any:
 
 @settings(max_examples=12)
 @given(plans=st.lists(steps, min_size=2, max_size=6))
+@example(plans=[["ask", "child", "task"]] * 300)
 def test_any_mixture(property_server: FakeServer, plans: list[list[str]]) -> None:
-    """Programs side by side on one loop, each doing its own mixture of threads, pools, tasks and sub-agents."""
+    """Programs side by side on one loop, each doing its own mixture of threads, pools, tasks, tools and sub-agents."""
     property_server.seen.clear()
     expected: Counter[str] = Counter()
     sync = OpenAI(base_url=property_server.url, dialect="vllm")
 
-    def ask(name: str) -> None:
-        sync.chat.completions.create(**says(name))
-
     async def in_thread(name: str) -> None:
-        thread = threading.Thread(target=ask, args=(name,))
+        thread = threading.Thread(target=says, args=(sync, name))
         thread.start()
         await asyncio.to_thread(thread.join)
 
     async def one(client: AsyncOpenAI, pool: ThreadPoolExecutor, name: str, plan: list[str]) -> None:
         async with client.program(name) as p:
             kinds: dict[str, Callable[[], Any]] = {
-                "ask": lambda: client.chat.completions.create(**says(name)),
-                "task": lambda: asyncio.create_task(client.chat.completions.create(**says(name))),
+                "ask": lambda: says(client, name),
+                "task": lambda: asyncio.create_task(says(client, name)),
                 "thread": lambda: in_thread(name),
-                "pool": lambda: asyncio.wrap_future(pool.submit(ask, name)),
-                "to_thread": lambda: asyncio.to_thread(ask, name),
+                "pool": lambda: asyncio.wrap_future(pool.submit(says, sync, name)),
+                "to_thread": lambda: asyncio.to_thread(says, sync, name),
             }
             for number, step in enumerate(plan):
                 meant = f"{name}.{number}" if step == "child" else name
                 expected[meant] += 1
+                async with p.tool(f"tool of {name}"):
+                    await asyncio.sleep(0)
                 if step == "child":
                     async with p.child(meant):
-                        await client.chat.completions.create(**says(meant))
+                        await says(client, meant)
                 else:
                     await kinds[step]()
 
     async def run() -> None:
         with ThreadPoolExecutor(2) as pool:
-            async with AsyncOpenAI(base_url=property_server.url, dialect="vllm") as client:
+            async with AsyncOpenAI(base_url=property_server.url, dialect="vllm", timeout=300) as client:
                 await asyncio.gather(*(one(client, pool, f"p{n}", plan) for n, plan in enumerate(plans)))
 
     asyncio.run(run())

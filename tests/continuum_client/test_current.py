@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import gc
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,24 +15,14 @@ import pytest
 from fake_server import FakeServer
 from hypothesis import given
 from hypothesis import strategies as st
+from sdk import ask
 
 from continuum_client import AsyncOpenAI, ContinuumError, ContinuumWarning, OpenAI, Program, current_program
-
-ASK: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-
-
-@pytest.fixture
-def vllm(serve: Callable[..., FakeServer]) -> FakeServer:
-    return serve("vllm")
 
 
 @pytest.fixture
 def client(vllm: FakeServer) -> OpenAI:
     return OpenAI(base_url=vllm.url, dialect="vllm", implicit=False)
-
-
-def ids(server: FakeServer) -> list[str | None]:
-    return [turn.program_id for turn in server.turns]
 
 
 def name() -> str | None:
@@ -46,14 +36,14 @@ def label(program_id: str | None) -> str | None:
 
 
 def labels(server: FakeServer) -> list[str | None]:
-    return [label(program_id) for program_id in ids(server)]
+    return [label(program_id) for program_id in server.ids]
 
 
 def job(client: OpenAI, program_id: str, turns: int = 2) -> Iterator[Program]:
     @client.program(program_id)
     def steps() -> Iterator[Program]:
         for _ in range(turns):
-            client.chat.completions.create(**ASK)
+            ask(client)
             p = current_program()
             assert p is not None
             yield p
@@ -65,7 +55,7 @@ def test_two_generators_stepped_in_turn(client: OpenAI, vllm: FakeServer) -> Non
     one, two = job(client, "job1"), job(client, "job2")
     programs = [next(one), next(two)]
     assert current_program() is None
-    client.chat.completions.create(**ASK)
+    ask(client)
     for each in (one, two, one, two):
         next(each, None)
     assert labels(vllm) == ["job1", "job2", None, "job1", "job2"]
@@ -130,7 +120,7 @@ def test_a_generator_that_is_dropped(client: OpenAI, vllm: FakeServer) -> None:
     p = next(job(client, "dropped"))
     assert current_program() is None
     with client.program("next"):  # garbage collection closes no program: the next call does
-        client.chat.completions.create(**ASK)
+        ask(client)
         assert p.closed
 
 
@@ -138,19 +128,16 @@ def test_a_generator_that_is_dropped_in_a_thread_leaves_nothing_there(client: Op
     """Later calls in that thread, and in the event loops that it runs, are tagged as usual."""
     other = AsyncOpenAI(base_url=vllm.url, dialect="vllm")
 
-    async def ask() -> None:
-        await other.chat.completions.create(**ASK)
-
     def work() -> None:
         next(job(client, "dropped"))
         gc.collect()
         assert current_program() is None
-        asyncio.run(ask())
+        asyncio.run(ask(other))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join(60)
-    first, second = ids(vllm)
+    first, second = vllm.ids
     assert second not in (None, first)
 
 
@@ -181,14 +168,14 @@ def test_asynchronous_context_managers_made_of_generators(vllm: FakeServer) -> N
     async def run() -> None:
         client = AsyncOpenAI(base_url=vllm.url, dialect="vllm", implicit=False)
         async with session(client, "s"):
-            await client.chat.completions.create(**ASK)
+            await ask(client)
             async with session(client, "t"):
-                await asyncio.create_task(client.chat.completions.create(**ASK))  # type: ignore[arg-type]
+                await asyncio.create_task(ask(client))  # type: ignore[arg-type]
             assert name() == "s"
         assert current_program() is None
 
     asyncio.run(run())
-    assert ids(vllm) == ["s", "t"]
+    assert vllm.ids == ["s", "t"]
 
 
 @pytest.fixture
@@ -235,7 +222,7 @@ def test_async_generators(vllm: FakeServer) -> None:
         @client.program(program_id)
         async def steps() -> AsyncIterator[str | None]:
             for _ in range(2):
-                await asyncio.gather(*(client.chat.completions.create(**ASK) for _ in range(2)))
+                await asyncio.gather(*(ask(client) for _ in range(2)))
                 yield name()
 
         return steps()
@@ -251,7 +238,7 @@ def test_async_generators(vllm: FakeServer) -> None:
 
     asyncio.run(run())
     assert labels(vllm) == ["one", "one", "two", "two"] * 2
-    assert sum(seen.path.endswith("release") for seen in vllm.seen) == 2
+    assert len(vllm.released) == 2
 
 
 def test_a_task_that_outlives_its_program(vllm: FakeServer) -> None:
@@ -263,10 +250,10 @@ def test_a_task_that_outlives_its_program(vllm: FakeServer) -> None:
             await left.wait()
             assert current_program() is None
             with pytest.warns(ContinuumWarning, match="'p' is closed"):
-                await client.chat.completions.create(**ASK)
+                await ask(client)
             async with client.program("new") as q:
                 assert q.parent_id is None
-                await client.chat.completions.create(**ASK)
+                await ask(client)
 
         async with client.program("p"):
             task = asyncio.create_task(late())
@@ -274,7 +261,7 @@ def test_a_task_that_outlives_its_program(vllm: FakeServer) -> None:
         await task
 
     asyncio.run(run())
-    assert ids(vllm) == [None, "new"]
+    assert vllm.ids == [None, "new"]
 
 
 @given(st.data())

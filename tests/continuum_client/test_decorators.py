@@ -5,19 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from fake_server import FakeServer
+from sdk import ask
 
 from continuum_client import AsyncOpenAI, ContinuumError, OpenAI, Program, ProgramClosed, current_program, tool
-
-HELLO: Any = [{"role": "user", "content": "hello"}]
-
-
-def ask(client: OpenAI) -> None:
-    client.chat.completions.create(model="m", messages=HELLO)
 
 
 def test_each_call_of_a_decorated_function_is_a_program(server: FakeServer) -> None:
@@ -39,16 +33,15 @@ def test_each_call_of_a_decorated_function_is_a_program(server: FakeServer) -> N
     assert (plain(2), plain(1), plain.__doc__) == ("done", "done", "Ask.")
     one, two = steps(2), steps(2)  # stepped in turn, each stays in its own program
     assert [*zip(one, two, strict=True)] == [(0, 0), (1, 1)]
-    ids = [seen.program_id for seen in server.turns]
+    ids = server.ids
     assert ids[0] == ids[1] != ids[2]
     assert (ids[3], ids[4]) == (ids[5], ids[6])
     assert len(set(ids)) == 4
     assert current_program() is None
 
 
-def test_a_decorator_with_a_name_and_options(serve: Callable[..., FakeServer]) -> None:
-    server = serve("vllm")
-    client = OpenAI(base_url=server.url, dialect="vllm")
+def test_a_decorator_with_a_name_and_options(vllm: FakeServer) -> None:
+    client = OpenAI(base_url=vllm.url, dialect="vllm")
 
     @client.program("fix", task="triage")
     def fix() -> None:
@@ -61,14 +54,14 @@ def test_a_decorator_with_a_name_and_options(serve: Callable[..., FakeServer]) -
 
     fix()
     review()
-    tags = [turn.body["vllm_xargs"] for turn in server.turns]
+    tags = vllm.xargs
     assert [tag["task"] for tag in tags] == ["triage", "triage", "review"]
     first, second, reviewed = (tag["program_id"] for tag in tags)
     assert first != second
     assert first.startswith("fix-")
     assert second.startswith("fix-")
     assert tags[1]["parent_id"] == reviewed
-    assert sum("release" in seen.path for seen in server.seen) == 3
+    assert len(vllm.released) == 3
     with pytest.raises(ContinuumError, match="without a client"):
         Program("p", lambda: 0.0)(ask)
 
@@ -77,7 +70,7 @@ def test_coroutines_and_asynchronous_generators(server: FakeServer) -> None:
     client = AsyncOpenAI(base_url=server.url)
 
     async def ask_async() -> None:
-        await client.chat.completions.create(model="m", messages=HELLO)
+        await ask(client)
 
     @client.program
     async def plain() -> str:
@@ -96,7 +89,7 @@ def test_coroutines_and_asynchronous_generators(server: FakeServer) -> None:
 
     assert asyncio.run(run()) == [0, 1]
     assert inspect.iscoroutinefunction(plain)
-    ids = [seen.program_id for seen in server.turns]
+    ids = server.ids
     assert len(set(ids)) == 3
     assert ids[2] == ids[3]
 

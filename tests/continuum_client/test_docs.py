@@ -32,10 +32,6 @@ def run(page: str, server: FakeServer) -> dict[str, Any]:
     return names
 
 
-def ids(server: FakeServer) -> list[str | None]:
-    return [turn.program_id for turn in server.turns]
-
-
 @pytest.fixture
 def vllm(serve: Callable[..., FakeServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     monkeypatch.chdir(tmp_path)
@@ -44,20 +40,20 @@ def vllm(serve: Callable[..., FakeServer], tmp_path: Path, monkeypatch: pytest.M
 
 def test_quickstart(vllm: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("quickstart.md", vllm)
-    assert ids(vllm) == ["task-7"] * 3 + ["task-8"] + ["task-9"] * 2 + ["task-10"]
+    assert vllm.ids == ["task-7"] * 3 + ["task-8"] + ["task-9"] * 2 + ["task-10"]
     assert capsys.readouterr().out == "fine\nfine"
     assert (tmp_path / "runs" / "agent" / "trace.jsonl").read_text().count('"kind":"turn"') == 1
 
 
 def test_the_sites_quickstart(vllm: FakeServer) -> None:
     run("../quickstart.md", vllm)
-    assert ids(vllm) == ["task-1"] * 2
+    assert vllm.ids == ["task-1"] * 2
 
 
 def test_an_agent_with_the_openai_client(vllm: FakeServer, tmp_path: Path) -> None:
     """It calls ``list_files`` as the server asks, and answers; every turn is its program's."""
     run("../how-to/openai-agent.md", vllm)
-    assert ids(vllm) == ["files-1"] * len(vllm.turns)
+    assert vllm.ids == ["files-1"] * len(vllm.turns)
     assert len(vllm.turns) > 1
     assert (tmp_path / "runs" / "agent" / "trace.jsonl").read_text().count('"kind":"turn"') == len(vllm.turns)
 
@@ -65,7 +61,7 @@ def test_an_agent_with_the_openai_client(vllm: FakeServer, tmp_path: Path) -> No
 def test_instrument(vllm: FakeServer, tmp_path: Path) -> None:
     run("instrument.md", vllm)
     hook.remove()
-    assert ids(vllm) == ["task-11"]
+    assert vllm.ids == ["task-11"]
     assert (tmp_path / "runs" / "agent" / "trace.jsonl").read_text().count('"name":"pytest"') == 1
 
 
@@ -74,7 +70,7 @@ def test_snippets(vllm: FakeServer, page: str) -> None:
     client = run(page, vllm)["client"]
     with client.program("p"):
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
-    assert ids(vllm)[-1] == "p"
+    assert vllm.ids[-1] == "p"
 
 
 def test_a_streamed_answer_of_a_web_server(vllm: FakeServer) -> None:
@@ -83,8 +79,8 @@ def test_a_streamed_answer_of_a_web_server(vllm: FakeServer) -> None:
     app = run("streaming.md", vllm)["app"]
     with testclient.TestClient(app) as browser:
         assert [browser.get("/ask", params={"question": "hi"}).text for _ in range(2)] == ["fine", "fine"]
-    assert len(set(ids(vllm))) == 2
-    assert sum(seen.path.endswith("/release") for seen in vllm.seen) == 2
+    assert len(set(vllm.ids)) == 2
+    assert len(vllm.released) == 2
 
 
 def test_the_table_has_every_dialect() -> None:

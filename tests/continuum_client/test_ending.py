@@ -14,33 +14,10 @@ from typing import Any
 import pytest
 from continuum_traces.run_dir import read_turns
 from fake_server import FakeServer
+from sdk import ask, entered, turns_of, value
 
 from continuum_client import AsyncOpenAI, OpenAI, current_program
 from continuum_client.appender import Held
-
-jsonl = pytest.importorskip("continuum_traces.jsonl")
-
-ASK: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-
-
-@pytest.fixture
-def vllm(serve: Callable[..., FakeServer]) -> FakeServer:
-    return serve("vllm")
-
-
-def ids(server: FakeServer) -> list[str | None]:
-    return [turn.program_id for turn in server.turns]
-
-
-def released(server: FakeServer) -> list[str]:
-    return [seen.path.split("/")[3] for seen in server.seen if seen.path.endswith("/release")]
-
-
-def turns_of(path: Path) -> dict[str, int]:
-    """The number of turns of each program of a trace."""
-    assert jsonl.validate(path / "trace.jsonl") == []
-    return {program.program_id: len(program.turns) for program in jsonl.read_programs(path / "trace.jsonl")}
-
 
 # ---------------------------------------------------------------------------------- garbage collection
 
@@ -52,13 +29,13 @@ def drop(thing: Any) -> None:
 
 
 def a_client(client: OpenAI, other: AsyncOpenAI) -> None:
-    client.chat.completions.create(**ASK)
+    ask(client)
 
 
 def a_stream(client: OpenAI, other: AsyncOpenAI) -> None:
     with client.program("dropped"):
-        client.chat.completions.create(**ASK)
-        stream = client.chat.completions.create(**ASK, stream=True)
+        ask(client)
+        stream = ask(client, stream=True)
         next(stream)
         drop(stream)
 
@@ -66,7 +43,7 @@ def a_stream(client: OpenAI, other: AsyncOpenAI) -> None:
 def a_generator(client: OpenAI, other: AsyncOpenAI) -> None:
     @client.program("dropped")
     def agent() -> Iterator[None]:
-        client.chat.completions.create(**ASK)
+        ask(client)
         with current_program().tool("pytest"):  # type: ignore[union-attr]
             yield
 
@@ -80,7 +57,7 @@ def a_coroutine(client: OpenAI, other: AsyncOpenAI) -> None:
 
     async def agent() -> None:
         async with other.program("dropped"):
-            await other.chat.completions.create(**ASK)
+            await ask(other)
             reached.set()
             await asyncio.Event().wait()
 
@@ -109,7 +86,7 @@ def test_garbage_collection_neither_waits_nor_writes(
 
     def run() -> None:
         with OpenAI(base_url=vllm.url, dialect="vllm", record=tmp_path).program("next") as p:
-            p.home.chat.completions.create(**ASK)  # type: ignore[union-attr]
+            ask(p.home)
 
     thread = threading.Thread(target=run, daemon=True)
     gc.collect()
@@ -124,12 +101,12 @@ def test_garbage_collection_neither_waits_nor_writes(
     finally:
         gc.enable()
     assert max(collected_in) > 0
-    dropped = ids(vllm)[0]
+    dropped = vllm.ids[0]
     assert turns_of(tmp_path) == {dropped: 1, "next": 1}
     if what is a_stream:
         assert [turn.error for turn in read_turns(tmp_path)] == [None, None, "closed before its end"]
     if what in (a_generator, a_coroutine):
-        assert released(vllm) == [dropped, "next"]
+        assert vllm.released == [dropped, "next"]
 
 
 # -------------------------------------------------------------------------------------- the process ends
@@ -205,52 +182,39 @@ def test_programs_that_are_open_when_their_process_ends(
 ) -> None:
     """Each is released once and its record is complete: named programs, conversations, plain openai clients."""
     ended(vllm, tmp_path, how)
-    assert len(set(ids(vllm))) == 3 * agents
-    assert sorted(released(vllm)) == sorted({str(name) for name in ids(vllm)})
+    assert len(set(vllm.ids)) == 3 * agents
+    assert sorted(vllm.released) == sorted({str(name) for name in vllm.ids})
     assert set(turns_of(tmp_path / "run").values()) == {1}
     assert len(turns_of(tmp_path / "run")) == 3 * agents
 
 
-def test_an_asynchronous_clients_program_that_is_left_open(vllm: FakeServer, tmp_path: Path) -> None:
-    ended(vllm, tmp_path, "async")
-    assert released(vllm) == ["open-0"]
-    assert turns_of(tmp_path / "run") == {"open-0": 1}
-
-
-def test_a_worker_leaves_its_parents_program_open(vllm: FakeServer, tmp_path: Path) -> None:
-    ended(vllm, tmp_path, "parent")
-    assert released(vllm) == ["parent"]
+@pytest.mark.parametrize(("how", "program", "turns"), [("async", "open-0", [1]), ("parent", "parent", [1, 2])])
+def test_a_program_that_only_its_own_process_ends(
+    vllm: FakeServer, tmp_path: Path, how: str, program: str, turns: list[int]
+) -> None:
+    """An asynchronous client's that is left open; a parent's, in whose worker it goes on."""
+    ended(vllm, tmp_path, how)
+    assert vllm.released == [program]
     assert vllm.seen[-1].path.endswith("/release")
-    assert sorted(turns_of(tmp_path / "run").values()) == [1, 2]
+    assert sorted(turns_of(tmp_path / "run").values()) == turns
 
 
 # --------------------------------------------------------------------------------------- the client closes
 
 
-def test_a_client_that_closes_before_its_program(vllm: FakeServer, tmp_path: Path) -> None:
-    with OpenAI(base_url=vllm.url, dialect="vllm") as client, client.program("p"):
-        client.chat.completions.create(**ASK)
-        client.close()
-    assert released(vllm) == ["p"]
+@pytest.mark.parametrize("cls", [OpenAI, AsyncOpenAI])
+def test_a_client_that_closes_before_its_program(vllm: FakeServer, tmp_path: Path, cls: Any) -> None:
+    """Conversations outside any program end with it too."""
+    made: dict[str, Any] = {"base_url": vllm.url, "dialect": "vllm"}
 
     async def run() -> None:
-        other = AsyncOpenAI(base_url=vllm.url, dialect="vllm")
-        async with other.program("q"):
-            await other.chat.completions.create(**ASK)
-            await other.close()
+        async with entered(cls(**made)) as client, entered(client.program("p")):
+            await value(ask(client))
+            await value(client.close())
+        async with entered(cls(**made, record=tmp_path)) as client:
+            await value(ask(client))
 
     asyncio.run(run())
-    assert released(vllm) == ["p", "q"]
-
-
-def test_conversations_end_with_their_client(vllm: FakeServer, tmp_path: Path) -> None:
-    with OpenAI(base_url=vllm.url, dialect="vllm", record=tmp_path) as client:
-        client.chat.completions.create(**ASK)
-
-    async def run() -> None:
-        async with AsyncOpenAI(base_url=vllm.url, dialect="vllm", record=tmp_path) as other:
-            await other.chat.completions.create(**ASK)
-
-    asyncio.run(run())
-    assert released(vllm) == ids(vllm)
-    assert [*turns_of(tmp_path).values()] == [1, 1]
+    assert vllm.released == vllm.ids
+    assert vllm.ids[0] == "p"
+    assert [*turns_of(tmp_path).values()] == [1]

@@ -63,10 +63,6 @@ def needs(name: str) -> None:
         pytest.skip(f"{name} runs in an environment of its own")
 
 
-def ids(server: FakeServer) -> list[str | None]:
-    return [turn.program_id for turn in server.turns]
-
-
 def tools(server: FakeServer) -> tuple[str | None, ...]:
     return tuple(turn.body["vllm_xargs"].get("last_func_call") for turn in server.turns)
 
@@ -132,7 +128,7 @@ def test_langchain_graph(vllm: FakeServer) -> None:
             builder.compile().invoke({"task": "hi"})
     finally:
         inherit_threads(True)
-    assert ids(vllm) == ["graph", "graph"]
+    assert vllm.ids == ["graph", "graph"]
 
 
 # --------------------------------------------------------------------------------------------- LiteLLM
@@ -157,7 +153,7 @@ def test_litellm_retries_and_async(vllm: FakeServer) -> None:
             await litellm.acompletion(model="openai/m", messages=HELLO, client=other)
 
     asyncio.run(run())
-    assert ids(vllm)[-1] == "async"
+    assert vllm.ids[-1] == "async"
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])

@@ -9,8 +9,10 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,36 +35,44 @@ HELLO = [{"role": "user", "content": "hello"}]
 GREP = [{"type": "function", "function": {"name": "grep", "parameters": {"type": "object", "properties": {}}}}]
 
 
-@asynccontextmanager
-async def through(
-    server: FakeServer, record: Path | None = None, dialect: str = "vllm", **options: Any
-) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client whose requests go through a proxy of a program ``p``."""
-    settings = proxy_settings(dialect, None if record is None else str(record), "digest")
-    async with Proxy(server.url, settings, "p", **options) as proxy:
-        base_url = proxy.environment({})["ANTHROPIC_BASE_URL"]
-        async with httpx.AsyncClient(base_url=base_url, timeout=300.0) as client:
-            yield client
+@contextmanager
+def through(server: FakeServer, record: Path | None = None, dialect: str = "vllm") -> Iterator[httpx.Client]:
+    """An HTTP client whose requests go through a proxy of a program ``p``, which has ended in the end."""
+    addresses: list[str] = []
+    started, stop, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
+
+    async def serve() -> None:
+        settings = proxy_settings(dialect, None if record is None else str(record), "digest")
+        async with Proxy(server.url, settings, "p") as proxy:
+            addresses.append(proxy.environment({})["ANTHROPIC_BASE_URL"])
+            started.set()
+            await stop.wait()
+            while proxy.under_way:
+                await asyncio.sleep(0.01)
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(loop.run_until_complete, serve())
+        assert started.wait(60)
+        limits = httpx.Limits(max_connections=None)
+        try:
+            with httpx.Client(base_url=addresses[0], timeout=300.0, limits=limits) as client:
+                yield client
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+            running.result(300)
+            loop.close()
 
 
 def chat(messages: list[Any], **more: Any) -> dict[str, Any]:
     return {"model": "m", "messages": messages, **more}
 
 
-def releases(server: FakeServer) -> list[str]:
-    return sorted(seen.path for seen in server.seen if seen.path.endswith("/release"))
-
-
-async def tool_loop(client: httpx.AsyncClient) -> None:
-    """An agent of three turns."""
-    messages: list[Any] = list(HELLO)
-    while True:
-        answer = await client.post(CHAT, json=chat(messages, tools=GREP))
-        message = answer.json()["choices"][0]["message"]
-        messages.append(message)
-        if not message.get("tool_calls"):
-            return
-        messages.append({"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "here"})
+def hang_up_on(client: httpx.Client, body: dict[str, Any], server: FakeServer) -> None:
+    """Ask, and leave before the answer."""
+    before = len(server.asked)
+    with pytest.raises(httpx.TimeoutException):
+        client.post(CHAT, json=body, timeout=httpx.Timeout(300.0, read=0.2))
+    server.wait_for(lambda: len(server.asked) > before)
 
 
 # ------------------------------------------------------------------------------------ what passes
@@ -70,70 +80,41 @@ async def tool_loop(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/responses"])
-def test_answers_are_those_of_the_server(serve: Callable[..., FakeServer], path: str, stream: bool) -> None:
-    server = serve("vllm")
+def test_answers_are_those_of_the_server(vllm: FakeServer, path: str, stream: bool) -> None:
     prompt = {"/completions": {"prompt": "hello"}, "/responses": {"input": "hello"}}.get(path, {"messages": HELLO})
     request = {"model": "m", **prompt, **({"stream": True} if stream else {})}
-
-    async def both() -> tuple[httpx.Response, httpx.Response]:
-        async with through(server) as client, httpx.AsyncClient() as plain:
-            return await client.post(f"/v1{path}", json=request), await plain.post(server.url + path, json=request)
-
-    ours, plain = asyncio.run(both())
+    with through(vllm) as client:
+        ours, plain = client.post(f"/v1{path}", json=request), httpx.post(vllm.url + path, json=request)
     assert (ours.status_code, ours.reason_phrase, ours.content) == (200, plain.reason_phrase, plain.content)
     assert ours.headers["content-type"] == plain.headers["content-type"]
-    tagged, bare = server.turns
+    tagged, bare = vllm.turns
     assert {name: tagged.body[name] for name in bare.body} == bare.body
     assert tagged.program_id == tagged.body["vllm_xargs"]["program_id"] == "p"
 
 
-def test_other_requests_and_refusals_pass_unchanged(serve: Callable[..., FakeServer]) -> None:
-    server = serve("vllm")
-
-    async def ask() -> list[httpx.Response]:
-        async with through(server) as client:
-            return [
-                await client.get("/v1/models", headers={"X-Mine": "1"}),
-                await client.post("/v1/embeddings", content=b'{"input":  1e0}'),
-                await client.post("/nowhere%2Felse?x=%20", content=b"{}"),
-                await client.post(CHAT, content=b"{no json", headers={"content-length": "8"}),
-            ]
-
-    assert [answer.status_code for answer in asyncio.run(ask())] == [200, 200, 404, 400]
-    models, embeddings, nowhere = server.seen[:3]
-    assert models.headers["x-mine"] == "1"
-    assert "x-session-id" not in models.headers
+def test_other_requests_and_refusals_pass_unchanged(vllm: FakeServer) -> None:
+    with through(vllm) as client:
+        models = client.get("/v1/models", headers={"X-Mine": "1"})
+        others = [("/v1/embeddings", b'{"input":  1e0}'), ("/nowhere%2Felse?x=%20", b"{}"), (CHAT, b"{no json")]
+        answers = [models, *(client.post(path, content=content) for path, content in others)]
+    assert [answer.status_code for answer in answers] == [200, 200, 404, 400]
+    listed, embeddings, nowhere = vllm.seen[:3]
+    assert (listed.headers["x-mine"], listed.program_id) == ("1", None)
     assert embeddings.body == {"input": 1.0}
     assert nowhere.path == "/nowhere%2Felse"
 
 
-def test_the_program_gets_no_token_counts_that_it_did_not_ask_for(
-    serve: Callable[..., FakeServer], tmp_path: Path
-) -> None:
-    server = serve("vllm")
-
-    async def both() -> list[bytes]:
-        async with through(server, tmp_path) as client, httpx.AsyncClient() as plain:
-            request = chat(HELLO, stream=True)
-            asking = {**request, "stream_options": {"include_usage": True}}
-            ours = [await client.post(CHAT, json=each) for each in (request, asking)]
-            theirs = [await plain.post(server.root + CHAT, json=each) for each in (request, asking)]
-            return [answer.content for answer in (*ours, *theirs)]
-
-    ours, ours_asking, theirs, theirs_asking = asyncio.run(both())
-    assert (ours, ours_asking) == (theirs, theirs_asking)
+def test_the_program_gets_no_token_counts_that_it_did_not_ask_for(vllm: FakeServer, tmp_path: Path) -> None:
+    request = chat(HELLO, stream=True)
+    with through(vllm, tmp_path) as client:
+        for body in (request, {**request, "stream_options": {"include_usage": True}}):
+            assert client.post(CHAT, json=body).content == httpx.post(vllm.root + CHAT, json=body).content
     assert [turn.output_tokens for turn in read_turns(tmp_path)] == [7, 7]
 
 
-def test_a_server_that_refuses_the_tags_gets_the_request_without_them(serve: Callable[..., FakeServer]) -> None:
-    server = serve("openai")
-
-    async def ask() -> list[int]:
-        async with through(server) as client:
-            return [(await client.post(CHAT, json=chat(HELLO))).status_code for _ in range(2)]
-
-    with pytest.warns(UserWarning, match="refuses"):
-        assert asyncio.run(ask()) == [200, 200]
+def test_a_server_that_refuses_the_tags_gets_the_request_without_them(server: FakeServer) -> None:
+    with pytest.warns(UserWarning, match="refuses"), through(server) as client:
+        assert [client.post(CHAT, json=chat(HELLO)).status_code for _ in range(2)] == [200, 200]
     assert [seen.status for seen in server.seen] == [400, 200, 200]
     assert [set(seen.body) for seen in server.turns] == [{"model", "messages"}] * 2
     assert all(seen.program_id for seen in server.seen)
@@ -141,12 +122,8 @@ def test_a_server_that_refuses_the_tags_gets_the_request_without_them(serve: Cal
 
 def test_the_dialect_is_the_server_s(serve: Callable[..., FakeServer]) -> None:
     server = serve("sglang")
-
-    async def ask() -> None:
-        async with through(server, dialect="auto") as client:
-            await client.post(CHAT, json=chat(HELLO), headers={"Authorization": "Bearer secret"})
-
-    asyncio.run(ask())
+    with through(server, dialect="auto") as client:
+        client.post(CHAT, json=chat(HELLO), headers={"Authorization": "Bearer secret"})
     assert server.turns[0].body["session_id"] == "p"
     own = [seen for seen in server.seen if seen.path in ("/v1/models", "/close_session")]
     assert [seen.headers["authorization"] for seen in own] == ["Bearer secret"] * 2
@@ -183,23 +160,23 @@ def test_the_environment_of_the_program(server: FakeServer) -> None:
 # ------------------------------------------------------------------------------------ programs and records
 
 
-def test_a_program_its_conversations_its_tools_and_its_trace(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
-    server = serve("vllm")
-
-    async def agents() -> None:
-        async with through(server, tmp_path) as client:
-            await tool_loop(client)
-            await client.post(CHAT, json=chat([{"role": "user", "content": "a title, please"}]))
-            await client.post("/v1/completions", json={"model": "m", "prompt": "hello"})
-
-    asyncio.run(agents())
-    tags = [seen.body["vllm_xargs"] for seen in server.turns]
+def test_a_program_its_conversations_its_tools_and_its_trace(vllm: FakeServer, tmp_path: Path) -> None:
+    messages: list[Any] = list(HELLO)
+    with through(vllm, tmp_path) as client:
+        for _ in range(3):
+            message = client.post(CHAT, json=chat(messages, tools=GREP)).json()["choices"][0]["message"]
+            messages.append(message)
+            for call in message.get("tool_calls") or ():
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": "here"})
+        client.post(CHAT, json=chat([{"role": "user", "content": "a title, please"}]))
+        client.post("/v1/completions", json={"model": "m", "prompt": "hello"})
+    tags = vllm.xargs
     assert [tag["program_id"] for tag in tags] == ["p", "p", "p", "p/2", "p"]
     assert tags[3]["parent_id"] == "p"
     assert [tag.get("last_func_call") for tag in tags] == [None, "grep", "grep", None, None]
     assert all(tag["last_tool_duration_s"] >= 0 for tag in tags[1:3])
     assert len({tag["turn_id"] for tag in tags}) == 5
-    assert releases(server) == ["/continuum/programs/p%2F2/release", "/continuum/programs/p/release"]
+    assert sorted(vllm.released) == ["p", "p/2"]
     assert list(validate(tmp_path / "trace.jsonl")) == []
     traced = {program.program_id: program for program in read_any(tmp_path / "trace.jsonl", None)}
     assert {name: len(program.turns) for name, program in traced.items()} == {"p": 4, "p/2": 1}
@@ -207,93 +184,55 @@ def test_a_program_its_conversations_its_tools_and_its_trace(serve: Callable[...
     assert traced["p"].turns[0].tool_calls[0].duration_s is not None
 
 
-def test_a_program_that_names_itself_keeps_its_name(serve: Callable[..., FakeServer]) -> None:
-    server = serve("vllm")
-
-    async def ask() -> None:
-        async with through(server) as client:
-            await client.post(CHAT, json=chat(HELLO, session_id="mine"), headers={"x-session-id": "mine"})
-
-    asyncio.run(ask())
-    assert (server.turns[0].program_id, server.turns[0].body["session_id"]) == ("mine", "mine")
+def test_a_program_that_names_itself_keeps_its_name(vllm: FakeServer) -> None:
+    with through(vllm) as client:
+        client.post(CHAT, json=chat(HELLO, session_id="mine"), headers={"x-session-id": "mine"})
+    assert (vllm.ids, vllm.bodies[0]["session_id"]) == (["mine"], "mine")
 
 
 # ------------------------------------------------------------------------------------ hanging up
 
 
-def test_a_program_that_hangs_up_and_asks_again_goes_on_with_its_conversation(
-    serve: Callable[..., FakeServer], tmp_path: Path
-) -> None:
-    server = serve("vllm")
-    server.plan.extend([Planned(status=200, delay_s=30.0), Planned(status=500)])
-
-    async def agent() -> None:
-        async with through(server, tmp_path) as client:
-            asked = asyncio.create_task(client.post(CHAT, json=chat(HELLO)))
-            while not server.seen:
-                await asyncio.sleep(0.01)
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
-            assert (await client.post(CHAT, json=chat(HELLO))).status_code == 500
-            assert (await client.post(CHAT, json=chat(HELLO))).status_code == 200
-
-    asyncio.run(agent())
-    assert {seen.program_id for seen in server.seen if seen.path == CHAT} == {"p"}
+def test_a_program_that_hangs_up_and_asks_again_goes_on_with_its_conversation(vllm: FakeServer, tmp_path: Path) -> None:
+    vllm.plan.extend([Planned(status=200, delay_s=30.0), Planned(status=500)])
+    with through(vllm, tmp_path) as client:
+        hang_up_on(client, chat(HELLO), vllm)
+        assert [client.post(CHAT, json=chat(HELLO)).status_code for _ in range(2)] == [500, 200]
+    assert {seen.program_id for seen in vllm.asked} == {"p"}
     assert [turn.error is None for turn in read_turns(tmp_path)] == [False, False, True]
 
 
 def test_a_server_that_breaks_off_breaks_off_for_the_program(
-    serve: Callable[..., FakeServer], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    vllm: FakeServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = serve("vllm")
-    server.plan.extend([Planned(status=200, tear=True), Planned(status=200, tear=True), Planned(hang_up=True)])
-
-    async def agent() -> tuple[list[bytes], list[int]]:
-        parts: list[bytes] = []
-
-        async def read() -> None:
-            async with client.stream("POST", CHAT, json=chat(HELLO, stream=True)) as answer:
-                async for part in answer.aiter_bytes():
-                    parts.append(part)
-
-        async with through(server, tmp_path) as client:
-            with pytest.raises(httpx.RemoteProtocolError):
-                await read()
-            return parts, [(await client.post(CHAT, json=chat(HELLO))).status_code for _ in range(3)]
-
-    parts, statuses = asyncio.run(agent())
-    assert b"".join(parts).count(b"data:") == 2
-    assert statuses == [502, 502, 200]
+    vllm.plan.extend([Planned(status=200, tear=True), Planned(status=200, tear=True), Planned(hang_up=True)])
+    parts: list[bytes] = []
+    with through(vllm, tmp_path) as client:
+        with (
+            pytest.raises(httpx.RemoteProtocolError),
+            client.stream("POST", CHAT, json=chat(HELLO, stream=True)) as got,
+        ):
+            parts.extend(got.iter_bytes())
+        assert [client.post(CHAT, json=chat(HELLO)).status_code for _ in range(3)] == [502, 502, 200]
     broke_off = "the server broke off"
     assert [turn.error for turn in read_turns(tmp_path)] == [broke_off, broke_off, "ServerDisconnectedError", None]
     assert {turn.program_id for turn in read_turns(tmp_path)} == {"p"}
     assert caplog.records == []  # aiohttp logs a traceback for an exception
 
 
-def test_many_conversations_at_once_of_which_some_hang_up(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
-    server = serve("vllm")
-
-    async def one(client: httpx.AsyncClient, number: int) -> None:
+def test_many_conversations_at_once_of_which_some_hang_up(vllm: FakeServer, tmp_path: Path) -> None:
+    def one(number: int) -> bytes:
         messages = [{"role": "user", "content": f"agent {number}"}]
         if number % 3 == 0:
             with pytest.raises(httpx.TimeoutException):
-                await client.post(CHAT, json=chat(messages), timeout=httpx.Timeout(300.0, read=1e-4))
-        async with client.stream("POST", CHAT, json=chat(messages, stream=True)) as answer:
-            said = b"".join([part async for part in answer.aiter_bytes()])
-        assert said.endswith(b"data: [DONE]\n\n")
+                client.post(CHAT, json=chat(messages), timeout=httpx.Timeout(300.0, read=1e-4))
+        return client.post(CHAT, json=chat(messages, stream=True)).content
 
-    async def agents() -> None:
-        settings = proxy_settings("vllm", str(tmp_path), "none")
-        async with Proxy(server.url, settings, "p") as proxy:
-            base_url = proxy.environment({})["ANTHROPIC_BASE_URL"]
-            limits = httpx.Limits(max_connections=None)
-            async with httpx.AsyncClient(base_url=base_url, limits=limits, timeout=300.0) as client:
-                await asyncio.gather(*(one(client, number) for number in range(30)))
-                while proxy.under_way:
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(agents())
-    assert len(releases(server)) == len({seen.program_id for seen in server.turns}) >= 30
+    with through(vllm, tmp_path) as client, ThreadPoolExecutor(30) as pool:
+        assert all(said.endswith(b"data: [DONE]\n\n") for said in pool.map(one, range(30)))
+    released = vllm.released
+    assert len(released) == len(set(released)) >= 30
+    assert set(released) >= set(vllm.ids)
     ended = [turn for turn in read_turns(tmp_path) if turn.error is None]
     assert len({turn.program_id for turn in ended}) >= 30
     assert list(validate(tmp_path / "trace.jsonl")) == []
@@ -357,30 +296,30 @@ print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["conte
 """
 
 
+COMMAND = [sys.executable, "-m", "continuum_client.proxy_command"]
+
+
 def command(server: FakeServer, *words: str) -> list[str]:
     """The command; its upstream has no scheme."""
-    ours = [sys.executable, "-m", "continuum_client.proxy_command", "--upstream", f"127.0.0.1:{server.port}"]
-    return [*ours, "--dialect", "vllm", "--program", "p", *words]
+    return [*COMMAND, "--upstream", f"127.0.0.1:{server.port}", "--dialect", "vllm", "--program", "p", *words]
 
 
-def test_the_command_s_output_and_status_are_the_program_s(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
-    server = serve("vllm")
+def test_the_command_s_output_and_status_are_the_program_s(vllm: FakeServer, tmp_path: Path) -> None:
     script = [sys.executable, "-c", f"{CURL}\nsys.exit(int(sys.stdin.read()))"]
-    line = command(server, "--record", str(tmp_path), "--", *script)
+    line = command(vllm, "--record", str(tmp_path), "--", *script)
     done = subprocess.run(line, input="7", capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (7, "fine\n")
     assert done.stderr == "continuum-proxy: 1 call in 1 program tagged, 4 of 9 prompt tokens from the cache\n"
-    assert server.turns[0].program_id == "p"
-    assert releases(server) == ["/continuum/programs/p/release"]
+    assert vllm.turns[0].program_id == "p"
+    assert vllm.released == ["p"]
     assert list(validate(tmp_path / "trace.jsonl")) == []
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 3), (signal.SIGINT, 3), (signal.SIGKILL, 128 + 9)])
-def test_signals_reach_the_program(serve: Callable[..., FakeServer], number: int, status: int) -> None:
-    server = serve("vllm")
+def test_signals_reach_the_program(vllm: FakeServer, number: int, status: int) -> None:
     on = "import signal\nfor n in (2, 15): signal.signal(n, lambda *_: sys.exit(3))"
     dies = "os.kill(os.getpid(), 9)" if number == signal.SIGKILL else "signal.pause()"
-    line = command(server, "--", sys.executable, "-c", f"{CURL}\n{on}\nprint('on', flush=True)\n{dies}")
+    line = command(vllm, "--", sys.executable, "-c", f"{CURL}\n{on}\nprint('on', flush=True)\n{dies}")
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == ["fine\n", "on\n"]
@@ -388,29 +327,27 @@ def test_signals_reach_the_program(serve: Callable[..., FakeServer], number: int
         os.kill(process.pid, number)
     assert process.wait(300) == status
     process.stdout.close()
-    assert releases(server) == ["/continuum/programs/p/release"]
+    assert vllm.released == ["p"]
 
 
-def test_a_command_that_is_not_there(server: FakeServer, tmp_path: Path) -> None:
+ENDS = [
+    ("-- true", 0, "the command never called the proxy; its model URL"),
+    ("-- {folder}/none", 127, "none"),
+    ("-- {folder}/plain", 126, "plain"),
+    ("--upstream ftp://x -- true", 2, "'ftp://x': expected a URL"),
+    ("--upstream 127.0.0.1:99999 -- true", 2, "'127.0.0.1:99999': expected a URL"),
+    ("", 2, "expected either -- COMMAND ... or --listen"),
+    ("--program p --listen 127.0.0.1:0", 2, "--program is for a COMMAND"),
+    ("--listen 9000", 2, "'9000': expected HOST:PORT"),
+    ("--listen 127.0.0.1:{port}", 2, "already in use"),
+]
+
+
+@pytest.mark.parametrize(("words", "status", "said"), ENDS)
+def test_what_the_command_says(server: FakeServer, tmp_path: Path, words: str, status: int, said: str) -> None:
     (tmp_path / "plain").write_text("")
-    for name, status in ((tmp_path / "none", 127), (tmp_path / "plain", 126)):
-        done = subprocess.run(command(server, "--", str(name)), capture_output=True, text=True, timeout=300)
-        assert (done.returncode, done.stderr.count("\n")) == (status, 1)
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "said"),
-    [
-        (("--", "true"), 0, "continuum-proxy: the command never called the proxy; its model URL"),
-        (("--upstream", "ftp://x", "--", "true"), 2, "upstream 'ftp://x': expected a URL such as http://"),
-        (("--upstream", "127.0.0.1:99999", "--", "true"), 2, "upstream '127.0.0.1:99999': expected a URL"),
-        ((), 2, "expected either -- COMMAND ... or --listen"),
-        (("--listen", "127.0.0.1:0"), 2, "--program is for a COMMAND"),
-        (("--listen", "9000"), 2, "'9000': expected HOST:PORT"),
-    ],
-)
-def test_what_the_command_says(server: FakeServer, words: tuple[str, ...], status: int, said: str) -> None:
-    done = subprocess.run(command(server, *words), capture_output=True, text=True, timeout=300)
+    line = [*COMMAND, "--upstream", server.url, *words.format(folder=tmp_path, port=server.port).split()]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
     assert (done.returncode, said in done.stderr.splitlines()[-1]) == (status, True), done.stderr
 
 
@@ -428,16 +365,14 @@ def test_a_killed_proxy_leaves_no_program(server: FakeServer) -> None:
 # ------------------------------------------------------------------------------------ a standing proxy
 
 
-def test_a_standing_proxy_serves_many_agents(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
+def test_a_standing_proxy_serves_many_agents(vllm: FakeServer, tmp_path: Path) -> None:
     """Each conversation is a program, and is released with its own key. A program that names itself stays as it is."""
-    server = serve("vllm")
-    words = ("--upstream", server.url, "--dialect", "vllm", "--listen", "127.0.0.1:0", "--record", str(tmp_path))
-    line = [sys.executable, "-m", "continuum_client.proxy_command", *words]
-    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
+    words = ("--upstream", vllm.url, "--dialect", "vllm", "--listen", "127.0.0.1:0", "--record", str(tmp_path))
+    with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         listening = re.match(r"continuum-proxy: listening at (\S+), upstream (\S+)\n", process.stderr.readline())
         assert listening is not None
-        assert listening[2] == server.root
+        assert listening[2] == vllm.root
         for name in ("a", "b"):
             messages = [{"role": "user", "content": name}]
             for body in (chat(messages), chat([*messages, *HELLO])):
@@ -449,32 +384,24 @@ def test_a_standing_proxy_serves_many_agents(serve: Callable[..., FakeServer], t
         said = process.stderr.read()
     assert process.returncode == 0
     assert said.startswith("continuum-proxy: 4 of 6 calls in 2 programs tagged")
-    one, _, two, _, own, none = server.turns
-    assert [seen.program_id for seen in server.turns] == [*[one.program_id] * 2, *[two.program_id] * 2, "mine", None]
+    one, _, two, _, own, none = vllm.turns
+    assert vllm.ids == [*[one.program_id] * 2, *[two.program_id] * 2, "mine", None]
     assert own.body == chat(HELLO, stream=True)
     assert "vllm_xargs" not in none.body
     assert "parent_id" not in one.body["vllm_xargs"]
-    keys = {seen.path.split("/")[3]: seen.headers["authorization"] for seen in server.seen if "release" in seen.path}
-    assert keys == {one.program_id: "Bearer a", two.program_id: "Bearer b"}
+    keys = [seen.headers["authorization"] for seen in vllm.seen if "release" in seen.path]
+    assert dict(zip(vllm.released, keys, strict=True)) == {one.program_id: "Bearer a", two.program_id: "Bearer b"}
     assert len({turn.program_id for turn in read_turns(tmp_path)}) == 2
-
-
-def test_a_port_that_is_taken(server: FakeServer) -> None:
-    words = ("--upstream", server.url, "--listen", f"127.0.0.1:{server.port}")
-    line = [sys.executable, "-m", "continuum_client.proxy_command", *words]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stderr.count("\n"), "already in use" in done.stderr) == (2, 1, True)
 
 
 # ------------------------------------------------------------------------------------ web proxies
 
 
-def test_a_web_proxy_of_the_environment(serve: Callable[..., FakeServer], monkeypatch: pytest.MonkeyPatch) -> None:
-    web = serve("vllm")
+def test_a_web_proxy_of_the_environment(vllm: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*os.environ,):
         if name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{web.port}")
+    monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{vllm.port}")
 
     async def ask() -> int:
         async with Proxy("model.example", proxy_settings("vllm", None, "none")) as proxy, httpx.AsyncClient() as client:
@@ -483,8 +410,8 @@ def test_a_web_proxy_of_the_environment(serve: Callable[..., FakeServer], monkey
     with monkeypatch.context() as direct:
         direct.setenv("NO_PROXY", "127.0.0.1")  # for httpx
         assert asyncio.run(ask()) == 200
-    assert web.seen[0].path == f"http://model.example{CHAT}"
-    assert web.seen[0].body["vllm_xargs"]["program_id"]
+    assert vllm.seen[0].path == f"http://model.example{CHAT}"
+    assert vllm.seen[0].body["vllm_xargs"]["program_id"]
     assert _web_proxy("https://model.example") is None  # HTTPS_PROXY is for these
     assert _web_proxy("http://localhost:8000") is _web_proxy("http://127.0.0.2") is _web_proxy("http://[::1]:1") is None
     monkeypatch.setenv("NO_PROXY", "model.example")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from continuum_traces.importers.registry import read_any
@@ -45,19 +44,18 @@ def run(folder: Path, server: FakeServer, *options: str) -> subprocess.Completed
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
-def test_each_test_is_a_program(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
-    server = serve("vllm")
-    done = run(tmp_path, server, "--continuum-record", "out", "--continuum-dialect", "vllm")
+def test_each_test_is_a_program(vllm: FakeServer, tmp_path: Path) -> None:
+    done = run(tmp_path, vllm, "--continuum-record", "out", "--continuum-dialect", "vllm")
     assert "1 failed, 3 passed" in done.stdout, done.stdout + done.stderr
     trace = tmp_path / "out" / "trace.jsonl"
     assert list(validate(trace)) == []
     turns = {program.program_id: len(program.turns) for program in read_any(trace, None)}
     name = "test_suite.py::test_"
     assert turns == {f"{name}agent[a]": 2, f"{name}agent[b]": 2, f"{name}that_fails": 1}
-    assert sum(seen.path.endswith("/release") for seen in server.seen) == 3
-    plain = run(tmp_path, server)
+    assert len(vllm.released) == 3
+    plain = run(tmp_path, vllm)
     assert "1 failed, 3 passed" in plain.stdout
-    assert server.seen[-1].program_id is None
+    assert vllm.seen[-1].program_id is None
 
 
 def test_an_unknown_dialect_is_one_line(server: FakeServer, tmp_path: Path) -> None:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
 from fake_server import FakeServer, Planned
+from sdk import ask
 
 from continuum_client import OpenAI
 
 trace_sdk = pytest.importorskip("opentelemetry.sdk.trace")
 export = pytest.importorskip("opentelemetry.sdk.trace.export")
 memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
-
-
-ASK: Any = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
 @pytest.fixture
@@ -31,15 +28,15 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
     return exporter
 
 
-def test_calls_and_tools(serve: Callable[..., FakeServer], spans: Any) -> None:
+def test_calls_and_tools(vllm: FakeServer, spans: Any) -> None:
     """Each call and each tool has a span of its own, whether the program is recorded or not. The agent's span keeps to
     itself what belongs to programs in it."""
-    client = OpenAI(base_url=serve("vllm").url, dialect="vllm")
+    client = OpenAI(base_url=vllm.url, dialect="vllm")
     with client.program("p") as p, spans.tracer.start_as_current_span("agent"):
-        client.chat.completions.create(**ASK)
+        ask(client)
         with p.tool("grep"):
             pass
-        list(client.chat.completions.create(**ASK, stream=True, stream_options={"include_usage": True}))
+        list(ask(client, stream=True, stream_options={"include_usage": True}))
         with p.child("kid"):
             client.completions.create(model="m", prompt="hello " * 9)
     found = spans.get_finished_spans()
@@ -57,13 +54,13 @@ def test_calls_and_tools(serve: Callable[..., FakeServer], spans: Any) -> None:
     assert own[3]["continuum.parent_id"] == "p"
 
 
-def test_spans_of_other_libraries(serve: Callable[..., FakeServer], spans: Any) -> None:
+def test_spans_of_other_libraries(vllm: FakeServer, spans: Any) -> None:
     """A call or a tool that has a span already gets no second one; the call's tags are written to it."""
-    client = OpenAI(base_url=serve("vllm").url, dialect="vllm")
+    client = OpenAI(base_url=vllm.url, dialect="vllm")
     start = spans.tracer.start_as_current_span
     with client.program("p") as p, start("agent", attributes={"gen_ai.operation.name": "invoke_agent"}):
         with start("call", attributes={"gen_ai.operation.name": "chat"}):
-            client.chat.completions.create(**ASK)
+            ask(client)
         with start("tool", attributes={"gen_ai.tool.name": "find"}), p.tool("find"):
             pass
     call, tool, agent = spans.get_finished_spans()
@@ -73,13 +70,12 @@ def test_spans_of_other_libraries(serve: Callable[..., FakeServer], spans: Any) 
     assert "continuum.program_id" not in agent.attributes
 
 
-def test_failures(serve: Callable[..., FakeServer], spans: Any) -> None:
-    server = serve("vllm")
-    server.plan.append(Planned(500))
-    client = OpenAI(base_url=server.url, dialect="vllm", max_retries=0)
+def test_failures(vllm: FakeServer, spans: Any) -> None:
+    vllm.plan.append(Planned(500))
+    client = OpenAI(base_url=vllm.url, dialect="vllm", max_retries=0)
     with client.program("p") as p, spans.tracer.start_as_current_span("agent"):
         with pytest.raises(openai.InternalServerError):
-            client.chat.completions.create(**ASK)
+            ask(client)
         with pytest.raises(OSError, match="broken"), p.tool("pytest"):
             raise OSError("broken")
     call, tool, agent = spans.get_finished_spans()

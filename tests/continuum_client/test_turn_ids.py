@@ -13,12 +13,11 @@ import pytest
 from continuum_traces.run_dir import read_turns
 from continuum_traces.wire import read_turn_id
 from fake_server import FakeServer, Planned
+from sdk import ask
 
 from continuum_client import AsyncOpenAI, OpenAI, extra_body, headers
 from continuum_client.dialects import DIALECTS
 from continuum_client.program import Program
-
-ASK: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
 def ids_of(server: FakeServer) -> list[str]:
@@ -36,8 +35,8 @@ def test_every_try_of_a_call_has_its_id_and_the_record_too(
     client = OpenAI(base_url=server.url, dialect=dialect, record=tmp_path)
     with client.program("p"):
         server.plan.extend([Planned(500), Planned(hang_up=True)])
-        client.chat.completions.create(**ASK)
-        client.chat.completions.create(**ASK)
+        ask(client)
+        ask(client)
     first, *tries, second = [turn for turn in server.seen if turn.path.endswith("/completions")]
     assert len(tries) == 2
     assert {turn.headers["x-turn-id"] for turn in tries} == {first.headers["x-turn-id"]}
@@ -52,7 +51,7 @@ def test_every_try_of_a_call_has_its_id_and_the_record_too(
 def test_a_call_sent_again_without_a_refused_field_is_the_same_turn(server: FakeServer) -> None:
     client = OpenAI(base_url=server.url, dialect="vllm")
     with client.program("p"):
-        client.chat.completions.create(**ASK)
+        ask(client)
     assert [seen.status for seen in server.seen] == [400, 200]
     assert len(set(ids_of(server))) == 1
 
@@ -62,44 +61,30 @@ def test_a_failed_call_is_recorded_under_the_id_it_was_sent_with(server: FakeSer
     with client.program("p"):
         server.plan.append(Planned(500))
         with pytest.raises(Exception, match="500"):
-            client.chat.completions.create(**ASK)
-        client.chat.completions.create(**ASK)
+            ask(client)
+        ask(client)
     assert [record.turn_id for record in read_turns(tmp_path)] == ids_of(server)
 
 
-def test_calls_side_by_side(server: FakeServer, tmp_path: Path) -> None:
-    """They are recorded in the order in which they end; ids say which is which."""
+def test_no_two_calls_have_one_id(server: FakeServer, tmp_path: Path) -> None:
+    """Side by side, in tasks, of sub-programs, of a program that is opened again, of conversations outside any."""
     client = OpenAI(base_url=server.url, record=tmp_path)
     with client.program("p") as p, ThreadPoolExecutor(8) as pool:
-        list(pool.map(p.bind(lambda _: client.chat.completions.create(**ASK)), range(40)))
-    assert len(set(ids_of(server))) == 40
+        list(pool.map(p.bind(lambda _: ask(client)), range(40)))
     assert {record.turn_id for record in read_turns(tmp_path)} == set(ids_of(server))
+    with client.program("p") as p:
+        ask(client)
+        with p.child("p.1"):
+            ask(client)
+    for said in ("hi", "ho"):
+        ask(client, messages=[{"role": "user", "content": said}])
 
-
-def test_tasks_and_sub_programs(server: FakeServer) -> None:
     async def main() -> None:
-        async with AsyncOpenAI(base_url=server.url) as client, client.program("p") as p:
-            await asyncio.gather(*(client.chat.completions.create(**ASK) for _ in range(10)))
-            async with p.child("p.1"):
-                await client.chat.completions.create(**ASK)
+        async with AsyncOpenAI(base_url=server.url) as other, other.program("q"):
+            await asyncio.gather(*(ask(other) for _ in range(10)))
 
     asyncio.run(main())
-    assert len(set(ids_of(server))) == 11
-
-
-def test_a_program_opened_again_goes_on_with_new_ids(server: FakeServer) -> None:
-    client = OpenAI(base_url=server.url)
-    for _ in range(3):
-        with client.program("p"):
-            client.chat.completions.create(**ASK)
-    assert len(set(ids_of(server))) == 3
-
-
-def test_conversations_outside_any_program_have_ids_too(server: FakeServer) -> None:
-    client = OpenAI(base_url=server.url)
-    for said in ("hi", "ho"):
-        client.chat.completions.create(model="m", messages=[{"role": "user", "content": said}])
-    assert len(set(ids_of(server))) == 2
+    assert len(set(ids_of(server))) == 54
 
 
 def _next_id(program: Program, out: Any) -> None:
