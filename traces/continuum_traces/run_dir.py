@@ -1,4 +1,4 @@
-"""Read and write the directory of a run, which holds all records of the run. Standard library only.
+"""Read and write the directory of a run, which holds all records of the run.
 
 ``manifest.json``               what was run (``schema.Manifest``)
 ``scheduler_timestamps.jsonl``  the scheduler's view, one ``schema.SchedulerEvent`` per line
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
-from continuum_traces.typed import FieldError, from_json, read_line, to_json
+from continuum_traces.typed import FieldError, from_json, parse, read_line, to_json
 
 MANIFEST = "manifest.json"
 EVENTS = "scheduler_timestamps.jsonl"
@@ -236,10 +236,10 @@ def read_arrivals(path: Path) -> Iterator[ArrivalRecord]:
 
 def _read_rows(file: Path, row_type: type[Row]) -> Iterator[Row]:
     for number, line in _lines(file):
-        try:
-            yield from_json(row_type, read_line(line))
-        except (ValueError, RecursionError) as error:
-            raise RunDirError(f"{file}:{number}: {error}") from error
+        row, faults = parse(row_type, line)
+        if row is None:
+            raise RunDirError(f"{file}:{number}: {faults[0]}")
+        yield row
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:

@@ -1,52 +1,74 @@
-"""Build dataclass instances from JSON. Every error message names the field. Standard library only."""
+"""Build dataclass instances from JSON with pydantic. Every fault names its field."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_args, get_type_hints
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_core import from_json as decoded
 
 T = TypeVar("T")
 LARGEST = 2.0**63
 """No number in a file may be as large."""
 MORE = "more"
 """The field of a dataclass that takes the entries of its object which no other field names."""
-_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-_WORDS |= {tuple: "a list of strings"}
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+_WANTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "mapping_type": "an object",
+    "dict_type": "an object",
+    "dataclass_type": "an object",
+}
+"""What each kind of pydantic's faults misses."""
 
 
 class FieldError(ValueError):
     """A field is missing, unknown or of a wrong type."""
 
 
+@dataclass(frozen=True, slots=True)
+class FieldFault:
+    """A fault in one field; the name is empty for a fault of the whole object."""
+
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+
+def parse(row_type: type[T], text: str) -> tuple[T | None, list[FieldFault]]:
+    """Build an instance of the dataclass ``row_type`` from a JSON object, or name every fault."""
+    try:
+        (row,) = _adapter(cast(Any, row_type)).validate_json(f"[{text}]")
+    except ValidationError as error:
+        return None, [_fault(each) for each in error.errors(include_url=False)]
+    faults = [FieldFault(name, "too large") for name, value in numbers(row) if not abs(value) < LARGEST]
+    return (None if faults else row), faults
+
+
 def from_json(row_type: type[T], data: Any) -> T:
     """Build an instance of the dataclass ``row_type`` from a decoded JSON object.
 
-    Lists contain strings. An object inside the object becomes a dataclass where the field's type is one; others are
-    checked for their type only. Entries that no field names go to the field ``more``, if there is one.
+    Entries that no field names go to the field ``more``, if there is one.
 
     Raises:
         FieldError: a field is missing, unknown or of a wrong type, or ``data`` is not an object.
     """
-    if not isinstance(data, dict):
-        raise FieldError("expected an object")
-    types, required = field_types(cast(Any, row_type))
-    values: dict[str, Any] = {}
-    unnamed: dict[str, Any] = {}
-    for name, value in data.items():
-        if name in types and name != MORE:
-            values[name] = _checked(name, value, *types[name])
-        elif MORE in types:
-            unnamed[name] = value
-        else:
-            raise FieldError(f"unknown field {name!r}; written by a newer version?")
-    for name in required:
-        if name not in data:
-            raise FieldError(f"the field {name!r} is missing")
-    return row_type(**values, **({MORE: unnamed} if unnamed else {}))
+    row, faults = parse(row_type, json.dumps(_gathered(row_type, data)))
+    if row is None:
+        raise FieldError(str(faults[0]))
+    return row
 
 
 def to_json(value: Any) -> Any:
@@ -66,57 +88,50 @@ def read_line(text: str) -> Any:
     Raises:
         ValueError: the text is not JSON, or contains NaN or an infinity.
     """
-    return json.loads(text, parse_constant=_refuse)
+    return decoded(text, allow_inf_nan=False)
 
 
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no number")
-
-
-def _checked(name: str, value: Any, types: tuple[type, ...], choices: tuple[Any, ...]) -> Any:
-    if type(value) is int and float in types and int not in types and abs(value) < LARGEST:
-        return value
-    if tuple in types and isinstance(value, list) and all(isinstance(part, str) for part in value):
-        return tuple(value)
-    if isinstance(value, dict) and (nested := next(filter(is_dataclass, types), None)):
-        try:
-            return from_json(nested, value)
-        except FieldError as error:
-            raise FieldError(f"{name}.{error}") from error
-    if type(value) not in types or (isinstance(value, int | float) and not abs(value) < LARGEST):
-        _wrong(name, value, types)
-    if choices and value is not None and value not in choices:
-        raise FieldError(f"{name}: {value!r}; there are {', '.join(map(str, choices))}")
-    return value
-
-
-def _wrong(name: str, value: Any, types: tuple[type, ...]) -> None:
-    wanted = " or ".join(_WORDS.get(wanted, "an object") for wanted in types if wanted is not NoneType)
-    raise FieldError(f"{name}: {str(value)[:60]!r} is not {wanted}")
+def numbers(row: Any, where: str = "") -> Iterator[tuple[str, int | float]]:
+    """Yield the number in each field of a dataclass, and of the dataclasses in its fields, with the field's name."""
+    for each in fields(row):
+        value = getattr(row, each.name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield where + each.name, value
+        elif is_dataclass(value):
+            yield from numbers(value, f"{where}{each.name}.")
+        elif isinstance(value, tuple):
+            for number, part in enumerate(value):
+                if is_dataclass(part):
+                    yield from numbers(part, f"{where}{each.name}[{number}].")
 
 
 @cache
-def field_types(row_type: Any) -> tuple[dict[str, tuple[tuple[type, ...], tuple[Any, ...]]], tuple[str, ...]]:
-    """Return the types of each field of a dataclass, and the values of its ``Literal`` if it has one; and the names of
-    the fields without a default."""
+def _adapter(row_type: Any) -> TypeAdapter[list[Any]]:
+    """Return the adapter of a list, as pydantic takes no configuration for a dataclass that is not its own."""
+    return TypeAdapter(Annotated[list[row_type], Field(min_length=1, max_length=1)], config=_STRICT)
+
+
+def _fault(error: ErrorDetails) -> FieldFault:
+    place = error["loc"][1:]
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+    kind, found = error["type"], f"{error['input']!r:.60}"
+    if kind in ("missing", "unexpected_keyword_argument"):
+        return FieldFault(field, "missing" if kind == "missing" else "unknown field; written by a newer version?")
+    if kind in _WANTED:
+        return FieldFault(field, f"{found} is not {_WANTED[kind]}")
+    return FieldFault(field, error["msg"].removeprefix("Value error, ").replace("Invalid JSON", "not JSON"))
+
+
+def _gathered(row_type: Any, data: Any) -> Any:
+    """Return the object with the entries that no field names in the field ``more``, if there is one."""
+    if not isinstance(data, dict):
+        return data
     hints = get_type_hints(row_type)
-    required = (
-        field.name for field in fields(row_type) if field.default is MISSING and field.default_factory is MISSING
-    )
-    return {field.name: _types(hints[field.name]) for field in fields(row_type)}, tuple(required)
-
-
-def _types(hint: Any) -> tuple[tuple[type, ...], tuple[Any, ...]]:
-    parts = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
-    choices = tuple(choice for part in parts if get_origin(part) is Literal for choice in get_args(part))
-    return tuple(dict.fromkeys(_plain(part) for part in parts)), choices
-
-
-def _plain(part: Any) -> type:
-    """Return the class of a JSON value with this type hint, without the type's parameters."""
-    origin = get_origin(part)
-    if origin is Literal:
-        return str
-    if origin is Mapping:
-        return dict
-    return cast(type, origin or part)
+    nested = {name: next(filter(is_dataclass, (hint, *get_args(hint))), None) for name, hint in hints.items()}
+    unnamed = {name: value for name, value in data.items() if name not in hints or name == MORE}
+    named = {
+        name: _gathered(nested[name], value) if nested[name] else value
+        for name, value in data.items()
+        if name not in unnamed
+    }
+    return named | ({MORE: unnamed} if MORE in hints else unnamed)
