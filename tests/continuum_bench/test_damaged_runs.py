@@ -74,13 +74,13 @@ def with_field(name: str, value: Any) -> Callable[[str], str]:
         ("engine.json", with_field("rows", 3), "engine.json: rows: expected a number for each file"),
         ("engine.json", with_field("rows.../x", 3), "engine.json: rows: '../x' is no record of a run (scheduler"),
         ("manifest.json", lambda text: text[:40], "manifest.json: not JSON"),
-        ("manifest.json", with_field("workload", None), "manifest.json: workload: 'None' is not an object"),
+        ("manifest.json", with_field("workload", None), "manifest.json: workload: None is not an object"),
         ("manifest.json", with_field("seed", "7"), "manifest.json: seed: '7' is not a whole number"),
         ("manifest.json", with_field("workload.jps", "fast"), "manifest.json: workload.jps: 'fast' is not a number"),
         (
             "manifest.json",
             with_field("hardware.tensor_parallel", []),
-            "hardware.tensor_parallel: '[]' is not a whole number",
+            "hardware.tensor_parallel: [] is not a whole number",
         ),
     ],
 )

@@ -94,8 +94,8 @@ def test_a_run_is_continued_by_the_same_run_only(tmp_path: Path) -> None:
     ("manifest", "named"),
     [
         ({"workload": {"jps": "fast"}}, "workload.jps: 'fast' is not a number"),
-        ({"hardware": {"kv_capacity": {"tokens": 1.5}}}, "hardware.kv_capacity.tokens: '1.5' is not a whole number"),
-        ({"engine_options": [1]}, "engine_options: '[1]' is not an object"),
+        ({"hardware": {"kv_capacity": {"tokens": 1.5}}}, "hardware.kv_capacity.tokens: 1.5 is not a whole number"),
+        ({"engine_options": [1]}, "engine_options: [1] is not an object"),
     ],
 )
 def test_a_field_of_a_wrong_type_is_named(tmp_path: Path, manifest: dict[str, object], named: str) -> None:
