@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from continuum_server.policy.facts import (
     NO_HOLD,
@@ -46,27 +46,19 @@ class Options:
         check_fields(self)
 
 
-class Oracle(Protocol):
-    """The future of a replayed trace, which the virtual engine knows. Requests are identified by their request id."""
+@dataclass(frozen=True, slots=True)
+class Future:
+    """What follows a request in a replayed trace, which only the virtual engine knows."""
 
-    def tool_s(self, request_id: str) -> float:
-        """Return the seconds from the request's finish to the arrival of its program's next request."""
-        ...
-
-    def remaining_s(self, request_id: str) -> float:
-        """Return the modelled seconds of this and all later requests of its program, if no other program ran."""
-        ...
-
-    def work_s(self, request_id: str) -> float:
-        """Return the engine seconds that this and all later requests of its program take in a full batch.
-
-        A prefill counts in full. A decode step counts in proportion to the request's share of the batch's context.
-        """
-        ...
-
-    def work_after_s(self, request_id: str) -> float:
-        """Return ``work_s`` of the program's later requests only."""
-        ...
+    tool_s: float
+    """Seconds from the request's finish to the arrival of its program's next request."""
+    remaining_s: float
+    """Modelled seconds of this and all later requests of its program, if no other program ran."""
+    work_s: float
+    """Engine seconds that this and all later requests of its program take in a full batch. A prefill counts in full, a
+    decode step in proportion to the request's share of the batch's context."""
+    work_after_s: float
+    """``work_s`` of the program's later requests only."""
 
 
 class Policy:
@@ -101,23 +93,22 @@ class Policy:
     """Whether a client may ask to keep KV that nobody else wants (``kv_ttl_s``)."""
     pins_yield_to: ClassVar[Yielding] = "never"
     """Which pins a waiting request may release, unless the operator's guards override it."""
-    oracle: Oracle | None = None
-    """The future. Only the virtual engine sets it, and only for bounds."""
+    oracle: Mapping[str, Future] | None = None
+    """The future of each request by its id. Only the virtual engine sets it, and only for bounds."""
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         self.machine = machine
         self.options = self.options_type() if options is None else options
 
-    @property
-    def future(self) -> Oracle:
-        """The future, for bounds.
+    def future(self, turn: TurnState) -> Future:
+        """Return what follows a turn, for bounds.
 
         Raises:
             RuntimeError: ``oracle`` is not set.
         """
         if self.oracle is None:
             raise RuntimeError(f"policy {self.name!r} is a bound: it needs the future, which only a replay has")
-        return self.oracle
+        return self.oracle[turn.request_id]
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         """A request entered the waiting queue."""

@@ -35,14 +35,14 @@ class Holds:
         self.away = AwayTimes(TIMES if learns else 0)
         """The times between turns."""
         self.kept_s, self.served_s = RecentMean(RECENT), RecentMean(RECENT)
-        """Means: seconds for which a program keeps its place after a turn, and seconds of a turn in the batch."""
+        """Means: seconds for which a program stays inside after a turn, and seconds of a turn in the batch."""
         self.back_s, self.in_tier = RecentMean(RECENT), RecentMean(RECENT)
         """Means over turns whose KV had left the GPU: seconds until the turn started, and share with KV in a tier."""
 
     def worth(self) -> float:
         """Return the worth of memory: faster decoding, plus room for programs that run while the tools of others run.
 
-        The second part is the time for which a place is idle after a turn, per time that the turn was in the batch.
+        The second part is the time that a program stays inside after a turn, per time that the turn was in the batch.
         """
         served_s = self.served_s.value
         return self._worth + (self.kept_s.value / served_s if self._learns and served_s > 0.0 else 0.0)

@@ -158,7 +158,7 @@ class TableStepTimes(StepTimes):
         _check_chunk(tokens, prefix, self._longest_chunk)
         size = self._sizes.get(tokens)
         if size is None:
-            i, u = _place(self._table.chunk_tokens, tokens)
+            i, u = _cell(self._table.chunk_tokens, tokens)
             size = self._sizes[tokens] = self._rates[i], self._rates[i + 1], u
         low, high, u = size
         prefixes = self._prefixes
@@ -180,7 +180,7 @@ class TableStepTimes(StepTimes):
         if line is None:
             table = self._table
             check_range("decoding requests", batch, 1, table.decode_batch[-1])
-            i, u = _place(table.decode_batch, batch)
+            i, u = _cell(table.decode_batch, batch)
             pair = zip(table.decode_attention_ms[i], table.decode_attention_ms[i + 1], strict=True)
             line = self._decode[batch] = _Line(table.decode_context_tokens, [a + (b - a) * u for a, b in pair])
         return line
@@ -199,7 +199,7 @@ def _check_chunk(tokens: int, prefix: int, most: int) -> None:
     check_range("prefix + chunk tokens", prefix + tokens, 1, PROMPT_LIMIT_TOKENS)
 
 
-def _place(grid: Sequence[int], value: float) -> tuple[int, float]:
+def _cell(grid: Sequence[int], value: float) -> tuple[int, float]:
     """Index of the grid cell in which the value lies, and how far into the cell, from 0 to 1."""
     index = min(bisect_right(grid, value) - 1, len(grid) - 2)
     low = grid[index]

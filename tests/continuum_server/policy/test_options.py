@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_server.policy.base import Policy
+from continuum_server.policy.base import Future, Policy
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.registry import POLICIES, PolicyError, make_policy, read_options
@@ -33,13 +33,10 @@ VALUES = (
 )
 
 
-class Foreseen:
-    """Some future, for bounds."""
-
-    def tool_s(self, request_id: str) -> float:
-        return float(len(request_id))
-
-    remaining_s = work_s = work_after_s = tool_s
+class Foreseen(dict[str, Future]):
+    def __missing__(self, request_id: str) -> Future:
+        seconds = float(len(request_id))
+        return Future(seconds, seconds, seconds, seconds)
 
 
 def accepted(policy: str, options: dict[str, Any]) -> dict[str, Any]:

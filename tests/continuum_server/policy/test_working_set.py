@@ -459,5 +459,5 @@ def test_a_program_that_changed_half_of_its_prompt_waits_like_a_newcomer() -> No
     gate.table.arrive(back, gate.now_s)
     assert program is first.program
     assert gate.waits(back)
-    assert gate.policy.place(waiting.program) < gate.policy.place(program)
+    assert gate.policy.position(waiting.program) < gate.policy.position(program)
     assert gate.admitted() == ["d"]

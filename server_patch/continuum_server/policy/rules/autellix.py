@@ -41,7 +41,7 @@ class _Call:
 
     queue: int
     entered: int
-    """Place in its queue."""
+    """Its number in its queue."""
     entered_served_s: float = 0.0
     """Model time of the call when it entered its queue."""
     forgiven_wait_s: float = 0.0
@@ -78,9 +78,9 @@ class Autellix(Policy):
         self._quanta = [chosen.first_quantum_s * chosen.growth**i for i in range(last)]
         widths = [chosen.first_range_s * chosen.growth**i for i in range(last)]
         self._range_ends = [sum(widths[: i + 1]) for i in range(last)]
-        self._places = count()
+        self._numbers = count()
         self._starving: list[tuple[float, int, TurnState]] = []
-        """A heap of (time at which the call will have waited too long, its place when it was added, the call)."""
+        """A heap of (time at which the call will have waited too long, its number when it was added, the call)."""
         self._tidy_at = _FEW
         self._next_demotion_s: float | None = None
         self._refused: TurnState | None = None
@@ -88,7 +88,7 @@ class Autellix(Policy):
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         queue = sum(end <= turn.chain_s for end in self._range_ends)
-        turn.policy_state = _Call(queue, next(self._places))
+        turn.policy_state = _Call(queue, next(self._numbers))
         self._watch(turn)
 
     def turn_preempted(self, turn: TurnState, now_s: float) -> None:
@@ -108,7 +108,7 @@ class Autellix(Policy):
         while call.queue < len(self._quanta) and used_s > self._quanta[call.queue]:
             used_s -= self._quanta[call.queue]
             call.entered_served_s += self._quanta[call.queue]
-            call.queue, call.entered = call.queue + 1, next(self._places)
+            call.queue, call.entered = call.queue + 1, next(self._numbers)
         return self._quanta[call.queue] - used_s if call.queue < len(self._quanta) else float("inf")
 
     def turn_started(self, start: TurnStart) -> None:
@@ -148,9 +148,9 @@ class Autellix(Policy):
             self._tidy_at = max(_FEW, 2 * len(self._starving))
 
     def _waits(self, entry: tuple[float, int, TurnState]) -> bool:
-        """Whether the call still waits in the place that it had when it was added."""
-        _, place, turn = entry
-        return not turn.running and not turn.gone and _call(turn).entered == place
+        """Whether the call still waits with the number that it had when it was added."""
+        _, number, turn = entry
+        return not turn.running and not turn.gone and _call(turn).entered == number
 
     def _total_waited(self, turn: TurnState, now_s: float) -> float:
         return turn.program.root.waited_s + turn.waited(now_s) - _call(turn).forgiven_wait_s
@@ -167,7 +167,7 @@ class Autellix(Policy):
             if not self._waits(entry):
                 continue
             turn = entry[2]
-            turn.policy_state = _Call(0, next(self._places), turn.served_s, turn.waited(step.now_s), turn.served_s)
+            turn.policy_state = _Call(0, next(self._numbers), turn.served_s, turn.waited(step.now_s), turn.served_s)
             promoted.append(turn)
         return Orders(rank_again=promoted) if promoted else NO_ORDERS
 

@@ -19,7 +19,7 @@ class InferCeptOracle(InferCept):
     label: ClassVar[Literal["policy", "bound"]] = "bound"
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
-        tool_s = self.future.tool_s(finish.turn.request_id)
+        tool_s = self.future(finish.turn).tool_s
         return Hold(tool_s if tool_s <= self._worth_s(finish.context_tokens, finish.stored) else 0.0)
 
 
@@ -33,7 +33,7 @@ class OracleTtl(Continuum):
     def turn_finished(self, finish: TurnFinish) -> Hold:
         delay_s, eta = self.delay.mean_s, self.memory.eta
         gain_s = delay_s * eta + self.machine.rebuild_s(finish.context_tokens, finish.stored)
-        tool_s = self.future.tool_s(finish.turn.request_id)
+        tool_s = self.future(finish.turn).tool_s
         return Hold(tool_s, delay_s, eta) if tool_s < gain_s else NO_HOLD
 
 
@@ -45,10 +45,10 @@ class OracleSrpt(OracleTtl):
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         super().turn_arrived(turn, now_s)
-        turn.program.policy_state = self.future.remaining_s(turn.request_id)
+        turn.program.policy_state = self.future(turn).remaining_s
 
     def rank(self, turn: TurnState) -> Rank:
-        return (self.future.remaining_s(turn.request_id), turn.sequence)
+        return (self.future(turn).remaining_s, turn.sequence)
 
     def victim_rank(self, program: ProgramState) -> Rank:
         return (-cast(float, program.policy_state or 0.0), -program.sequence)
@@ -61,7 +61,7 @@ class OracleHold(WorkingSet):
     label: ClassVar[Literal["policy", "bound"]] = "bound"
 
     def hold_s(self, finish: TurnFinish, even_s: float, learned_s: float) -> float:
-        tool_s = self.future.tool_s(finish.turn.request_id)
+        tool_s = self.future(finish.turn).tool_s
         return tool_s if tool_s <= even_s else 0.0
 
 
@@ -76,20 +76,20 @@ class OracleWorkingSet(OracleHold):
         self._left_s: dict[str, float] = {}
         """Each program's remaining engine seconds when its last turn arrived."""
 
-    def place(self, program: ProgramState) -> Rank:
+    def position(self, program: ProgramState) -> Rank:
         return (self._left_s.get(program.program_id, 0.0), program.sequence)
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
-        self._left_s[turn.program.program_id] = self.future.work_s(turn.request_id)
+        self._left_s[turn.program.program_id] = self.future(turn).work_s
         super().turn_arrived(turn, now_s)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
-        """End the program's place at once if a program outside has less work left, including a rebuild of this one."""
+        """Put the program outside at once if a program outside has less work left, including a rebuild of this one."""
         hold = super().turn_finished(finish)
         program = finish.turn.program
         if not self._line:
             return hold
-        first, left_s = self._line[0], self.future.work_after_s(finish.turn.request_id)
+        first, left_s = self._line[0], self.future(finish.turn).work_after_s
         sooner = self._left_s[first.program_id] + self.machine.prefill.marginal_prefill_s(finish.context_tokens)
         if sooner >= left_s or (first.turn is not None and self._fits(first.turn, finish.now_s)):
             return hold

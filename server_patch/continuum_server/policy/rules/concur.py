@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import count, islice
-from typing import Annotated, Any, ClassVar, cast
+from itertools import islice
+from typing import Annotated, Any, ClassVar
 
-from continuum_server.policy.base import Options, Policy, Rank
-from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, ProgramState, Step, TurnStart, TurnState
+from continuum_server.policy.base import Options
+from continuum_server.policy.facts import Machine, Orders, ProgramState, Step, TurnStart, TurnState
+from continuum_server.policy.gate import Gate
 from continuum_server.policy.limits import Range
 
 Share = Annotated[float, Range(0.0, 1.0)]
@@ -33,7 +34,7 @@ class ConcurOptions(Options):
     """Seconds between checks."""
 
 
-class Concur(Policy):
+class Concur(Gate):
     """Requests run in order of arrival. A window limits the number of admitted programs: it grows by a constant while
     running requests use little KV memory, and is halved when they use much and few prompt tokens are in the cache."""
 
@@ -44,8 +45,6 @@ class Concur(Policy):
         "programs_window": "Programs that may be inside at once",
         "programs_alive": "Programs inside and outside",
     }
-    stock_order: ClassVar[bool] = False
-    steps: ClassVar[bool] = True
     wants_batch: ClassVar[bool] = True
     options: ConcurOptions
 
@@ -60,7 +59,6 @@ class Concur(Policy):
         """The next check; None: no check can change the window."""
         self._hit_tokens = self._prompt_tokens = 0
         """Sums over the turns that started since the last check."""
-        self._places = count()
 
     # --------------------------------------------------------------------------------- the window
 
@@ -70,13 +68,10 @@ class Concur(Policy):
             self._drop_forgotten()
             self._alive[program] = None
         if program not in self._alive or program in islice(self._alive, self._window):
-            turn.policy_state = next(self._places)
+            self.enqueue(turn)
         else:
             self._alive[program] = turn
         self._plan_check(now_s)
-
-    def rank(self, turn: TurnState) -> Rank | None:
-        return None if turn.policy_state is None else (cast(int, turn.policy_state),)
 
     def turn_started(self, start: TurnStart) -> None:
         self._hit_tokens += start.hit_tokens
@@ -88,7 +83,7 @@ class Concur(Policy):
         """No longer hold the turn back, because it was started although the window was full."""
         if self._alive.get(turn.program) is turn:
             self._alive[turn.program] = None
-            turn.policy_state = next(self._places)
+            self.enqueue(turn)
 
     def turn_lost(self, turn: TurnState) -> None:
         """Forget the program. Its next turn counts as a new program's."""
@@ -113,7 +108,9 @@ class Concur(Policy):
             self._check(step.batch_tokens / self.machine.kv_tokens)
             self._check_s = None
             self._plan_check(step.now_s)
-        return Orders(rank_again=self._let_in()) if self._changed else NO_ORDERS
+        if self._changed:
+            self._let_in()
+        return self.admissions()
 
     def _plan_check(self, now_s: float) -> None:
         """Plan a check at the next multiple of the interval, if the window may change then."""
@@ -131,14 +128,13 @@ class Concur(Policy):
         elif usage > options.high and prompts and hits < options.hit_low * prompts:
             self._window = max(1, int(self._window * options.cut))
 
-    def _let_in(self) -> list[TurnState]:
-        """Return the requests that were held back of programs that are inside now."""
+    def _let_in(self) -> None:
+        """Admit the requests that were held back of programs that are inside now."""
         self._changed = False
-        inside = list(islice(self._alive.items(), self._window))
-        for program, held in inside:
+        for program, held in list(islice(self._alive.items(), self._window)):
             if held is not None:
-                self._alive[program], held.policy_state = None, next(self._places)
-        return [held for _, held in inside if held is not None]
+                self._alive[program] = None
+                self.admit(held)
 
     def next_event_s(self) -> float | None:
         return self._check_s

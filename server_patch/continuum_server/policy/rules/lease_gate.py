@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
 from typing import Annotated, Any, ClassVar, cast
 
-from continuum_server.policy.base import Options, Policy, Rank
+from continuum_server.policy.base import Options
 from continuum_server.policy.facts import (
     NO_HOLD,
     NO_ORDERS,
@@ -24,6 +23,7 @@ from continuum_server.policy.facts import (
     TurnStart,
     TurnState,
 )
+from continuum_server.policy.gate import Gate
 from continuum_server.policy.limits import Range, Seconds
 
 
@@ -66,7 +66,7 @@ class _Session:
         return max(self.committed, self.held.prompt_tokens if self.held is not None else 0)
 
 
-class LeaseGate(Policy):
+class LeaseGate(Gate):
     """Requests run in order of arrival. Admitted programs count at their full context. When another program needs room,
     the program that has been idle for longest is paused, if its lease after its last turn is over. No KV is held."""
 
@@ -77,8 +77,6 @@ class LeaseGate(Policy):
         "programs_inside": "Programs that the gate has admitted",
         "programs_outside": "Programs with a request that is held back",
     }
-    stock_order: ClassVar[bool] = False
-    steps: ClassVar[bool] = True
     options: LeaseGateOptions
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
@@ -87,22 +85,20 @@ class LeaseGate(Policy):
         self._inside: dict[str, _Session] = {}
         self._waiting: dict[str, _Session] = {}
         """Programs whose request is held back, in order of arrival."""
-        self._admitted: list[TurnState] = []
-        """Requests that were held back and may run now."""
         self._changed = False
         self._event_s = math.inf
         """When a lease ends or a request becomes impatient, so that another program may be admitted."""
-        self._places = count()
 
     # ------------------------------------------------------------------------------- what happens
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         if not turn.tagged:
-            turn.policy_state = next(self._places)
+            self.enqueue(turn)
             return
         session = self._session(turn.program)
         if session.inside:
-            self._dispatch(session, turn)
+            self._note_request(session, turn)
+            self.enqueue(turn)
             self._make_room(0.0, now_s)
         else:
             session.held = turn
@@ -117,13 +113,9 @@ class LeaseGate(Policy):
             program.policy_state = _Session(program)
         return cast(_Session, program.policy_state)
 
-    def _dispatch(self, session: _Session, turn: TurnState) -> None:
+    def _note_request(self, session: _Session, turn: TurnState) -> None:
         session.prompt_tokens = turn.prompt_tokens
         session.idle_since_s = math.inf
-        turn.policy_state = next(self._places)
-
-    def rank(self, turn: TurnState) -> Rank | None:
-        return None if turn.policy_state is None else (cast(int, turn.policy_state),)
 
     def turn_started(self, start: TurnStart) -> None:
         session = cast("_Session | None", start.turn.program.policy_state)
@@ -183,8 +175,7 @@ class LeaseGate(Policy):
             self._make_room(min(best.wanted, self._capacity), step.now_s)
             self._admit(best)
         self._event_s = min(self._instants(step.now_s), default=math.inf)
-        turns, self._admitted = [turn for turn in self._admitted if not turn.gone], []
-        return Orders(rank_again=turns) if turns else NO_ORDERS
+        return self.admissions()
 
     def _next(self, now_s: float) -> _Session | None:
         """Return the program to admit next: one that has waited for ``patience_s``, or else one that fits.
@@ -209,8 +200,8 @@ class LeaseGate(Policy):
         self._inside[session.program.program_id] = session
         self._waiting.pop(session.program.program_id, None)
         if session.held is not None:
-            self._dispatch(session, session.held)
-            self._admitted.append(session.held)
+            self._note_request(session, session.held)
+            self.admit(session.held)
             session.held = None
 
     def _instants(self, now_s: float) -> Iterator[float]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import count
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar
 
-from continuum_server.policy.base import Options, Policy, Rank
+from continuum_server.policy.base import Options
 from continuum_server.policy.facts import (
     NO_HOLD,
-    NO_ORDERS,
     Hold,
     Machine,
     Orders,
@@ -20,6 +18,7 @@ from continuum_server.policy.facts import (
     TurnFinish,
     TurnState,
 )
+from continuum_server.policy.gate import Gate
 from continuum_server.policy.limits import Count, Range, Seconds
 
 
@@ -61,27 +60,22 @@ class _Entry:
         return not self.paused and not self.marked
 
 
-class ThunderAgent(Policy):
+class ThunderAgent(Gate):
     """Requests run in order of arrival. Programs are paused between turns so that the contexts of the active programs
     fit into memory together; no KV is held."""
 
     name: ClassVar[str] = "thunderagent"
     options_type: ClassVar[type] = ThunderAgentOptions
     test_options: ClassVar[Mapping[str, Any]] = {"interval_s": 0.3, "buffer_tokens": 8, "patience_s": 5.0}
-    stock_order: ClassVar[bool] = False
-    steps: ClassVar[bool] = True
     options: ThunderAgentOptions
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
         self._entries: dict[ProgramState, _Entry] = {}
-        self._admitted: list[TurnState] = []
-        """Requests that are no longer held back. They get a place in the queue at the next step."""
         self._paused = 0
         """Number of paused programs."""
         self._full_tokens = 0
         """Tokens of all active programs, with buffers and without decay."""
-        self._places = count()
         self._next_check_s = self.options.interval_s
 
     # --------------------------------------------------------------------------------- the gate
@@ -97,11 +91,8 @@ class ThunderAgent(Policy):
         self._change(entry, tokens=turn.prompt_tokens)
         if entry.paused:
             entry.held = turn
-        turn.policy_state = next(self._places)
-
-    def rank(self, turn: TurnState) -> Rank | None:
-        entry = self._entries.get(turn.program)
-        return None if entry is not None and turn is entry.held else (cast(int, turn.policy_state),)
+        else:
+            self.enqueue(turn)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         entry = self._entries.get(finish.turn.program)
@@ -124,7 +115,7 @@ class ThunderAgent(Policy):
 
     def _let_in(self, entry: _Entry) -> None:
         if entry.held is not None:
-            self._admitted.append(entry.held)
+            self.admit(entry.held)
             entry.held = None
 
     def _change(self, entry: _Entry, **facts: Any) -> None:
@@ -160,10 +151,7 @@ class ThunderAgent(Policy):
     def step(self, step: Step) -> Orders:
         if step.now_s > self._next_check_s:
             self._check(step.now_s)
-        turns, self._admitted = [turn for turn in self._admitted if not turn.gone], []
-        for turn in turns:
-            turn.policy_state = next(self._places)
-        return Orders(rank_again=turns) if turns else NO_ORDERS
+        return self.admissions()
 
     def _check(self, now_s: float) -> None:
         interval_s = self.options.interval_s

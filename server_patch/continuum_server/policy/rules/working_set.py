@@ -1,8 +1,8 @@
 """``working-set``: admit a program if it adds more throughput than recomputation; hold KV up to its break-even time.
 
 A program is *inside* once it is admitted. Until then it is *outside*: its request is held back (``admission``). A
-program inside keeps its place while its request is in the engine, and after a turn for as long as its KV is held
-(``holds``). A program that returns later has no place, but its request is not held back again.
+program stays inside while its request is in the engine, and after a turn for as long as its KV is held (``holds``). A
+program that returns later is not inside, but its request is not held back again.
 docs/policies/working-set.md lists the rules.
 """
 
@@ -59,9 +59,9 @@ class Phase(Enum):
     BUSY = auto()
     """Its request is in the queue or in the batch."""
     HELD = auto()
-    """It is between two turns, and its KV is held. It keeps its place."""
+    """It is between two turns, and its KV is held. It stays inside."""
     AWAY = auto()
-    """Its hold is over, and its place is lost."""
+    """Its hold is over, and it is no longer inside."""
     GONE = auto()
     """It has been away for so long that it counts as finished."""
 
@@ -120,8 +120,8 @@ class WorkingSet(ProgramFcfs):
         self._lost_s = -math.inf
         """When a program inside last lost KV to other programs."""
 
-    def place(self, program: ProgramState) -> Rank:
-        """Return the program's place in program order: the smallest comes first."""
+    def position(self, program: ProgramState) -> Rank:
+        """Return the program's position in program order: the smallest comes first."""
         return (program.sequence,)
 
     # ------------------------------------------------------------------------------- what happens
@@ -129,19 +129,19 @@ class WorkingSet(ProgramFcfs):
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         program, member, self._changed = turn.program, _member(turn.program), True
         self.predictions.returned(turn, now_s)
-        turn.policy_state = had_place = program.program_id in self._inside.tokens
+        turn.policy_state = was_inside = program.program_id in self._inside.tokens
         if member is None:
             member = program.policy_state = Member()
             outside = bool(self._line) or not self._fits(turn, now_s)
         else:
-            self._note_return(member, had_place, now_s)
+            self._note_return(member, was_inside, now_s)
             outside = turn.kept_share < 1.0 and self._behind(program)
         if outside and not self._passes(turn):
             self._wait_outside(program, member, now_s)
         else:
             self._enter(turn, member)
 
-    def _note_return(self, member: Member, had_place: bool, now_s: float) -> None:
+    def _note_return(self, member: Member, was_inside: bool, now_s: float) -> None:
         """Learn from the time that the program was away."""
         if member.since_s is None:
             return
@@ -149,12 +149,12 @@ class WorkingSet(ProgramFcfs):
         self._holds.away.add(away_s)
         if member.unhinted_s is not None:
             self._holds.kept_s.add(min(away_s, member.unhinted_s))
-        elif had_place:
+        elif was_inside:
             self._holds.kept_s.add(away_s)
 
     def _behind(self, program: ProgramState) -> bool:
         """Whether a program that returns with another prompt stands behind the first program outside."""
-        return bool(self._line) and self.place(program) > self.place(self._line[0])
+        return bool(self._line) and self.position(program) > self.position(self._line[0])
 
     def _passes(self, turn: TurnState) -> bool:
         """Whether the turn is never held back: it has no program id, or a program inside waits for it (a sub-agent).
@@ -170,7 +170,7 @@ class WorkingSet(ProgramFcfs):
         member.phase = Phase.OUTSIDE
         if not self._line:
             self._first_since_s = now_s
-        insort(self._line, program, key=self.place)
+        insort(self._line, program, key=self.position)
 
     def _enter(self, turn: TurnState, member: Member) -> None:
         member.phase = Phase.BUSY
@@ -274,10 +274,10 @@ class WorkingSet(ProgramFcfs):
     # ---------------------------------------------------------------------------------- admission
 
     def rank(self, turn: TurnState) -> Rank | None:
-        return None if self._is_outside(turn.program) else (*self.place(turn.program), turn.sequence)
+        return None if self._is_outside(turn.program) else (*self.position(turn.program), turn.sequence)
 
     def victim_rank(self, program: ProgramState) -> Rank:
-        return tuple(-part for part in self.place(program))
+        return tuple(-part for part in self.position(program))
 
     def _admit_all(self, now_s: float) -> list[TurnState]:
         """Admit programs in program order while they fit, and return their turns."""
@@ -298,7 +298,7 @@ class WorkingSet(ProgramFcfs):
         self._enter(cast(TurnState, program.turn), cast(Member, program.policy_state))
 
     def _leave_line(self, program: ProgramState) -> None:
-        del self._line[self._line.index(program, bisect_left(self._line, self.place(program), key=self.place))]
+        del self._line[self._line.index(program, bisect_left(self._line, self.position(program), key=self.position))]
 
     def _impatient(self, now_s: float) -> bool:
         return self._first_since_s + PATIENCE_S < now_s

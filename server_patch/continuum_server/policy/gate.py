@@ -1,0 +1,39 @@
+"""A gate in front of the waiting queue: policies that hold requests back until their programs are admitted."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import ClassVar, cast
+
+from continuum_server.policy.base import Policy, Rank
+from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, TurnState
+
+
+class Gate(Policy):
+    """Requests run in the order of their queue numbers. A request without a number is held back."""
+
+    stock_order: ClassVar[bool] = False
+    steps: ClassVar[bool] = True
+
+    def __init__(self, machine: Machine, options: object | None = None) -> None:
+        super().__init__(machine, options)
+        self._numbers = count()
+        self._admitted: list[TurnState] = []
+        """Requests that were held back and may run from the next step on."""
+
+    def enqueue(self, turn: TurnState) -> None:
+        """Give the turn a queue number, because it is not held back."""
+        turn.policy_state = next(self._numbers)
+
+    def admit(self, turn: TurnState) -> None:
+        """No longer hold the turn back."""
+        self.enqueue(turn)
+        self._admitted.append(turn)
+
+    def rank(self, turn: TurnState) -> Rank | None:
+        return None if turn.policy_state is None else (cast(int, turn.policy_state),)
+
+    def admissions(self) -> Orders:
+        """Return the orders that let the admitted requests run."""
+        turns, self._admitted = [turn for turn in self._admitted if not turn.gone], []
+        return Orders(rank_again=turns) if turns else NO_ORDERS
