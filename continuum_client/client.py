@@ -17,15 +17,32 @@ from continuum_client.sending import AsyncTagging, SyncTagging, Tagging
 from continuum_client.settings import Options, settings_from, settings_like
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Awaitable, Callable
 
     from typing_extensions import Unpack
 
-    from continuum_client.dialects import Dialect, DialectName
-    from continuum_client.prediction import Predict
-    from continuum_client.recorder import Recorder
-    from continuum_client.reply import Content
+
+class AllOptions(Options, total=False):
+    """openai's options, and ours."""
+
+    api_key: str | Callable[[], str] | Callable[[], Awaitable[str]] | None
+    admin_api_key: str | None
+    workload_identity: Any
+    organization: str | None
+    project: str | None
+    webhook_secret: str | None
+    provider: Any
+    base_url: Any
+    data_residency: Any
+    websocket_base_url: Any
+    timeout: float | openai.Timeout | openai.NotGiven | None
+    max_retries: int
+    default_headers: Mapping[str, str] | None
+    default_query: Mapping[str, object] | None
+    http_client: openai.DefaultHttpxClient | openai.DefaultAsyncHttpxClient | None
+    _strict_response_validation: bool
+    _enforce_credentials: bool
+
 
 _Class = TypeVar("_Class", bound=type[Any])
 _OURS: Options = {"dialect": None, "record": None, "content": "none", "predict": None, "implicit": True}
@@ -74,32 +91,7 @@ class OpenAI(SyncTagging, openai.OpenAI):
 
     if TYPE_CHECKING:
 
-        def __init__(
-            self,
-            *,
-            api_key: str | Callable[[], str] | None = None,
-            admin_api_key: str | None = None,
-            workload_identity: Any = None,
-            organization: str | None = None,
-            project: str | None = None,
-            webhook_secret: str | None = None,
-            provider: Any = None,
-            base_url: Any = None,
-            data_residency: Any = None,
-            websocket_base_url: Any = None,
-            timeout: float | openai.Timeout | openai.NotGiven | None = openai.NOT_GIVEN,
-            max_retries: int = openai.DEFAULT_MAX_RETRIES,
-            default_headers: Mapping[str, str] | None = None,
-            default_query: Mapping[str, object] | None = None,
-            http_client: openai.DefaultHttpxClient | None = None,
-            _strict_response_validation: bool = False,
-            _enforce_credentials: bool = True,
-            dialect: DialectName | Dialect | None = None,
-            record: str | os.PathLike[str] | Recorder | None = None,
-            content: Content = "none",
-            predict: Predict | None = None,
-            implicit: bool = True,
-        ) -> None: ...
+        def __init__(self, **options: Unpack[AllOptions]) -> None: ...
 
 
 @_shows_arguments(openai.AsyncOpenAI)
@@ -109,32 +101,7 @@ class AsyncOpenAI(AsyncTagging, openai.AsyncOpenAI):
 
     if TYPE_CHECKING:
 
-        def __init__(
-            self,
-            *,
-            api_key: str | Callable[[], Awaitable[str]] | None = None,
-            admin_api_key: str | None = None,
-            workload_identity: Any = None,
-            organization: str | None = None,
-            project: str | None = None,
-            webhook_secret: str | None = None,
-            provider: Any = None,
-            base_url: Any = None,
-            data_residency: Any = None,
-            websocket_base_url: Any = None,
-            timeout: float | openai.Timeout | openai.NotGiven | None = openai.NOT_GIVEN,
-            max_retries: int = openai.DEFAULT_MAX_RETRIES,
-            default_headers: Mapping[str, str] | None = None,
-            default_query: Mapping[str, object] | None = None,
-            http_client: openai.DefaultAsyncHttpxClient | None = None,
-            _strict_response_validation: bool = False,
-            _enforce_credentials: bool = True,
-            dialect: DialectName | Dialect | None = None,
-            record: str | os.PathLike[str] | Recorder | None = None,
-            content: Content = "none",
-            predict: Predict | None = None,
-            implicit: bool = True,
-        ) -> None: ...
+        def __init__(self, **options: Unpack[AllOptions]) -> None: ...
 
 
 @_shows_arguments(openai.AzureOpenAI)
@@ -170,15 +137,7 @@ def wrap(client: openai.OpenAI, **options: Unpack[Options]) -> OpenAI: ...
 def wrap(client: openai.AsyncOpenAI, **options: Unpack[Options]) -> AsyncOpenAI: ...
 
 
-def wrap(
-    client: Any,
-    *,
-    dialect: DialectName | Dialect | None = None,
-    record: str | os.PathLike[str] | Recorder | None = None,
-    content: Content | None = None,
-    predict: Predict | None = None,
-    implicit: bool | None = None,
-) -> Any:
+def wrap(client: Any, **options: Unpack[Options]) -> Any:
     """Make a client with programs from an openai client (``openai.OpenAI``, ``AzureOpenAI`` or any subclass).
 
     The given client is not changed, and both clients share one connection pool. The result is an instance of the given
@@ -188,14 +147,13 @@ def wrap(
 
     Args:
         client: an instance of ``openai.OpenAI`` or ``openai.AsyncOpenAI``.
-        dialect, record, content, predict, implicit: as for ``OpenAI``.
+        options: as for ``OpenAI``: dialect, record, content, predict, implicit.
 
     Raises:
         TypeError: ``client`` is not an openai client.
     """
-    options = Options(dialect=dialect, record=record, content=content, predict=predict, implicit=implicit)
     known, cls = isinstance(client, Tagging), tagged(type(client))
-    settings = settings_like(client._continuum, options) if known else settings_from(options)
+    settings = settings_like(client._continuum, **options) if known else settings_from(**options)
     patched = any(map(_is_patched, vars(client).values()))
     if known and patched:
         client._continuum = settings

@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from continuum_client.ending import close_all
 from continuum_client.hook import hook
-from continuum_client.settings import ClientSettings, Options, settings_from
+from continuum_client.settings import ClientSettings, Options, ProgramOptions, settings_from
 
 if TYPE_CHECKING:
-    import os
+    from typing_extensions import Unpack
 
-    from continuum_traces.schema import Metadata
-
-    from continuum_client.dialects import Dialect, DialectName
-    from continuum_client.prediction import Predict
     from continuum_client.program import Program
-    from continuum_client.recorder import Recorder
-    from continuum_client.reply import Content
 
 
 class Instrumentation:
@@ -31,18 +25,9 @@ class Instrumentation:
         self._settings = settings
         self._views: dict[type[Any], type[Any]] = {}
 
-    def program(
-        self,
-        program_id: str | None = None,
-        *,
-        predict: Predict | None = None,
-        parent: Program | str | None = None,
-        output_tokens: int | None = None,
-        task: str | None = None,
-        metadata: Metadata | None = None,
-    ) -> Program:
+    def program(self, program_id: str | None = None, **options: Unpack[ProgramOptions]) -> Program:
         """Open a program, like ``client.program`` of our own clients."""
-        return self._settings.program(program_id, predict, parent, output_tokens, task, metadata)
+        return self._settings.program(program_id, **options)
 
     def view(self, client: Any) -> Any:
         """Return an object that sends the requests of ``client`` with tags."""
@@ -66,22 +51,15 @@ _active: list[Instrumentation] = []
 """The instrumentation of this process, if there is one."""
 
 
-def instrument(
-    *,
-    dialect: DialectName | Dialect | None = None,
-    record: str | os.PathLike[str] | Recorder | None = None,
-    content: Content | None = None,
-    predict: Predict | None = None,
-    implicit: bool | None = None,
-) -> Instrumentation:
+def instrument(**options: Unpack[Options]) -> Instrumentation:
     """Tag and record the calls of every openai client in the process, also of clients that exist already.
 
     Our own clients keep their options. Each conversation outside any program becomes a program, which is released when
     the process ends. A second ``instrument()`` replaces the options of the first.
 
     Args:
-        dialect, record, content, predict, implicit: as for ``OpenAI``. ``CONTINUUM_DIALECT``, ``CONTINUUM_RECORD`` and
-            ``CONTINUUM_CONTENT`` in the environment are the defaults of the first three.
+        options: as for ``OpenAI``: dialect, record, content, predict, implicit. ``CONTINUUM_DIALECT``,
+            ``CONTINUUM_RECORD`` and ``CONTINUUM_CONTENT`` in the environment are the defaults of the first three.
 
     Returns:
         An object whose method ``program()`` opens a program.
@@ -90,8 +68,7 @@ def instrument(
         UnknownDialect: no dialect has that name.
         ValueError: no ``content`` has that name, or the directory is already recorded with another ``content``.
     """
-    options = Options(dialect=dialect, record=record, content=content, predict=predict, implicit=implicit)
-    made = Instrumentation(settings_from(options))
+    made = Instrumentation(settings_from(**options))
     uninstrument()
     _active.append(made)
     hook.install()

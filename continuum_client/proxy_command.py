@@ -86,7 +86,7 @@ def proxy_settings(dialect: str, record: str | None, content: str) -> ClientSett
     recorder = None
     if record is not None:
         recorder = Recorder(record, check_content(content), source="continuum-proxy", tool_key=tool_by_command)
-    return settings_from({"dialect": find_dialect(dialect) or "auto", "record": recorder, "implicit": False})
+    return settings_from(dialect=find_dialect(dialect) or "auto", record=recorder, implicit=False)
 
 
 async def run(proxy: Proxy, command: Sequence[str]) -> int:

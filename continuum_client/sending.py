@@ -23,16 +23,13 @@ from continuum_client.errors import InvalidTag
 from continuum_client.exchange import ASK_TIMEOUT_S, Post, Steps, releasing, run, run_async, sending
 from continuum_client.hook import hook
 from continuum_client.program import Program
-from continuum_client.settings import OPTIONS, ClientSettings, settings_from
+from continuum_client.settings import OPTIONS, ClientSettings, ProgramOptions, settings_from
 from continuum_client.tagging import check_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from continuum_traces.schema import Metadata
-    from typing_extensions import Self
-
-    from continuum_client.prediction import Predict
+    from typing_extensions import Self, Unpack
 
 _ASK_OPTIONS: Any = {"timeout": ASK_TIMEOUT_S, "max_retries": 0}
 
@@ -52,7 +49,7 @@ class Tagging:
 
         def __init__(self, **options: Any) -> None:
             ours = {name: options.pop(name) for name in OPTIONS if name in options}
-            self._continuum = options.pop(SETTINGS, None) or settings_from(ours)
+            self._continuum = options.pop(SETTINGS, None) or settings_from(**ours)
             super().__init__(**options)
 
         def copy(self, **options: Any) -> Any:
@@ -68,27 +65,9 @@ class Tagging:
     def program(self, program_id: F, /) -> F: ...
 
     @overload
-    def program(
-        self,
-        program_id: str | None = None,
-        *,
-        predict: Predict | None = None,
-        parent: Program | str | None = None,
-        output_tokens: int | None = None,
-        task: str | None = None,
-        metadata: Metadata | None = None,
-    ) -> Program: ...
+    def program(self, program_id: str | None = None, **options: Unpack[ProgramOptions]) -> Program: ...
 
-    def program(
-        self,
-        program_id: Any = None,
-        *,
-        predict: Predict | None = None,
-        parent: Program | str | None = None,
-        output_tokens: int | None = None,
-        task: str | None = None,
-        metadata: Metadata | None = None,
-    ) -> Any:
+    def program(self, program_id: Any = None, **options: Unpack[ProgramOptions]) -> Any:
         """Open a program: one run of an agent. Calls in the body of ``with client.program(...)`` are its turns.
 
         As the decorator ``@client.program`` it makes each call of a function a program of its own, with a random id;
@@ -107,7 +86,7 @@ class Tagging:
         """
         if callable(program_id):
             return around(program_id, self.program, Program._paused)
-        program = self._continuum.program(program_id, predict, parent, output_tokens, task, metadata)
+        program = self._continuum.program(program_id, **options)
         program.home = cast("Any", self)
         hook.install()
         return program

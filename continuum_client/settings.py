@@ -20,6 +20,7 @@ from continuum_client.tally import OnCall, on_call_from_environment
 
 if TYPE_CHECKING:
     from continuum_traces.schema import Metadata
+    from typing_extensions import Unpack
 
     from continuum_client.recorder import Recorder
 
@@ -39,6 +40,16 @@ class Options(TypedDict, total=False):
 
 
 OPTIONS = tuple(Options.__annotations__)
+
+
+class ProgramOptions(TypedDict, total=False):
+    """The options of a program, as the user passes them. ``sending.Tagging.program`` describes them."""
+
+    predict: Predict | None
+    parent: Program | str | None
+    output_tokens: int | None
+    task: str | None
+    metadata: Metadata | None
 
 
 @dataclass(slots=True)
@@ -87,24 +98,30 @@ class ClientSettings:
         return program
 
 
-def settings_from(options: Options) -> ClientSettings:
-    """Return the settings for a client's options. An option that is missing or None has its default.
+def settings_from(
+    *,
+    dialect: DialectName | Dialect | None = None,
+    record: str | os.PathLike[str] | Recorder | None = None,
+    content: Content | None = None,
+    predict: Predict | None = None,
+    implicit: bool | None = None,
+) -> ClientSettings:
+    """Return the settings for a client's options. An option that is None has its default.
 
     Raises:
         InvalidTag: ``predict`` is no function.
         UnknownDialect: no dialect has that name.
         ValueError: no ``content`` has that name, or the directory is already recorded with another ``content``.
     """
-    content = _content(options.get("content"))
-    recorder = _recorder(options.get("record"), content)
-    settings = ClientSettings(_dialect(options.get("dialect")), recorder, check_predict(options.get("predict")))
+    recorder = _recorder(record, _content(content))
+    settings = ClientSettings(_dialect(dialect), recorder, check_predict(predict))
     settings.on_call = on_call_from_environment()
-    if options.get("implicit") is not False:
+    if implicit is not False:
         settings.conversations = Conversations(lambda: settings.program(parent=None))
     return settings
 
 
-def settings_like(settings: ClientSettings, options: Options) -> ClientSettings:
+def settings_like(settings: ClientSettings, **options: Unpack[Options]) -> ClientSettings:
     """Return ``settings`` with some other options. Options that are missing or None stay as they are."""
     changed = {name: value for name, value in options.items() if value is not None}
     if not changed:
@@ -116,7 +133,7 @@ def settings_like(settings: ClientSettings, options: Options) -> ClientSettings:
         predict=settings.predict,
         implicit=settings.conversations is not None,
     )
-    return settings_from(cast("Options", {**kept, **changed}))
+    return settings_from(**cast("Options", {**kept, **changed}))
 
 
 def _content(wanted: Content | None) -> Content:
