@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from continuum_traces.schema import Engine, Hardware, Manifest, StepTimesSource, Workload
+from continuum_traces.run_dir import key_of
+from continuum_traces.schema import Engine, Hardware, Manifest, Workload
 
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import ArmSummary, Summary
@@ -99,84 +99,28 @@ def kv_tokens(runs: Sequence[Run]) -> int | None:
     return pool.tokens * (manifest.engine_options.replicas or 1) if pool is not None and pool.tokens else None
 
 
-def _replicas(runs: Sequence[Run]) -> str:
-    """Return the number of replicas and their routers; an empty text with one replica."""
-    number = runs[0].manifest.engine_options.replicas or 1
-    routers = dict.fromkeys(str(run.manifest.engine_options.router) for run in runs)
-    return f"{number}, router {' or '.join(routers)}" if number > 1 else ""
-
-
-def _band(steps: StepTimesSource, summary: Summary) -> str | None:
-    """Return the bands of the step times; None unless low, mid and high differ."""
-    if summary.ends:
-        return f"figures: {summary.band}; also played: {' and '.join(summary.ends)}"
-    return f"band: {steps.band}" if "low and high differ" in (steps.attention or "") else None
-
-
-def experiment_facts(
-    runs: Sequence[Run], summary: Summary, groups: Groups, capacity: int | None
-) -> list[tuple[str, str]]:
-    """Return the facts of the experiment that the manifest gives: workload, seeds, engine, model, GPU, KV pool ..."""
-    manifest = runs[0].manifest
-    work, hardware = manifest.workload, manifest.hardware
-    steps = hardware.step_times or StepTimesSource()
-    seeds = ", ".join(map(str, summary.seeds))
-    facts = [
-        ("Workload", _join([work.name, _kind(work)])),
-        ("Programs", _join([work.programs])),
-        ("Turns", _join([work.turns])),
-        ("Tokens reading", _join([work.tokens_reading])),
-        ("Arrivals", _join([work.arrivals, f"{work.jps} programs/s" if work.jps is not None else None])),
-        ("Tool times", _join([work.tool_times])),
-        ("Seeds", seeds),
-        ("Engine", manifest.engine),
-        ("Model", _join([hardware.model])),
-        ("GPU", _join([hardware.gpu, _parallel(hardware)])),
-        ("Replicas", _replicas(runs)),
-        ("Step times", _join([steps.kind, steps.source, _band(steps, summary)])),
-        ("Attention", _join([steps.attention])),
-    ]
-    if capacity:
-        facts += [
-            ("KV pool", f"{capacity:,} tokens"),
-            ("Distance to the knee", _knee_words(groups, capacity, summary.baseline)),
-        ]
-    return [(name, value) for name, value in facts if value]
-
-
 def _join(parts: Sequence[object]) -> str:
     return ", ".join(str(part) for part in parts if part is not None)
 
 
-def _parallel(hardware: Hardware) -> str | None:
-    degrees = {"tensor parallel over": hardware.tensor_parallel, "pipeline stages:": hardware.pipeline_parallel}
-    said = [f"{words} {degree}" for words, degree in degrees.items() if degree not in (None, 1)]
-    return ", ".join(said) or None
-
-
-def knee(groups: Groups, capacity: int, policy: str) -> tuple[float, float, str]:
-    """Return the mean and peak of the live context as shares of the pool under this policy, and the side of the knee on
-    which they are."""
+def knee(groups: Groups, capacity: int, policy: str) -> str:
+    """Say how much of the pool the live context fills under this policy, and which side of the knee that is."""
     need = demand((shown_run(groups, policy) or groups[policy][0]).metrics.facts.machine)
-    mean, peak = need.mean_tokens / capacity, need.peak_tokens / capacity
-    if peak <= 1.0:
-        return mean, peak, "below the knee, where policies should agree"
-    return mean, peak, "beyond the knee, where seeds differ widely"
+    side = "below the knee, where policies should agree"
+    if need.peak_tokens > capacity:
+        side = "beyond the knee, where seeds differ widely"
+    return f"the live context fills {need.mean_tokens / capacity:.0%} of the KV pool under {policy}, {side}"
 
 
-def _knee_words(groups: Groups, capacity: int, policy: str) -> str:
-    mean, peak, side = knee(groups, capacity, policy)
-    seed = (shown_run(groups, policy) or groups[policy][0]).manifest.seed
-    return (
-        f"live context fills {mean:.0%} of the pool on average and {peak:.0%} at its peak under {policy}, seed "
-        f"{seed}: {side}"
-    )
-
-
-def flat(data: Any, name: str = "") -> list[tuple[str, str]]:
-    """Return nested entries of a manifest under dotted names."""
-    if isinstance(data, Mapping):
-        return [row for key, value in data.items() for row in flat(value, f"{name}.{key}" if name else str(key))]
-    if isinstance(data, list | tuple):
-        return [(name, ", ".join(map(str, data)))] if data else []
-    return [(name, str(data))]
+def manifest_entries(manifests: Mapping[str, Manifest], experiment: Manifest) -> list[tuple[str, str]]:
+    """Return the entries of the experiment's manifest, and those in which the manifests of its runs differ from it,
+    after the names of the runs."""
+    shown = key_of(experiment, ())
+    own = {
+        f"runs.{run}.{name}": value
+        for run, manifest in manifests.items()
+        for name, value in key_of(manifest, ()).items()
+        if value != shown.get(name)
+    }
+    rows = {**shown, **own}.items()
+    return [(name, _join(value) if isinstance(value, list) else str(value)) for name, value in rows if value != []]

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from continuum_traces.run_dir import writing
-from continuum_traces.typed import to_json
 
 from continuum_analysis.compare.intervals import NO_VALUE, Comparison, interval_text
 from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs, main_band
@@ -17,12 +15,11 @@ from continuum_analysis.compare.words import Column, TextTable, columns, fastest
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.unknown import cannot_be_known
 from continuum_analysis.report.experiment_facts import (
-    experiment_facts,
     experiment_line,
-    flat,
     gpu_time,
     knee,
     kv_tokens,
+    manifest_entries,
     overload,
 )
 from continuum_analysis.report.figure_kit import Figure, Groups
@@ -164,7 +161,6 @@ def render(page: Page) -> str:
         why=figures.why,
         programs=figures.programs,
         timeline=timeline_json(groups, cast) if any(run.metrics.facts.machine for run in page.runs) else "",
-        facts=experiment_facts(page.runs, summary, groups, capacity),
         modelled=manifest.modelled,
         notes=manifest.notes,
         unknown=_unknown(page.runs),
@@ -172,7 +168,9 @@ def render(page: Page) -> str:
         comparisons=_comparisons(page),
         policies=list(summary.arms),
         left_out={name: [*arm.unfinished, *arm.failed] for name, arm in summary.arms.items()},
-        manifest=flat(to_json(summary.manifest)) + _runs_manifest(page),
+        manifest=manifest_entries(
+            {run.path.name: run.manifest for runs in page.loads.values() for run in runs}, summary.manifest
+        ),
     )
 
 
@@ -190,8 +188,9 @@ def _trust(page: Page, capacity: int | None) -> str:
     seeds, manifest, baseline = len(page.summary.seeds), page.runs[0].manifest, page.summary.baseline
     said = [f"{seeds} seeds" if seeds > 1 else "one seed"]
     if capacity:
-        mean, _, side = knee(page.groups, capacity, baseline)
-        said.append(f"the live context fills {mean:.0%} of the KV pool under {baseline}, {side}")
+        said.append(knee(page.groups, capacity, baseline))
+    if page.summary.ends:
+        said.append(f"figures: {page.summary.band} step times; also played: {' and '.join(page.summary.ends)}")
     modelled = ", ".join(item.partition(" (")[0] for item in manifest.modelled)
     if not manifest.engine:
         said.append("there is no manifest, so the configuration of the runs is unknown")
@@ -236,21 +235,6 @@ def _comparison(comparison: Comparison, programs: str) -> tuple[str, ...]:
         NO_VALUE if comparison.effect is None else f"{comparison.effect:.1f}",
         f"{used:,} of {all_programs:,}",
     )
-
-
-def _runs_manifest(page: Page) -> list[tuple[str, str]]:
-    """Return the entries of the runs' own manifests: router (if any), seed, policy options and command."""
-    return [
-        (f"runs.{run.path.name}.{name}", value)
-        for runs in page.loads.values()
-        for run in runs
-        for name, value in flat(_of_run(run))
-    ]
-
-
-def _of_run(run: Run) -> dict[str, Any]:
-    manifest, router = run.manifest, {"router": run.router} if run.router else {}
-    return {**router, "seed": manifest.seed, "policy_options": manifest.policy_options, "command": manifest.command}
 
 
 def _measures(summary: Summary) -> list[tuple[str, str, str, list[str]]]:
