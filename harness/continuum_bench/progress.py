@@ -88,7 +88,7 @@ class RunsDisplay:
         for name, report in self._running.items():
             pins = f", {report.pins_held} pins" if report.pins_held else ""
             progress = f"{report.programs_done}/{report.programs_total} programs, t = {report.at_s:.0f} s{pins}"
-            table.add_row(name, progress if report.state == "running" else report.state)
+            table.add_row(name, progress if report.programs_total and report.state == "running" else report.state)
         return Group(table, self.summary())
 
     def __enter__(self) -> RunsDisplay:

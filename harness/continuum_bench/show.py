@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS
 from continuum_analysis.compare.summary import Summary
@@ -18,6 +19,11 @@ WIDTH = 160
 """Columns of tables if the output is no terminal and COLUMNS is not set."""
 _out = Console(highlight=False, soft_wrap=True)
 ERR = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def goes_on(out: Path) -> str:
+    """Return how a stopped command is continued."""
+    return f"the same command with --out {out} goes on from there"
 
 
 def print_notice(text: str) -> None:

@@ -75,7 +75,7 @@ def test_three_programs_at_once_and_again(server: Live, tmp_path: Path, start: C
     a_replay_has_the_same_turns_and_tokens(out, tmp_path / "replayed")
     tools_took_what_was_recorded(out)
     results_are_bfcl_s(out)
-    assert read_manifest(out).workload["web"]["kind"] == "recorded"
+    assert read_manifest(out).workload.more["web"]["kind"] == "recorded"
     assert batch.processes() == []
     nothing_is_left_to_do(start(BFCL, server.server.url, out, *options, framework="bfcl"))
 

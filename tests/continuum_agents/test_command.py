@@ -72,7 +72,7 @@ def test_programs_that_do_not_know_us(
     the_trace_is_what_the_server_saw(server, batch.out, names)
     pins_are_hit_by_the_next_turn(server, names, all_of_them=True)
     a_replay_has_the_same_turns_and_tokens(batch.out, tmp_path / "replayed")
-    assert read_manifest(batch.out).workload["name"] == "agent command"
+    assert read_manifest(batch.out).workload.name == "agent command"
     assert all(
         program.turns[2].tool_calls[0].duration_s >= 0.2 for program in programs_of(batch.out / "trace.jsonl").values()
     )

@@ -35,6 +35,8 @@ class Sink:
     def offset_s(self) -> float:
         return time.monotonic() - self.began_s  # noqa: TID251 - the test's clock
 
+    def started(self, record: ProgramRecord) -> None: ...
+
     def ended(self, record: ProgramRecord) -> None:
         self.records.append(record)
 

@@ -60,7 +60,7 @@ def test_three_programs_at_once(server: Live, tmp_path: Path, start: Any) -> Non
         again = start(SCENARIOS / "tasks.jsonl", server.server.url, tmp_path / "again", "--workers", "3")
         assert again.wait()[0] == 0
         assert {name: done["status"] for name, done in again.programs().items()} == dict.fromkeys(NAMES, "Submitted")
-    assert read_manifest(out).workload["name"] == "agent mini-swe"
+    assert read_manifest(out).workload.name == "agent mini-swe"
     its_own_record_has_tool_times(out)
 
 

@@ -54,7 +54,7 @@ def test_three_programs_at_once(server: Live, tmp_path: Path, start: Callable[..
     the_trace_is_what_the_server_saw(server, out, NAMES)
     pins_are_hit_by_the_next_turn(server, NAMES, all_of_them=False)
     a_replay_has_the_same_turns_and_tokens(out, tmp_path / "replayed")
-    assert read_manifest(out).workload["name"] == "agent openhands"
+    assert read_manifest(out).workload.name == "agent openhands"
     its_own_record_says_the_same(out)
     patches_are_in_both_forms(out)
     assert batch.processes() == []

@@ -36,10 +36,9 @@ def serving(handler: Handler, kind: str = "vllm") -> FakeServer:
     return FakeServer(kind, handler=handler)
 
 
-def replay(trace: Path, url: str, out: Path, *more: object, resume: bool = False) -> Any:
-    where = "--resume" if resume else "--out"
+def replay(trace: Path, url: str, out: Path, *more: object) -> Any:
     rate = [] if "--arrivals" in more and "concurrency" in str(more) else ["--jps", 20]
-    arguments = ["replay", trace, "--base-url", url, *rate, where, out, "--no-report", *more]
+    arguments = ["replay", trace, "--base-url", url, *rate, "--out", out, "--no-report", *more]
     return runner.invoke(app, [str(argument) for argument in arguments])
 
 

@@ -9,6 +9,7 @@ from continuum_agents.protocol import Start
 from continuum_bench.agents.batch import ProgramRecord
 from continuum_bench.agents.results import Results, show_results
 from continuum_bench.errors import BenchError
+from continuum_traces.run_dir import RunDirError
 from continuum_traces.schema import Hardware, Manifest, Workload
 
 START = Start("p", "Mend it.", "/w", "http://x/v1", "m", "/r", "/t.json")
@@ -18,21 +19,20 @@ def results(out: Path) -> Results:
     return Results(out, Manifest(workload=Workload(name="agent mini-swe")), START, "mini-swe-agent")
 
 
-def test_a_batch_is_not_resumed_against_another_server_or_model(tmp_path: Path) -> None:
-    def begun(url: str, model: str) -> None:
+def test_a_batch_goes_on_with_more_programs_and_not_with_another_model(tmp_path: Path) -> None:
+    def begun(programs: int, model: str) -> None:
         manifest = Manifest(
-            workload=Workload(name="agent mini-swe"),
+            workload=Workload(name="agent mini-swe", programs=programs),
             hardware=Hardware(model=model),
-            notes=(f"server: {url}",),
             created="now",
         )
         Results(tmp_path / "out", manifest, START, "mini-swe-agent").__exit__()
 
-    begun("http://a/v1", "m")
-    begun("http://a/v1", "m")
-    for url, model in (("http://b/v1", "m"), ("http://a/v1", "n")):
-        with pytest.raises(BenchError, match="was begun against server: http://a/v1, model m; resume it there"):
-            begun(url, model)
+    begun(2, "m")
+    (tmp_path / "out" / "programs.jsonl").write_text("{}\n")
+    begun(3, "m")
+    with pytest.raises(RunDirError, match=r"holds another run: hardware\.model differs: 'm' against 'n' now"):
+        begun(3, "n")
 
 
 def test_programs_that_were_not_run_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -302,7 +302,7 @@ def test_a_stopped_experiment_is_continued(tmp_path: Path, trace: Path) -> None:
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["seeds"] == [0, 1, 2]
     assert {file: file.read_bytes() for file in whole} == whole
     assert (runs[0] / "engine.json").stat().st_mtime_ns == kept
-    assert "r: holds a run already; choose" in refused(*command)
+    assert "3 runs, all complete already" in bench(*command).stderr
 
 
 def test_an_experiment_that_recorded_nothing_gives_way(tmp_path: Path, trace: Path) -> None:

@@ -182,8 +182,7 @@ def test_every_experiment_survives_being_printed_and_read(
     defaults = RunOptions(print_config=options.print_config)
     if live.base_url is not None:
         refused = [option.name for option, _ in faults(options, live)]
-        live = replace(live, **{name: None for name in refused if name == "resume"})
-        options = settled(replace(options, **{name: getattr(defaults, name) for name in refused if name != "resume"}))
+        options = settled(replace(options, **{name: getattr(defaults, name) for name in refused}))
     else:
         live = LiveOptions()
     expected = replace(options, print_config=False, policy=options.policy and arms_of(options.policy))

@@ -401,7 +401,7 @@ def test_a_full_disk_is_said_and_what_was_recorded_stays(tmp_path: Path) -> None
         assert 20 < len(kept) < 180
         assert analyzed(out)["programs_finished"] > 0
         finished = {record.program_id for record in kept if record.is_last}
-        again = replay(trace, server.url, out, "--arrivals", "constant", resume=True)
+        again = replay(trace, server.url, out, "--arrivals", "constant")
     assert again.exit_code == 0, again.output
     assert f"{len(finished)} of 60 programs had finished" in again.stderr
     assert analyzed(out)["programs_finished"] == 60
@@ -416,8 +416,11 @@ def test_two_runs_into_one_directory(tmp_path: Path) -> None:
         assert replay(trace, server.url, out).exit_code == 0
         before = (run_of(out) / TURNS).read_bytes()
         second = replay(trace, server.url, out)
-    assert second.exit_code == 2
-    assert "holds a run already; choose another --out" in second.stderr
+        other = replay(trace, server.url, out, "--retries", 1)
+    assert second.exit_code == 0
+    assert "complete already" in second.stderr
+    assert other.exit_code == 2
+    assert "holds another run: engine_options.retries differs: 3 against 1 now; choose another --out" in other.stderr
     assert (run_of(out) / TURNS).read_bytes() == before
 
 
@@ -432,10 +435,9 @@ def test_two_runs_into_one_directory_at_once(tmp_path: Path) -> None:
     with serving(when_told) as server:
         first = start(replay_command(trace, server.url, out))
         wait_for(lambda: len(server.bodies) > 0, first)
-        for resume in (False, True):
-            second = replay(trace, server.url, out, resume=resume)
-            assert second.exit_code == 2
-            assert "another run is writing there" in second.stderr
+        second = replay(trace, server.url, out)
+        assert second.exit_code == 2
+        assert "another run is writing there" in second.stderr
         goes_on.set()
         _, stderr = first.communicate(timeout=300)
     assert first.returncode == 0, stderr
@@ -509,7 +511,7 @@ def test_a_killed_run_can_be_analysed_and_resumed(tmp_path: Path, processes: int
             line for line in (folder / TURNS).read_text().splitlines() if json.loads(line)["program_id"] in finished
         ]
         before = len(server.bodies)
-        again = replay(trace, server.url, out, "--arrivals", "concurrency:2", *shared, resume=True)
+        again = replay(trace, server.url, out, "--arrivals", "concurrency:2", *shared)
         assert again.exit_code == 0, again.output
         played = Counter(body["vllm_xargs"]["program_id"] for body in server.bodies[before:])
     assert played == {f"p{i}": 3 for i in range(5) if f"p{i}" not in finished}
@@ -530,31 +532,17 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path) -> None:
     with serving(stuck, "plugin") as server:
         code, stderr = killed(server, stuck, trace, out, signal.SIGINT)
         assert code == 130
-        assert f"stopped; 0 of 1 runs are complete; go on with --resume {out}" in stderr
+        assert f"stopped; 0 of 1 runs are complete; the same command with --out {out} goes on" in stderr
         assert "Traceback" not in stderr
         stopped = {record.program_id for record in turns_of(out) if record.error == "stopped: the run ended"}
         assert len(stopped) == 2
         assert set(server.released) >= stopped
         assert stopped <= set(analyzed(out)["unfinished"])
-        assert replay(trace, server.url, out, "--arrivals", "concurrency:2", resume=True).exit_code == 0
-        complete = replay(trace, server.url, out, "--arrivals", "concurrency:2", resume=True)
+        assert replay(trace, server.url, out, "--arrivals", "concurrency:2").exit_code == 0
+        complete = replay(trace, server.url, out, "--arrivals", "concurrency:2")
     assert analyzed(out)["programs_finished"] == 5
     assert complete.exit_code == 0
     assert "complete already" in complete.stderr
-
-
-def test_only_the_same_run_is_resumed(tmp_path: Path) -> None:
-    trace, out = trace_of(tmp_path, 1), tmp_path / "out"
-    with serving(good) as server:
-        assert replay(trace, server.url, out).exit_code == 0
-        for more, field in ((["--retries", 1], "engine_options"), (["--num-programs", 2], "workload")):
-            done = replay(trace, server.url, out, *more, resume=True)
-            assert done.exit_code == 2
-            assert f"{field} differs" in done.stderr
-        nowhere = replay(trace, server.url, tmp_path / "nowhere", resume=True)
-    assert nowhere.exit_code == 2
-    assert "holds no run" in nowhere.stderr
-    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_policy_that_raises_during_a_run_has_no_result(tmp_path: Path) -> None:

@@ -312,7 +312,7 @@ def test_keys_come_from_the_environment_and_are_never_written(tmp_path: Path, mo
     assert "sk-secret" not in done.output + refused.output
 
 
-@pytest.mark.parametrize("option", [["--warm-up", "3"], ["--resume", "x"], ["--arrivals", "concurrency:2"]])
+@pytest.mark.parametrize("option", [["--warm-up", "3"], ["--arrivals", "concurrency:2"]])
 def test_options_for_servers_are_refused_without_one(tmp_path: Path, option: list[str]) -> None:
     done = runner.invoke(app, ["replay", str(trace_of(tmp_path)), *option])
     assert done.exit_code == 2
@@ -327,7 +327,6 @@ def test_options_for_servers_are_refused_without_one(tmp_path: Path, option: lis
         (["--arrivals", "concurrency:2", "--warm-up", "3s"], "give a number of programs, not seconds"),
         (["--warm-up", "many"], "expected a number of programs (10) or seconds (60s)"),
         (["--time-limit-s", "0"], "--time-limit-s 0: must be above 0"),
-        (["--resume", "nowhere"], "--resume: not with --out"),
     ],
 )
 def test_options_that_cannot_work(tmp_path: Path, option: list[str], message: str) -> None:

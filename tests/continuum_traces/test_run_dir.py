@@ -77,17 +77,21 @@ def test_manifest_round_trip(tmp_path: Path) -> None:
         run_dir.create(tmp_path)
 
 
-def test_a_run_is_continued_by_the_same_run_only(tmp_path: Path) -> None:
+def test_a_run_goes_on_as_the_same_run_only(tmp_path: Path) -> None:
     began = Manifest(policy="vllm", created="then", workload=Workload(jps=0.1), hardware=Hardware(gpu="a100"))
-    run_dir.write_manifest(tmp_path, began)
-    run_dir.check_same(tmp_path, replace(began, created="now", command=("again",), notes=("resumed",)))
+    slower = replace(began, workload=Workload(jps=0.2))
+    assert run_dir.begin(tmp_path, slower) == slower
+    assert run_dir.begin(tmp_path, began) == began  # nothing was recorded
+    (tmp_path / run_dir.TURNS).write_text("{}\n")
+    assert run_dir.begin(tmp_path, replace(began, created="now", command=("again",), notes=("resumed",))) == began
+    assert run_dir.begin(tmp_path, slower, may_differ=("workload.jps",)) == began
     for other, named in (
         (replace(began, policy="continuum"), "policy differs: 'vllm' against 'continuum'"),
-        (replace(began, workload=Workload(jps=0.2)), "workload.jps differs: 0.1 against 0.2"),
+        (slower, "workload.jps differs: 0.1 against 0.2"),
         (replace(began, hardware=Hardware(kv_capacity=KvPool(tokens=8))), "hardware.gpu differs: 'a100' against None"),
     ):
         with pytest.raises(RunDirError, match=re.escape(f"{tmp_path}: holds another run: {named} now")):
-            run_dir.check_same(tmp_path, other)
+            run_dir.begin(tmp_path, other)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_the_workflow_s_commands_run(tmp_path: Path) -> None:
         done = sh(play)
         assert (done.returncode, done.stderr) == (0, "")  # quiet: true
         assert "JCT mean" in done.stdout
-    assert read_manifest(tmp_path / "runs" / "new" / "vllm-seed1").workload["programs"] == 2
+    assert read_manifest(tmp_path / "runs" / "new" / "vllm-seed1").workload.programs == 2
     assert sh(compare).returncode == 0
     assert ElementTree.parse(tmp_path / "gate.xml").getroot().get("failures") == "0"
     assert sh(compare.replace("> 1.05", "> 0.5")).returncode == 3

@@ -180,14 +180,38 @@ def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     return next((f"{name} differs: {ours.get(name)!r} against {theirs.get(name)!r}" for name in names), "")
 
 
-def check_same(path: Path, wanted: Manifest) -> None:
-    """Check that the run in ``path`` is the one that ``wanted`` describes.
+def begin(path: Path, manifest: Manifest, may_differ: Sequence[str] = ()) -> Manifest:
+    """Make ``path`` the directory of a run, or of an experiment. If it holds the same run, that goes on. Another run
+    gives way only if nothing was recorded.
+
+    Args:
+        path: the directory.
+        manifest: of the run that begins or goes on.
+        may_differ: entries in which the run may differ from its earlier part, besides those that every run may.
+
+    Returns:
+        The manifest in the directory.
 
     Raises:
-        RunDirError: it is another run, or its manifest cannot be read. The message names the first difference.
+        RunDirError: the directory holds another run, or cannot be written. The message names the first difference.
     """
-    if differs := difference(key_of(read_manifest(path)), key_of(wanted)):
-        raise RunDirError(f"{path}: holds another run: {differs} now; choose another --out")
+    if not (path / MANIFEST).exists():
+        create(path)
+    else:
+        before, leave_out = read_manifest(path), (*NOT_IN_KEY, *may_differ)
+        differs = difference(key_of(before, leave_out), key_of(manifest, leave_out))
+        if not differs:
+            return before
+        if _has_records(path):
+            raise RunDirError(f"{path}: holds another run: {differs} now; choose another --out")
+    write_manifest(path, manifest)
+    return manifest
+
+
+def _has_records(path: Path) -> bool:
+    """Return whether a run was recorded in this directory, or in one of the directories in it."""
+    files = (file for name in (*RECORDS, PROGRAMS, ENGINE) for file in (path / name, *path.glob(f"*/{name}")))
+    return any(file.is_file() and file.stat().st_size for file in files)
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -97,6 +97,9 @@ class Sink(Protocol):
     def offset_s(self) -> float:
         """Return the seconds since the directory was created."""
 
+    def started(self, record: ProgramRecord) -> None:
+        """Show that a program runs."""
+
     def ended(self, record: ProgramRecord) -> None:
         """Record a program that ended."""
 
@@ -217,6 +220,7 @@ class Runner:
             trajectory=str(self._batch.out / arrival.task.instance_id / f"{arrival.task.instance_id}.traj.json"),
         )
         record.start_s = self._sink.offset_s()
+        self._sink.started(record)
         await process.begin(start)
         try:
             await asyncio.wait_for(_listen(process, record), self._batch.time_limit_s)

@@ -12,21 +12,20 @@ from typing import Any, cast
 import numpy as np
 from continuum_agents.protocol import Start
 from continuum_traces.run_dir import (
-    MANIFEST,
     PROGRAMS,
     TURNS,
-    create,
+    begin,
     read_json,
-    read_manifest,
     read_turns,
     write_json,
-    write_manifest,
 )
 from continuum_traces.schema import Manifest
 
 from continuum_bench.agents.batch import ProgramRecord
 from continuum_bench.errors import BenchError
+from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import print_json, print_notice
+from continuum_bench.virtual.pool import Report
 from continuum_client.appender import Presence, SharedLines
 from continuum_client.recorder import Recorder
 from continuum_client.recover import add_missing_turns
@@ -35,6 +34,11 @@ from continuum_client.reply import Content
 PREDICTIONS = "preds.json"
 ANSWERS = "answers.json"
 LOCK = "batch.lock"
+MAY_GROW = (
+    *("seed", "workload.file", "workload.sha256", "workload.programs", "workload.slice", "workload.filter"),
+    *("workload.shuffle", "workload.jps", "workload.arrivals", "engine_options.workers", "engine_options.time_limit_s"),
+)
+"""Entries of the manifest in which the parts of a batch may differ: which programs run, when, and how many at once."""
 
 
 class Results:
@@ -43,16 +47,17 @@ class Results:
     Use it as a context manager. All agents must have ended when its block ends, also after an error.
 
     Raises:
-        BenchError: the directory holds something else, or another batch is running in it.
+        BenchError: the directory holds another run, or another batch is running in it.
     """
 
     def __init__(self, out: Path, manifest: Manifest, start: Start, source: str, answers: bool = False) -> None:
         self.out = out
         self.model = start.model
         self.records: list[ProgramRecord] = []
+        self.display = RunsDisplay({}, 0, quiet=False, what="programs")
         self.to_run = 0
-        """Number of programs that this command runs. A resumed batch runs fewer than all."""
-        _claim(out, manifest)
+        """Number of programs that this command runs. A batch that goes on runs fewer than all."""
+        begin(out, manifest, MAY_GROW)
         self._lock = Presence(out / LOCK)
         if not self._lock.alone:
             raise BenchError(f"--out {out}: another batch is running there")
@@ -77,6 +82,9 @@ class Results:
     def offset_s(self) -> float:
         return self._recorder.offset_s(time.monotonic())  # noqa: TID251 - the recorder's own clock
 
+    def started(self, record: ProgramRecord) -> None:
+        self.display.update(Report(record.program_id))
+
     def ended(self, record: ProgramRecord) -> None:
         """Record a program that ended, and its prediction if the program finished."""
         self.records.append(record)
@@ -88,7 +96,8 @@ class Results:
         turns, seconds = f"{record.turns} turns", (record.end_s or 0.0) - record.arrival_s
         why = f" ({record.error})" if record.error else ""
         tested = "" if record.passed is None else ", passes" if record.passed else ", fails its test"
-        print_notice(f"{record.program_id}: {record.status}{tested}, {turns}, {seconds:.1f} s{why}")
+        said = f"{record.status}{tested}, {turns}, {seconds:.1f} s{why}"
+        self.display.update(Report(record.program_id, state="done"), said)
 
     def _prediction(self, record: ProgramRecord) -> dict[str, Any]:
         """Return a prediction in SWE-bench's format, or an answer and whether it is right."""
@@ -110,24 +119,6 @@ class Results:
         finally:
             self._programs.close()
             self._lock.close()
-
-
-def _claim(out: Path, manifest: Manifest) -> None:
-    """Create the directory, or check that it holds an earlier part of the same batch."""
-    if (out / MANIFEST).exists():
-        earlier = read_manifest(out)
-        name = earlier.workload.name
-        if name != manifest.workload.name:
-            raise BenchError(f"--out {out}: holds a run of {name or 'something else'}; choose another")
-        if _against(earlier) != _against(manifest):
-            raise BenchError(f"--out {out}: was begun against {_against(earlier)}; resume it there, or choose another")
-        return
-    write_manifest(create(out), manifest)
-
-
-def _against(manifest: Manifest) -> str:
-    """Return the server and the model of a batch, in words."""
-    return f"{' '.join(manifest.notes)}, model {manifest.hardware.model}"
 
 
 def show_results(results: Results, as_json: bool) -> None:

@@ -26,6 +26,7 @@ from continuum_bench.invocation import command_line, default_out, utc_now
 from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.options.agent import AgentOptions, OpenHandsOptions
 from continuum_bench.options.run import uses_rate
+from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import arrival_times, lanes_of, pace
 from continuum_client.dialects import DIALECTS
@@ -98,7 +99,9 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
                 answers=work.answers,
                 scored=work.scored or work.answers,
             )
-            complete = play(batch, arrivals, results, print_notice)
+            costs = {arrival.program_id: 1.0 for arrival in arrivals}
+            with RunsDisplay(costs, finished, quiet=False, what="programs") as results.display:
+                complete = play(batch, arrivals, results, print_notice)
         if work.conclude is not None:
             work.conclude(results)
     show_results(results, options.json_output)

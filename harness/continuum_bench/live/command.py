@@ -15,8 +15,7 @@ from typing import cast
 
 from continuum_analysis.compare.summary import RESUMED
 from continuum_traces.names import counted, which
-from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, create, read_manifest, rows_of, write_json
-from continuum_traces.run_dir import write_manifest as write_run_manifest
+from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, begin, rows_of, write_json, write_manifest
 from continuum_traces.schema import Engine, Manifest
 
 from continuum_bench.errors import BenchError
@@ -35,14 +34,11 @@ from continuum_bench.live.results import conclude, generator_facts, report_gener
 from continuum_bench.lock import locked
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.progress import RunsDisplay
-from continuum_bench.show import print_notice
+from continuum_bench.show import goes_on, print_notice
 from continuum_bench.virtual.pool import Report
 from continuum_bench.workload.arrivals import pace
 from continuum_bench.workload.workload import JobSource, workload_of
 from continuum_client.dialects import DIALECTS
-
-MUST_AGREE = ("policy", "seed", "workload", "engine_options")
-"""Manifest fields in which a resumed run must agree with the run that it continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +83,7 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
     """Play the workload once per seed. Returns 0; 1 if programs or the policy failed; or 130 after Ctrl-C."""
     run = _prepare(name, base_url, options, live)
     with locked(run.out):
-        _create_or_check(run, live.resume is not None)
+        begin(run.out, run.manifest(options.seed))
         where = f"against {run.endpoint.base_url}, into {run.out}"
         if not options.quiet:
             print_notice(run.endpoint.describe(run.load.model))
@@ -99,11 +95,11 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
                 try:
                     counters = _play_seed(run, seed, display)
                 except RunDirError:
-                    print_notice(f"stopped; when there is room again: the same command with --resume {run.out}")
+                    print_notice(f"stopped; when there is room again, {goes_on(run.out)}")
                     raise
                 if counters is None:
                     done = f"{number} of {len(run.plans)} runs are complete"
-                    print_notice(f"stopped; {done}; go on with --resume {run.out}")
+                    print_notice(f"stopped; {done}; {goes_on(run.out)}")
                     return 130
                 failed += counters.programs_failed + counters.plugin_errors
                 display.update(Report(_folder(run, seed).name, state="done"))
@@ -112,8 +108,6 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
 
 
 def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
-    if live.resume is not None and not (live.resume / MANIFEST).exists():
-        raise BenchError(f"--resume {live.resume}: holds no run")
     api_key = os.environ.get(live.api_key_env) or None
     endpoint = probe_server(base_url, api_key)
     window = Window(live.warm_up, live.cool_down)
@@ -130,7 +124,7 @@ def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
         window=window,
         plans=plans,
         label=live.label or endpoint.policy,
-        out=live.resume or options.out or default_out(name),
+        out=options.out or default_out(name),
         processes=live.processes,
         scheduler_records=live.scheduler_records,
         quiet=options.json_output or options.quiet,
@@ -175,33 +169,6 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-# ------------------------------------------------------------------------------------------ directories
-
-
-def _create_or_check(run: _LiveRun, resumed: bool) -> None:
-    """Create the directory, or check that it holds the run to resume.
-
-    Raises:
-        RunDirError: the directory holds a run already.
-        BenchError: the run to resume differs from this one.
-    """
-    if not resumed:
-        write_run_manifest(create(run.out), run.manifest(next(iter(run.plans))))
-        return
-    _check_same(run, run.out)
-    for seed in run.plans:
-        if (_folder(run, seed) / MANIFEST).exists():
-            _check_same(run, _folder(run, seed), seed)
-
-
-def _check_same(run: _LiveRun, folder: Path, seed: int | None = None) -> None:
-    before, now = read_manifest(folder), run.manifest(next(iter(run.plans)) if seed is None else seed)
-    for name in MUST_AGREE:
-        new, old = getattr(now, name), getattr(before, name)
-        if new != old:
-            raise BenchError(f"--resume {folder}: {name} differs: {old!r} there, {new!r} now")
-
-
 def _folder(run: _LiveRun, seed: int) -> Path:
     return run.out / f"{run.label}-seed{seed}"
 
@@ -244,11 +211,10 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
 
 def _begin(run: _LiveRun, seed: int, folder: Path, done: frozenset[str]) -> tuple[Manifest, Plan, float, datetime]:
     """Return the run's manifest, its plan, the second on the run's clock at which it begins, and the date now."""
-    manifest, plan, now = run.manifest(seed), run.plans[seed], _now()
-    if not (folder / MANIFEST).exists():
-        write_run_manifest(create(folder), manifest)
-        return manifest, plan, 0.0, now
-    before = read_manifest(folder)
+    plan, now, new = run.plans[seed], _now(), not (folder / MANIFEST).exists()
+    before = begin(folder, run.manifest(seed))
+    if new:
+        return before, plan, 0.0, now
     elapsed_s = keep_finished(folder, done)
     left = [play for play in plan.plays if play.program_id not in done]
     shift_s = elapsed_s - min((play.arrival_s for play in left), default=0.0)
@@ -259,6 +225,6 @@ def _begin(run: _LiveRun, seed: int, folder: Path, done: frozenset[str]) -> tupl
     )
     manifest = replace(before, notes=(*before.notes, note))
     lanes = None if plan.lanes is None else replace(plan.lanes, start_s=elapsed_s)
-    write_run_manifest(folder, manifest)
+    write_manifest(folder, manifest)
     print_notice(f"{folder}: {len(done)} of {len(plan.plays)} programs had finished; {len(left)} are left")
     return manifest, replace(plan, plays=tuple(plays), lanes=lanes), elapsed_s, now

@@ -25,7 +25,7 @@ class AgentOptions(Options):
     base_url: str
     """URL of the server, up to /v1."""
     out: Path | None = None
-    """Directory of the batch. If it exists, the batch is resumed."""
+    """Directory of the batch. If it holds the same batch already, that is continued."""
     model: str | None = None
     """Model to request. Default: the first that the server lists."""
     jps: Jps = ArrivalOptions.jps

@@ -183,7 +183,7 @@ class OutputOptions(Options):
     panel = OUTPUT
 
     out: Path | None = None
-    """Directory to create for the runs. Default: runs/NAME-TIME."""
+    """Directory for the runs. If it holds the same run already, that is continued. Default: runs/NAME-TIME."""
     no_report: NoReport = False
     json_output: Json = False
     quiet: Quiet = False
@@ -285,8 +285,6 @@ class LiveOptions(Options):
     """Number of processes that generate the load."""
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable that holds the API key. The key itself is never recorded."""
-    resume: Annotated[Path | None, Without("out", "it names the directory already")] = None
-    """Directory of a run to continue. Finished programs are kept and the others are played."""
     scheduler_records: Annotated[Path | None, FOLDER] = None
     """Folder that the server was given as --record. The server's records of this run are copied from it."""
 

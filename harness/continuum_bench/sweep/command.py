@@ -11,7 +11,7 @@ from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_t
 
 from continuum_bench.invocation import utc_now
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
-from continuum_bench.show import print_json, print_notice, print_table
+from continuum_bench.show import goes_on, print_json, print_notice, print_table
 from continuum_bench.sweep.grid import Grid, read_grid
 from continuum_bench.sweep.plan import plan
 from continuum_bench.sweep.run import play_missing
@@ -55,7 +55,7 @@ def exit_code(outcome: Outcome, out: Path) -> int:
     for cell, error in outcome.failed.items():
         print_notice(f"error: {cell}: {error}")
     if outcome.interrupted:
-        print_notice(f"stopped; what is complete stays in {out}, the same command goes on from there")
+        print_notice(f"stopped; {goes_on(out)}")
         return 130
     return 1 if outcome.failed else 0
 

@@ -19,7 +19,7 @@ from continuum_bench.lock import locked
 from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import BAND, DEFAULT_POLICIES, RunOptions
 from continuum_bench.progress import RunsDisplay
-from continuum_bench.show import print_json, print_notice, print_summary, print_verdict
+from continuum_bench.show import goes_on, print_json, print_notice, print_summary, print_verdict
 from continuum_bench.virtual.engine_options import descriptions_at, engine_of
 from continuum_bench.virtual.experiment import Experiment, Setup, cells_for, prepare, run
 from continuum_bench.virtual.pool import Outcome
@@ -59,6 +59,8 @@ def run_policies(name: str, options: RunOptions) -> int:
 
 def _announcement(experiment: Experiment, left: Experiment) -> str:
     runs, kept = len(left.cells), len(experiment.cells) - len(left.cells)
+    if not runs:
+        return f"{counted(kept, 'run')}, all complete already, in {experiment.out}"
     programs = counted(experiment.setup.workload.trace.number, "program")
     before = f"{kept} of {len(experiment.cells)} runs are complete already; " if kept else ""
     where = f"{min(experiment.jobs, runs)} at a time, into {experiment.out}; vLLM takes some seconds to load"
@@ -75,7 +77,7 @@ def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> 
         _print(summary, experiment, options)
     if outcome.interrupted:
         done = f"{len(outcome.done)} of {len(experiment.cells)} runs are complete in {experiment.out}"
-        print_notice(f"stopped; {done}; the same command with --out {experiment.out} goes on from there")
+        print_notice(f"stopped; {done}; {goes_on(experiment.out)}")
         return 130
     return 1 if outcome.failed else 0
 

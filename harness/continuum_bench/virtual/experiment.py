@@ -15,14 +15,8 @@ from continuum_server.policy.registry import is_policy, split_arm
 from continuum_traces.run_dir import (
     ENGINE,
     EVENTS,
-    MANIFEST,
-    SUMMARY,
     TURNS,
-    RunDirError,
-    check_same,
-    create,
-    read_manifest,
-    write_manifest,
+    begin,
 )
 from continuum_traces.schema import Manifest
 
@@ -72,8 +66,7 @@ class Experiment:
 def prepare(experiment: Experiment, description: Any, at: Mapping[str, Any] | None = None) -> list[Cell]:
     """Make the directories and write all manifests, before any run starts.
 
-    If the same experiment was stopped in this directory, it is continued: complete runs are kept and the others start
-    again. A different experiment is replaced only if it recorded nothing.
+    An experiment that was stopped in this directory goes on: complete runs are kept and the others start again.
 
     Args:
         experiment: the runs and their directory.
@@ -84,48 +77,19 @@ def prepare(experiment: Experiment, description: Any, at: Mapping[str, Any] | No
         The cells that are left to run.
 
     Raises:
-        RunDirError: the directory holds a complete experiment or a different one, or cannot be written.
+        RunDirError: the directory holds another experiment, or cannot be written.
     """
     out, setup = experiment.out, experiment.setup
     policies = ",".join(dict.fromkeys(cell.policy for cell in experiment.cells))
-    whole = manifest_of(setup, description, policies, {}, experiment.cells[0].seed, utc_now())
-    begun = any(_has_records(manifest.parent) for manifest in out.glob(f"*/{MANIFEST}"))
-    if begun or not _is_virtual(out):
-        check_same(out, whole)
-    left = []
+    begin(out, manifest_of(setup, description, policies, {}, experiment.cells[0].seed, utc_now()))
     for cell in experiment.cells:
-        folder = out / cell.name
         described = at[cell.step_times] if at and cell.step_times else description
-        manifest = manifest_of(setup, described, cell.policy, cell.options, cell.seed, "")
-        if _has_records(folder) or not _is_virtual(folder):
-            check_same(folder, manifest)
-        if not (folder / ENGINE).exists():
-            left.append((folder, manifest, cell))
-    if not left and (out / SUMMARY).exists():
-        raise RunDirError(f"{out}: holds a run already; choose another --out")
-    for folder, manifest, _ in left:
-        _empty(folder)
-        write_manifest(create(folder), manifest)
-    if not begun:
-        _empty(out)
-        write_manifest(create(out), whole)
-    return [cell for *_, cell in left]
-
-
-def _has_records(folder: Path) -> bool:
-    written = [folder / name for name in (EVENTS, TURNS, ENGINE) if (folder / name).exists()]
-    return any(file.stat().st_size for file in written)
-
-
-def _is_virtual(folder: Path) -> bool:
-    """Return whether the run in this folder is virtual. True also for a folder without a run."""
-    return not (folder / MANIFEST).exists() or read_manifest(folder).engine == "virtual"
-
-
-def _empty(folder: Path) -> None:
-    """Remove the records of a stopped run, because the engine appends to existing files."""
-    for name in (MANIFEST, EVENTS, TURNS, LOG):
-        (folder / name).unlink(missing_ok=True)
+        begin(out / cell.name, manifest_of(setup, described, cell.policy, cell.options, cell.seed, ""))
+    left = [cell for cell in experiment.cells if not (out / cell.name / ENGINE).exists()]
+    for cell in left:  # a stopped run begins again, and the engine appends to existing files
+        for name in (EVENTS, TURNS, LOG):
+            (out / cell.name / name).unlink(missing_ok=True)
+    return left
 
 
 def manifest_of(
@@ -161,7 +125,7 @@ def _notes(setup: Setup) -> tuple[str, ...]:
 def run(experiment: Experiment, on_report: Listener) -> Outcome:
     """Run every cell, at most ``jobs`` at once. Ctrl-C stops the cells that run; finished cells are kept."""
     tasks = [CellTask(experiment.setup, cell, cell.name, experiment.out / cell.name) for cell in experiment.cells]
-    return play_here(tasks, experiment.jobs, on_report)
+    return play_here(tasks, experiment.jobs, on_report) if tasks else Outcome()
 
 
 @dataclass(frozen=True, slots=True)
