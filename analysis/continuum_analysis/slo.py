@@ -99,35 +99,29 @@ def _with_rows(run: Run, rows: Sequence[Metric]) -> Run:
 def slo_metrics(slo: Slo) -> tuple[Metric, ...]:
     """Return the metrics of the SLO; those of requests only if the SLO has limits on requests."""
     judge = _Judge(slo)
-    of_requests = (
-        Metric("slo_requests_share", "", "turns that kept the SLO / all turns", _share(judge.turns)),
-        Metric("slo_requests_per_s", "1/s", "turns that kept the SLO / wall", _per_s(judge.turns)),
-    )
-    of_programs = (
-        Metric("slo_programs_share", "", "programs that kept the SLO / all programs", _share(judge.programs)),
-        Metric("slo_programs_per_s", "1/s", "programs that kept the SLO / wall", _per_s(judge.programs)),
-    )
-    return (*(of_requests if slo.of_requests else ()), *of_programs)
+    of_requests = _metrics("requests", "turns", judge.turns) if slo.of_requests else ()
+    return (*of_requests, *_metrics("programs", "programs", judge.programs))
 
 
 Count = tuple[int, int] | None
 """The number of turns or programs that kept the SLO, and the number of all; None if the records cannot say."""
 
 
-def _share(count: Callable[[RunFacts], Count]) -> Callable[[RunFacts], Value]:
-    def compute(facts: RunFacts) -> Value:
+def _metrics(name: str, things: str, count: Callable[[RunFacts], Count]) -> tuple[Metric, Metric]:
+    """Return the share of things that kept the SLO, and their number per second."""
+
+    def share(facts: RunFacts) -> Value:
         counted = count(facts)
         return counted[0] / counted[1] if counted and counted[1] else None
 
-    return compute
-
-
-def _per_s(count: Callable[[RunFacts], Count]) -> Callable[[RunFacts], Value]:
-    def compute(facts: RunFacts) -> Value:
+    def per_s(facts: RunFacts) -> Value:
         counted = count(facts)
         return counted[0] / facts.wall_s if counted and facts.wall_s > 0 else None
 
-    return compute
+    return (
+        Metric(f"slo_{name}_share", "", f"{things} that kept the SLO / all {things}", share),
+        Metric(f"slo_{name}_per_s", "1/s", f"{things} that kept the SLO / wall", per_s),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ import pandas as pd
 from continuum_traces.names import which
 from continuum_traces.run_dir import writing
 
-from continuum_analysis.compare.intervals import Interval
 from continuum_analysis.compare.runs import Run
-from continuum_analysis.compare.summary import ArmSummary, Summary
+from continuum_analysis.compare.summary import Summary
 from continuum_analysis.compare.words import columns, summary_rows
 from continuum_analysis.records.misses import Return, cause_rows
 from continuum_analysis.records.timeline import AnalysisError, ProgramTimes, TurnTimes
@@ -41,8 +40,7 @@ def summary_table(summaries: Summaries) -> pd.DataFrame:
             {"jps": jps, "policy": name}
             | _band(each)
             | {"seeds": len(arm.seeds)}
-            | _metric_cells(arm)
-            | _comparison_cells(arm)
+            | arm.row()
             | {"gpu_time": gpu_time(summary.manifest)}
             for jps, summary in summaries.items()
             for each in (summary, *summary.ends.values())
@@ -53,33 +51,6 @@ def summary_table(summaries: Summaries) -> pd.DataFrame:
 
 def _band(summary: Summary) -> dict[str, Any]:
     return {"step_times": summary.band} if summary.band else {}
-
-
-def _metric_cells(arm: ArmSummary) -> dict[str, Any]:
-    return {
-        column: value
-        for name, interval in arm.metrics.items()
-        for column, value in _with_bounds(name, name, interval).items()
-    }
-
-
-def _comparison_cells(arm: ArmSummary) -> dict[str, Any]:
-    comparison = arm.comparison
-    ratio, difference_s, sooner = (
-        (comparison.jct_ratio, comparison.difference_s, comparison.sooner) if comparison else (None, None, None)
-    )
-    return (
-        _with_bounds("jct_mean_ratio", "jct_mean_ratio_interval", ratio)
-        | _with_bounds("difference_to_vllm_s", "difference_to_vllm_interval_s", difference_s)
-        | _with_bounds("sooner_than_vllm_share", "sooner_than_vllm_interval", sooner)
-        | {"effect_size_to_vllm": comparison.effect if comparison else None}
-    )
-
-
-def _with_bounds(value: str, bounds: str, interval: Interval | None) -> dict[str, float | None]:
-    """Return three columns: the estimate, and the two bounds of its interval."""
-    low, high = (interval.bounds if interval else None) or (None, None)
-    return {value: interval.mean if interval else None, f"{bounds}_low": low, f"{bounds}_high": high}
 
 
 def summary_words(summaries: Summaries) -> pd.DataFrame:
@@ -185,25 +156,14 @@ def table_text(table: pd.DataFrame, form: str) -> str:
     if form == "markdown":
         sides = ["left" if name in WORDS else "right" for name in table.columns]
         return table.map(_text).to_markdown(index=False, disable_numparse=True, colalign=sides) + "\n"
-    body = table.map(lambda value: _latex(_text(value))).rename(columns=_latex)
     alignment = "".join("l" if name in WORDS else "r" for name in table.columns)
-    return str(body.style.hide(axis="index").to_latex(hrules=True, column_format=alignment))
+    return table.map(_text).to_latex(index=False, escape=True, column_format=alignment)
 
 
 def _text(value: object) -> str:
     if value is None or value is pd.NA or value != value:
         return "-"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-_LATEX = str.maketrans(
-    {character: "\\" + character for character in "&%$#_{}"}
-    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
-)
-
-
-def _latex(text: str) -> str:
-    return text.translate(_LATEX)
 
 
 TABLES: Mapping[str, Callable[[Sequence[Run]], pd.DataFrame]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -35,12 +35,17 @@ from continuum_analysis.compare.runs import (
     by_band,
     check_comparable,
     load_runs,
-    main_band,
 )
-from continuum_analysis.metrics import METRICS, Value, is_share
+from continuum_analysis.metrics import is_share
 from continuum_analysis.records.generator import lateness_warning
 
 SUMMARY_SCHEMA = "continuum-summary"
+COMPARED = {
+    "jct_mean_ratio": ("jct_mean_ratio_interval", "jct_ratio"),
+    "difference_to_vllm_s": ("difference_to_vllm_interval_s", "difference_s"),
+    "sooner_than_vllm_share": ("sooner_than_vllm_interval", "sooner"),
+}
+"""The estimates of a comparison in files: the name of each, that of its interval, and the attribute."""
 RESUMED = "resumed "
 """The beginning of the note in the manifest of a live run that was resumed."""
 
@@ -76,21 +81,42 @@ class ArmSummary:
             return None
         return self.comparison.jct_ratio
 
+    def estimates(self) -> dict[str, tuple[str, Interval | None]]:
+        """Return every estimate by its name in files, behind the name of its interval."""
+        compared = {
+            name: (bounds, getattr(self.comparison, attribute, None)) for name, (bounds, attribute) in COMPARED.items()
+        }
+        return {name: (name, interval) for name, interval in self.metrics.items()} | compared
+
+    def row(self) -> dict[str, float | None]:
+        """Return the arm's row in tables: each estimate, and the two bounds of its interval."""
+        columns: dict[str, float | None] = {}
+        for name, (bounds, interval) in self.estimates().items():
+            low, high = (interval.bounds if interval else None) or (None, None)
+            columns |= {name: interval.mean if interval else None, f"{bounds}_low": low, f"{bounds}_high": high}
+        return {**columns, "effect_size_to_vllm": self.comparison.effect if self.comparison else None}
+
     def to_json(self) -> dict[str, Any]:
         """Return the arm's entry in summary.json."""
-        intervals = {name: _bounds(interval) for name, interval in self.metrics.items()}
+        comparison, estimates = self.comparison, self.estimates()
         return {
             "policy": self.policy,
             "router": self.router,
-            **{name: self.mean(name) for name in self.metrics},
-            "jct_mean_interval_s": intervals["jct_mean_s"],
-            **_comparison_json(self.comparison),
+            **{name: interval.mean if interval else None for name, (_, interval) in estimates.items()},
+            **{bounds: _bounds(interval) for name, (bounds, interval) in estimates.items() if name in COMPARED},
+            "jct_mean_interval_s": _bounds(self.metrics["jct_mean_s"]),
+            "jct_mean_ratio_within_one_arrival_sequence": _bounds(comparison.jct_ratio_within) if comparison else None,
+            "effect_size_to_vllm": comparison.effect if comparison else None,
+            "worst_slowdown_to_vllm": comparison.worst if comparison else None,
+            "paired_seeds": list(comparison.seeds) if comparison else [],
+            "paired_programs": list(comparison.programs) if comparison else [],
+            "finished_programs": list(comparison.finished) if comparison else [],
             "pins_by_ending": dict(self.pins_by_ending),
             "errors_by_kind": dict(self.errors_by_kind),
             "unfinished": list(self.unfinished),
             "failed": list(self.failed),
             "seeds": list(self.seeds),
-            "intervals": intervals,
+            "intervals": {name: _bounds(interval) for name, interval in self.metrics.items()},
         }
 
 
@@ -139,23 +165,6 @@ class Summary:
 
 def _bounds(interval: Interval | None) -> list[float] | None:
     return None if interval is None or interval.bounds is None else list(interval.bounds)
-
-
-def _comparison_json(comparison: Comparison | None) -> dict[str, Any]:
-    return {
-        "jct_mean_ratio": comparison.jct_ratio.mean if comparison else None,
-        "jct_mean_ratio_interval": _bounds(comparison.jct_ratio) if comparison else None,
-        "jct_mean_ratio_within_one_arrival_sequence": _bounds(comparison.jct_ratio_within) if comparison else None,
-        "difference_to_vllm_s": comparison.difference_s.mean if comparison else None,
-        "difference_to_vllm_interval_s": _bounds(comparison.difference_s) if comparison else None,
-        "effect_size_to_vllm": comparison.effect if comparison else None,
-        "worst_slowdown_to_vllm": comparison.worst if comparison else None,
-        "sooner_than_vllm_share": comparison.sooner.mean if comparison else None,
-        "sooner_than_vllm_interval": _bounds(comparison.sooner) if comparison else None,
-        "paired_seeds": list(comparison.seeds) if comparison else [],
-        "paired_programs": list(comparison.programs) if comparison else [],
-        "finished_programs": list(comparison.finished) if comparison else [],
-    }
 
 
 def summarize(path: Path) -> Summary:
@@ -313,33 +322,27 @@ def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(total)
 
 
-def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> list[str]:
-    """Return warnings about the means: unfinished programs, resumed runs, lateness, policies that raised."""
-    warnings = []
-    for policy, group in by_arm.items():
-        for run in group:
-            facts = run.metrics.facts
-            left_out = len(facts.unfinished) + len(facts.failed)
-            if left_out:
-                warnings.append(
-                    f"{policy}, seed {run.manifest.seed}: {left_out} of {len(facts.everyone)} programs did "
-                    "not finish; its times leave them out, the ratio uses programs that finished under both policies"
-                )
-            if run.plugin_errors:
-                warnings.append(
-                    f"{policy}, seed {run.manifest.seed}: the server caught {run.plugin_errors} exceptions in its "
-                    "policy (its log has them) and scheduled without it; these times are no result of the policy"
-                )
-            where = f"{policy}, seed {run.manifest.seed}"
-            warnings += [f"{where}: {note}" for note in run.manifest.notes if note.startswith(RESUMED)]
-            late = lateness_warning(facts)
-            if late is not None:
-                warnings.append(f"{where}: {late}")
-    return warnings
+def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> Iterator[str]:
+    """Yield warnings about the means: unfinished programs, resumed runs, lateness, policies that raised."""
+    for run in (run for group in by_arm.values() for run in group):
+        facts, where = run.metrics.facts, f"{run.arm}, seed {run.manifest.seed}"
+        if left_out := len(facts.unfinished) + len(facts.failed):
+            yield (
+                f"{where}: {left_out} of {len(facts.everyone)} programs did not finish; its times leave them out, the "
+                "ratio uses programs that finished under both policies"
+            )
+        if run.plugin_errors:
+            yield (
+                f"{where}: the server caught {run.plugin_errors} exceptions in its policy (its log has them) and "
+                "scheduled without it; these times are no result of the policy"
+            )
+        yield from (f"{where}: {note}" for note in run.manifest.notes if note.startswith(RESUMED))
+        if late := lateness_warning(facts):
+            yield f"{where}: {late}"
 
 
 def write_summary(path: Path) -> Summary:
-    """Write summary.json, summary.csv and, with several seeds, summary_by_seed.csv; return the summary.
+    """Write summary.json and summary.csv; return the summary.
 
     Raises:
         AnalysisError, RunDirError: there is nothing to summarise, or the files cannot be written.
@@ -351,29 +354,10 @@ def write_summary_of(path: Path, runs: Sequence[Run], baseline: str | None = Non
     """Do the same as ``write_summary`` for runs that ``load_runs`` has read."""
     summary = summarize_runs(path, runs, baseline)
     write_json(path / SUMMARY, summary.to_json())
-    names = [metric.name for metric in METRICS]
-    rows = [[name, *map(_cell, _csv_values(arm))] for name, arm in summary.arms.items()]
-    ratio = ["jct_mean_ratio", "jct_mean_ratio_low", "jct_mean_ratio_high"]
-    _write_csv(path / "summary.csv", ["policy", *names, *ratio], rows)
-    if len(summary.seeds) > 1:
-        order = list(summary.arms)
-        by_seed = sorted(main_band(runs), key=lambda run: (order.index(run.arm), run.manifest.seed))
-        cells = [
-            [run.arm, str(run.manifest.seed), *(_cell(run.metrics.values[name]) for name in names)] for run in by_seed
-        ]
-        _write_csv(path / "summary_by_seed.csv", ["policy", "seed", *names], cells)
-    return summary
-
-
-def _csv_values(arm: ArmSummary) -> list[Value]:
-    ratio = [] if arm.jct_ratio is None else [arm.jct_ratio.mean, arm.jct_ratio.low, arm.jct_ratio.high]
-    return [*map(arm.mean, arm.metrics), *(ratio or [None] * 3)]
-
-
-def _write_csv(file: Path, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    rows = [{"policy": name, **arm.row()} for name, arm in summary.arms.items()]
+    file = path / "summary.csv"
     with writing(file), file.open("w", encoding="utf-8", newline="") as out:
-        csv.writer(out, lineterminator="\n").writerows([headings, *rows])
-
-
-def _cell(value: Value) -> str:
-    return "" if value is None else f"{value:.6g}"
+        table = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+    return summary

@@ -176,7 +176,10 @@ def _holds(end: Summary, best: str, comparison: Comparison) -> bool:
     return second is not None and second[0] == best and outcome(second[1].jct_ratio) in ("equal", "open")
 
 
-def outcome(ratio: Interval) -> Literal["equal", "open", "faster", "slower"]:
+Outcome = Literal["equal", "open", "faster", "slower"]
+
+
+def outcome(ratio: Interval) -> Outcome:
     """Judge a ratio of a policy's mean JCT to the baseline's by its interval, or by the estimate if it has none.
 
     ``equal``: the interval lies within 1% of 1. ``open``: it contains 1, so that the two cannot be told apart.
@@ -197,13 +200,29 @@ def _against_baseline(summary: Summary, name: str, comparison: Comparison) -> st
         return f"{name}: {took} ({facts}), on {_no_interval(comparison)}."
     interval = ratio.bounds_text("{:.2f}".format)
     said = f"{took} (95% interval {interval}, {len(comparison.seeds)} seeds, paired; {facts})"
-    first = {
-        "equal": f"{name} and {baseline} are equal to within 1% here",
-        "open": f"{name} and {baseline} cannot be told apart",
-        "faster": f"{name} was the fastest" if several else f"{name} was faster than {baseline}",
-        "slower": f"No policy was faster than {baseline}; {name}" if several else f"{name} was slower than {baseline}",
-    }[outcome(ratio)]
-    return f"{first}: {said}."
+    return f"{headline(outcome(ratio), name, baseline, several)}: {said}."
+
+
+def headline(result: Outcome, name: str, baseline: str, several: bool, scope: str = "") -> str:
+    """Say what a comparison with the baseline shows of the best policy.
+
+    Args:
+        several: whether the policy is the best of several.
+        scope: where it is, such as `` on average``.
+    """
+    if several:
+        words = {
+            "faster": f"{name} was the fastest{scope}",
+            "slower": f"No policy was faster than {baseline}{scope}; the best was {name}",
+            "open": f"No policy can be told apart from {baseline}; the best{scope} was {name}",
+        }
+    else:
+        words = {
+            "faster": f"{name} was faster than {baseline}",
+            "slower": f"{name} was slower than {baseline}",
+            "open": f"{name} and {baseline} cannot be told apart",
+        }
+    return words.get(result, f"{name} and {baseline} are equal to within 1% here")
 
 
 def _next_best(summary: Summary, best: str) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from continuum_analysis.compare.intervals import SAME_INSTANT_S, Interval, paired_jcts, ratio_interval
+from continuum_analysis.compare.intervals import SAME_INSTANT_S, paired_jcts, ratio_interval
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.report.figure_kit import Groups
 
@@ -29,35 +28,19 @@ def sooner_equal_later(times: Times) -> str:
     return f"{sooner:,} sooner, {len(late_s) - sooner - later:,} equal, {later:,} later"
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One policy's mean JCT as a ratio to another's."""
+def matrix(groups: Groups) -> dict[str, list[tuple[str, str, str] | None]]:
+    """Return for each policy its mean JCT over each other policy's; None where nothing can be paired.
 
-    ratio: Interval
-
-    @property
-    def text(self) -> str:
-        return f"{self.ratio.mean:.2f}"
-
-    @property
-    def kind(self) -> str:
-        """``faster`` or ``slower`` if the 95% interval shows it."""
-        low, high = self.ratio.bounds or (0.0, 2.0)
-        return "faster" if high < 1.0 else "slower" if low > 1.0 else ""
-
-    @property
-    def said(self) -> str:
-        return self.ratio.text("{:.3f}".format)
-
-
-def matrix(groups: Groups) -> dict[str, list[Cell | None]]:
-    """Return for each policy its mean JCT over each other policy's; None where nothing can be paired."""
+    A cell is the ratio, ``faster`` or ``slower`` if its 95% interval shows it, and the ratio with its interval.
+    """
     return {arm: [_cell(groups, arm, other) for other in groups] for arm in groups}
 
 
-def _cell(groups: Groups, arm: str, other: str) -> Cell | None:
+def _cell(groups: Groups, arm: str, other: str) -> tuple[str, str, str] | None:
     times = paired_times(groups[arm], groups[other])
     if arm == other or not times:
         return None
-    ours, theirs = ([float(np.mean(pair[side])) for pair in times] for side in (0, 1))
-    return Cell(ratio_interval(ours, theirs))
+    ratio = ratio_interval(*([float(np.mean(pair[side])) for pair in times] for side in (0, 1)))
+    low, high = ratio.bounds or (0.0, 2.0)
+    kind = "faster" if high < 1.0 else "slower" if low > 1.0 else ""
+    return f"{ratio.mean:.2f}", kind, ratio.text("{:.3f}".format)

@@ -12,7 +12,7 @@ from typing import Literal
 from continuum_traces.names import counted
 
 from continuum_analysis.compare.intervals import Interval
-from continuum_analysis.compare.words import SAME_TO_THE_EYE, outcome
+from continuum_analysis.compare.words import SAME_TO_THE_EYE, Outcome, headline, outcome
 from continuum_analysis.sweep.tables import MODELLED, Sweep, point_text
 
 
@@ -82,11 +82,9 @@ def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
 
 def _headline(best: Record, baseline: str) -> str:
     """Name the best policy, and claim no more than its intervals show."""
-    if best.mean > 1 - SAME_TO_THE_EYE:
-        return f"No policy was faster than {baseline} on average; the best was {best.policy}"
-    if any(ratio.bounds for _, ratio in best.points) and not best.sure("faster"):
-        return f"No policy can be told apart from {baseline}; the best on average was {best.policy}"
-    return f"{best.policy} was the fastest on average"
+    shown = not any(ratio.bounds for _, ratio in best.points) or best.sure("faster")
+    result: Outcome = "slower" if best.mean > 1 - SAME_TO_THE_EYE else "faster" if shown else "open"
+    return headline(result, best.policy, baseline, several=True, scope=" on average")
 
 
 def _how_sure(record: Record) -> str:
