@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,28 +15,23 @@ from continuum_analysis.compare.summary import summarize, summarize_runs
 from continuum_analysis.compare.words import columns, summary_rows, verdict
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.page import write_report
-from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
-from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+from continuum_traces.run_dir import TURNS, read_manifest, write_manifest, write_rows
+from continuum_traces.schema import Engine, Hardware, TurnRecord, Workload
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded_runs import write_recorded
 
 
-def write_one_turn_programs(path: Path, policy: str, seed: int, jcts_s: list[float], **manifest: object) -> Path:
-    """Programs p0, p1 ... that arrive a second apart and take so long; None as a time: never finishes."""
-    path.mkdir(parents=True)
-    write_manifest(path, Manifest(policy=policy, seed=seed, engine="virtual", **manifest))  # type: ignore[arg-type]
-    events, records = [], []
-    for number, jct_s in enumerate(jcts_s):
-        name, t = f"p{number}", float(number)
-        events.append(SchedulerEvent(t, "arrive", name, 0, prompt_tokens=8))
-        events.append(SchedulerEvent(t, "start", name, 0, prompt_tokens=8, hit_tokens=0))
-        records.append(TurnRecord(name, 0, t, t, is_last=True))
-        if jct_s is not None:
-            events.append(SchedulerEvent(t + jct_s, "finish", name, 0, output_tokens=2, status="stop"))
-    write_rows(path / EVENTS, events)
-    write_rows(path / TURNS, records)
-    write_json(path / "engine.json", {})
-    return path
+def play(folder: Path, seeds: int = 1, **jcts_s: list[float | None]) -> Path:
+    """Write a run of each policy and seed. Programs arrive a second apart and take so long, a tenth longer in each
+    further seed; None: the last program never ends."""
+    for policy, ends_s in jcts_s.items():
+        name = policy.replace("_", "-")
+        for seed in range(seeds):
+            longer = [(1 + seed / 10) * (end_s or 1.0) for end_s in ends_s]
+            unfinished = ends_s.count(None)
+            write_recorded(folder / f"{name}-seed{seed}", name, seed, longer, gap_s=1.0, unfinished=unfinished)
+    return folder
 
 
 seconds = st.floats(1.0, 100.0)
@@ -85,67 +81,73 @@ def test_resampled_ratio_is_repeatable_and_holds_its_estimate() -> None:
 
 
 def test_one_seed_speaks_of_its_own_arrivals_only(tmp_path: Path) -> None:
-    write_one_turn_programs(tmp_path / "vllm-seed0", "vllm", 0, [10.0, 20.0, 40.0])
-    write_one_turn_programs(tmp_path / "continuum-seed0", "continuum", 0, [6.0, 9.0, 20.0])
-    summary = summarize(tmp_path)
-    found = summary.arms["continuum"].comparison
+    found = summarize(play(tmp_path, vllm=[10.0, 20.0, 40.0], continuum=[6.0, 9.0, 20.0])).arms["continuum"].comparison
     assert found is not None
-    assert found.jct_ratio.mean == pytest.approx(35 / 70)
-    assert found.jct_ratio.bounds is None
+    assert found.jct_ratio == Interval(35 / 70)
     assert found.jct_ratio_within is not None
-    assert found.jct_ratio_within.bounds is not None
-    low, high = found.jct_ratio_within.bounds
+    low, high = found.jct_ratio_within.bounds or (0.0, 0.0)
     assert low < 0.5 < high
-    assert "within this one arrival sequence only. One seed proves nothing" in verdict(summary)
 
 
-def test_a_better_policy_is_not_passed_over(tmp_path: Path) -> None:
-    for seed, extra in enumerate((0.0, 1.0, 2.0)):
-        for policy, factor in (("vllm", 1.0), ("continuum", 0.5), ("static-ttl", 0.4)):
-            jcts = [factor * (t + extra) for t in (10.0, 20.0, 40.0)]
-            write_one_turn_programs(tmp_path / f"{policy}-seed{seed}", policy, seed, jcts)
-    said = verdict(summarize(tmp_path))
-    assert said.startswith("static-ttl was the fastest: its programs took 0.40 times as long as under vllm")
-    assert said.endswith(
-        "Its programs took 0.80 times as long as under the next best, continuum (0.80 to 0.80). "
-        "No program finished later than under vllm."
-    )
-
-
-def test_the_winner_s_cost_is_named(tmp_path: Path) -> None:
-    """One program of three waits twice as long, in each of three seeds."""
-    for seed, extra in enumerate((0.0, 1.0, 2.0)):
-        write_one_turn_programs(tmp_path / f"v{seed}", "vllm", seed, [10.0, 20.0, 40.0 + extra])
-        write_one_turn_programs(tmp_path / f"c{seed}", "continuum", seed, [20.0, 10.0, 20.0 + extra])
-    said = verdict(summarize(tmp_path))
-    assert said.endswith("33% of the programs finished later than under vllm, the worst-hit after 2.00 times the time.")
-    assert summarize(tmp_path).to_json()["policies"]["continuum"]["worst_slowdown_to_vllm"] == pytest.approx(2.0)
+LATER = " of the programs finished later than under vllm, "
 
 
 @pytest.mark.parametrize(
-    ("jcts", "said"),
+    ("seeds", "jcts_s", "first", "last"),
     [
-        ([10.0, 20.0, 40.0005], "No program finished later than under vllm."),
-        ([10.0, 20.0, 20.0], "No program finished later than under vllm."),
         (
-            [10.0, 10.0, 44.0],
-            "33% of the programs finished later than under vllm, the worst-hit after 1.10 times the time.",
+            3,
+            {"vllm": [10.0, 20.0, 40.0], "continuum": [5.0, 10.0, 20.0], "static_ttl": [4.0, 8.0, 16.0]},
+            "static-ttl was the fastest: its programs took 0.40 times as long as under vllm",
+            "Its programs took 0.80 times as long as under the next best, continuum (0.80 to 0.80). "
+            "No program finished later than under vllm. TTFT P99: 0.5 s against vllm's 0.5 s.",
         ),
-        ([10.0, 10.0, 40.2], "33% of the programs finished later than under vllm, none by more than 1%."),
+        (
+            3,
+            {"vllm": [10.0, 30.0], "continuum": [20.0, 60.0]},
+            "continuum was slower than vllm: its programs took 2.00",
+            "",
+        ),
+        (
+            3,
+            {"vllm": [10.0, 20.0, 40.0], "continuum": [20.0, 10.0, 20.0]},
+            "continuum",
+            f"33%{LATER}the worst-hit after 2.0",
+        ),
+        (1, {"vllm": [10.0, 20.0, 40.0], "continuum": [10.0, 20.0, 40.0005]}, "continuum", "No program finished later"),
+        (
+            1,
+            {"vllm": [10.0, 20.0, 40.0], "continuum": [10.0, 10.0, 44.0]},
+            "",
+            f"33%{LATER}the worst-hit after 1.10 times",
+        ),
+        (1, {"vllm": [10.0, 20.0, 40.0], "continuum": [10.0, 10.0, 40.2]}, "", f"33%{LATER}none by more than 1%."),
+        (1, {"vllm": [10.0, 20.0], "continuum": [5.0, 9.0]}, "continuum", "sequence only. One seed proves nothing"),
+        (
+            1,
+            {"vllm": [10.0, 20.0], "static_ttl": [10.0, 20.0], "continuum": [10.0, 20.0]},
+            "All policies are equal to within 1% here: mean JCT ",
+            "",
+        ),
+        (
+            3,
+            {"vllm": [20.0, 30.0], "static_ttl": [18.0, 27.0], "continuum": [5.0, None]},
+            "Programs that finished: vllm 6 of 6, continuum 3 of 6, static-ttl 6 of 6. Fewer finished under continuum: "
+            "not ranked. static-ttl was the fastest: its programs took 0.90 times",
+            "mean JCT 25 s against 28 s",
+        ),
     ],
 )
-def test_a_program_that_finished_at_the_same_time_did_not_finish_later(
-    jcts: list[float], said: str, tmp_path: Path
+def test_what_a_verdict_says(
+    tmp_path: Path, seeds: int, jcts_s: dict[str, list[float | None]], first: str, last: str
 ) -> None:
-    write_one_turn_programs(tmp_path / "v", "vllm", 0, [10.0, 20.0, 40.0])
-    write_one_turn_programs(tmp_path / "c", "continuum", 0, jcts)
-    assert verdict(summarize(tmp_path)).endswith(f" {said}")
+    said = verdict(summarize(play(tmp_path, seeds, **jcts_s)))
+    assert said.startswith(first)
+    assert last in said
 
 
 def test_the_baseline_is_vllm_s_scheduler_or_the_one_asked_for(tmp_path: Path) -> None:
-    for policy, factor in (("continuum", 0.5), ("stock", 1.0), ("static-ttl", 0.4)):
-        write_one_turn_programs(tmp_path / policy, policy, 0, [factor * 10.0, factor * 20.0])
-    runs = load_runs(tmp_path)
+    runs = load_runs(play(tmp_path, continuum=[5.0, 10.0], stock=[10.0, 20.0], static_ttl=[4.0, 8.0]))
     assert summarize(tmp_path).baseline == "stock"
     against = summarize_runs(None, runs, "static-ttl").to_json()["policies"]
     assert against["stock"]["jct_mean_ratio"] == pytest.approx(2.5)
@@ -154,131 +156,92 @@ def test_the_baseline_is_vllm_s_scheduler_or_the_one_asked_for(tmp_path: Path) -
         summarize_runs(None, runs, "vllm")
 
 
-def test_a_slower_policy_is_called_slower(tmp_path: Path) -> None:
-    for seed, extra in enumerate((0.0, 1.0, 2.0)):
-        write_one_turn_programs(tmp_path / f"v{seed}", "vllm", seed, [10.0 + extra, 30.0])
-        write_one_turn_programs(tmp_path / f"c{seed}", "continuum", seed, [20.0 + 2 * extra, 60.0])
-    assert verdict(summarize(tmp_path)).startswith(
-        "continuum was slower than vllm: its programs took 2.00 times as long as under vllm (95% interval 2.00"
-    )
-
-
 def test_unfinished_programs_leave_the_pair_together(tmp_path: Path) -> None:
-    """The policy that never finished its slowest program gains nothing by it."""
-    write_one_turn_programs(tmp_path / "a", "vllm", 0, [10.0, 10.0, 100.0])
-    write_one_turn_programs(tmp_path / "b", "continuum", 0, [10.0, 10.0, None])  # type: ignore[list-item]
-    summary = summarize(tmp_path)
+    """The policy that never finished its slowest program gains nothing by it, and is never called the fastest."""
+    summary = summarize(play(tmp_path, vllm=[10.0, 10.0, 100.0], continuum=[10.0, 10.0, None]))
     arm = summary.arms["continuum"]
-    assert arm.mean("jct_mean_s") == 10.0
-    assert arm.jct_ratio is None
     assert arm.comparison is not None
     assert (arm.comparison.jct_ratio.mean, arm.comparison.jct_means_s) == (1.0, (10.0, 10.0))  # not 10 / 40
-    assert arm.unfinished == ("p2",)
+    assert (arm.mean("jct_mean_s"), arm.jct_ratio, arm.unfinished, summary.ranked) == (10.0, None, ("p2",), ["vllm"])
     assert summary.warnings == (
         "continuum, seed 0: 1 of 3 programs did not finish; its times leave them out, the ratio uses programs that "
         "finished under both policies",
     )
-    assert verdict(summary).startswith("Programs that finished: vllm 3 of 3, continuum 2 of 3. Fewer finished under")
+    rows = {row[0]: row[1:] for row in summary_rows(summary, columns([summary]))}
+    assert (rows["continuum"][0], rows["continuum"][-1]) == ("67%", "-")
 
 
 def test_a_resumed_run_says_so(tmp_path: Path) -> None:
-    write_one_turn_programs(
-        tmp_path / "a", "stock", 0, [10.0], notes=("another note", "resumed 2026-01-01: 3 of 9 ...")
-    )
+    path = play(tmp_path, stock=[10.0]) / "stock-seed0"
+    notes = ("another note", "resumed 2026-01-01: 3 of 9 ...")
+    write_manifest(path, replace(read_manifest(path), notes=notes))
     assert summarize(tmp_path).warnings == ("stock, seed 0: resumed 2026-01-01: 3 of 9 ...",)
 
 
-def test_who_finished_fewer_programs_is_not_the_fastest(tmp_path: Path) -> None:
-    for seed, extra in enumerate((0.0, 1.0, 2.0)):
-        write_one_turn_programs(tmp_path / f"v{seed}", "vllm", seed, [20.0 + extra, 30.0])
-        write_one_turn_programs(tmp_path / f"s{seed}", "static-ttl", seed, [18.0 + extra, 27.0])
-        write_one_turn_programs(tmp_path / f"c{seed}", "continuum", seed, [5.0 + extra, None])  # type: ignore[list-item]
-    summary = summarize(tmp_path)
-    assert summary.ranked == ["static-ttl", "vllm"]
-    said = verdict(summary)
-    assert said.startswith(
-        "Programs that finished: vllm 6 of 6, continuum 3 of 6, static-ttl 6 of 6. Fewer finished under"
-    )
-    assert "under continuum: not ranked. static-ttl was the fastest: its programs took 0.90 times" in said
-    assert "mean JCT 23 s against 26 s" in said
-    rows = {row[0]: row[1:] for row in summary_rows(summary, columns([summary]))}
-    assert (rows["continuum"][0], rows["continuum"][-1]) == ("50%", "-")
-
-
 def test_every_policy_of_a_table_has_the_same_seeds(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        write_one_turn_programs(tmp_path / f"v{seed}", "vllm", seed, [10.0, 12.0 + 10 * seed])
-    write_one_turn_programs(tmp_path / "c0", "continuum", 0, [5.0, 6.0])
-    summary = summarize(tmp_path)
+    play(tmp_path, 2, vllm=[10.0, 12.0])
+    summary = summarize(play(tmp_path, continuum=[5.0, 6.0]))
     assert summary.warnings == ("seed 1 is left out: no finished run of continuum",)
     assert (summary.seeds, summary.arms["vllm"].seeds, summary.arms["vllm"].mean("jct_mean_s")) == ((0,), (0,), 11.0)
-    write_one_turn_programs(tmp_path / "s", "static-ttl", 7, [1.0, 1.0])
+    write_recorded(tmp_path / "s", "static-ttl", 7, [1.0, 1.0], gap_s=1.0)
     assert summarize(tmp_path).warnings[0].startswith("the policies have no seed in common")
 
 
 @pytest.mark.parametrize(
-    ("field", "theirs", "message"),
+    ("policy", "ends_s", "theirs", "message"),
     [
-        ("workload", {"sha256": "b"}, r"they played different workloads \(sha256 a against b\); only runs of the same"),
-        ("workload", {"sha256": "a", "jps": 1}, r"workload\.jps differs: None against 1"),
-        ("hardware", {"gpu": "h100"}, r"hardware\.gpu differs: 'a100' against 'h100'"),
-        ("engine_options", {"chunk_tokens": 512}, r"engine_options\.chunk_tokens differs: 2048 against 512"),
+        (
+            "continuum",
+            [1.0],
+            {"workload": Workload(sha256="b")},
+            r"different workloads \(sha256 a+ against b\); only runs of",
+        ),
+        ("continuum", [1.0], {"workload": Workload("w", sha256="a" * 64)}, r"workload\.jps differs: 1\.0 against None"),
+        ("continuum", [1.0], {"hardware": Hardware(gpu="h100")}, r"hardware\.gpu differs: 'g' against 'h100'"),
+        ("continuum", [1.0], {"engine_options": Engine(chunk_tokens=512)}, r"chunk_tokens differs: None against 512"),
+        ("continuum", [1.0, 2.0], {}, "program 'p1' is in one of them only"),
+        ("vllm", [1.0], {}, "are both policy vllm, seed 0"),
+        (
+            "vllm",
+            [1.0],
+            {"seed": 1, "policy_options": {"ttl_s": 5.0}},
+            r"policy_options\.ttl_s differs: None against 5\.0",
+        ),
     ],
 )
-def test_refusals_name_the_field(tmp_path: Path, field: str, theirs: dict[str, object], message: str) -> None:
-    same = {"workload": {"sha256": "a"}, "hardware": {"gpu": "a100"}, "engine_options": {"chunk_tokens": 2048}}
-    write_one_turn_programs(tmp_path / "a", "vllm", 0, [1.0], **same)
-    write_one_turn_programs(tmp_path / "b", "continuum", 0, [1.0], **{**same, field: theirs})
+def test_pairs_that_are_refused(
+    tmp_path: Path, policy: str, ends_s: list[float], theirs: dict[str, Any], message: str
+) -> None:
+    write_recorded(tmp_path / "a", "vllm", 0, [1.0])
+    other = write_recorded(tmp_path / "b", policy, 0, ends_s)
+    write_manifest(other, replace(read_manifest(other), **theirs))
     with pytest.raises(AnalysisError, match=message):
         summarize(tmp_path)
 
 
-def test_other_programs_are_refused(tmp_path: Path) -> None:
-    write_one_turn_programs(tmp_path / "a", "vllm", 0, [1.0, 1.0])
-    write_one_turn_programs(tmp_path / "b", "continuum", 0, [1.0])
-    with pytest.raises(AnalysisError, match="program 'p1' is in one of them only"):
-        summarize(tmp_path)
-
-
 def test_other_instants_are_refused_and_other_clocks_are_not(tmp_path: Path) -> None:
-    write_one_turn_programs(tmp_path / "a", "vllm", 0, [1.0, 1.0])
-    other = write_one_turn_programs(tmp_path / "b", "continuum", 0, [1.0, 1.0])
-    late = [TurnRecord("p0", 0, 500.0, 500.0, is_last=True), TurnRecord("p1", 0, 501.0, 501.0, is_last=True)]
-    (other / TURNS).unlink()
-    write_rows(other / TURNS, late)
-    assert summarize(tmp_path).arms["continuum"].jct_ratio == Interval(1.0)
-    (other / TURNS).unlink()
-    write_rows(other / TURNS, [late[0], replace(late[1], due_s=503.0)])
-    with pytest.raises(AnalysisError, match=r"program 'p1' arrives 1\.000 s after the first one in one and 3\.000 s"):
-        summarize(tmp_path)
+    other = play(tmp_path, vllm=[1.0, 1.0], continuum=[1.0, 1.0]) / "continuum-seed0"
+    for second_s, refused in ((501.0, False), (503.0, True)):
+        (other / TURNS).unlink()
+        write_rows(
+            other / TURNS,
+            [TurnRecord(f"p{n}", 0, t, t, t, t + 1, is_last=True) for n, t in enumerate((500.0, second_s))],
+        )
+        if refused:
+            with pytest.raises(
+                AnalysisError, match=r"program 'p1' arrives 1\.000 s after the first one in one and 3\.000 s"
+            ):
+                summarize(tmp_path)
+        else:
+            assert summarize(tmp_path).arms["continuum"].jct_ratio == Interval(1.0)
 
 
-def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
-    for name in "ab":
-        write_one_turn_programs(tmp_path / name, "vllm", 0, [1.0])
-    with pytest.raises(AnalysisError, match="are both policy vllm, seed 0"):
-        summarize(tmp_path)
-
-
-def test_two_settings_of_a_policy_are_not_averaged(tmp_path: Path) -> None:
-    for seed, ttl_s in enumerate((2.0, 5.0)):
-        options = {"policy_options": {"ttl_s": ttl_s}}
-        write_one_turn_programs(tmp_path / f"s{seed}", "static-ttl", seed, [1.0], **options)
-    with pytest.raises(AnalysisError, match=r"policy_options\.ttl_s differs: 2\.0 against 5\.0"):
-        summarize(tmp_path)
-
-
-def test_report_of_a_thousand_programs_stays_small(tmp_path: Path) -> None:
-    for policy in ("vllm", "continuum"):
-        write_one_turn_programs(tmp_path / policy, policy, 0, [1.0 + n % 97 for n in range(1000)])
-    assert write_report(tmp_path).stat().st_size < 1_500_000
-
-
-def test_report_of_one_bare_run_and_of_hostile_names(tmp_path: Path) -> None:
-    name = "<script>alert(1)</script>"
-    write_one_turn_programs(tmp_path / "x", name, 0, [1.0, None], notes=(name,))  # type: ignore[list-item]
-    html = write_report(tmp_path).read_text()
+def test_report_of_a_thousand_programs_and_of_hostile_names_stays_small_and_whole(tmp_path: Path) -> None:
+    name, jcts = "<script>alert(1)</script>", [1.0 + n % 97 for n in range(1000)]
+    path = write_recorded(tmp_path / "x", name, 0, jcts, gap_s=1.0, unfinished=1)
+    write_manifest(path, replace(read_manifest(path), notes=(name,)))
+    page = write_report(tmp_path)
+    assert page.stat().st_size < 1_500_000
+    html = page.read_text()
     assert name not in html
-    assert "No comparison" in html
-    assert "Programs that did not finish" in html
-    assert "p1" in html
+    assert all(said in html for said in ("No comparison", "Programs that did not finish", "p999"))
