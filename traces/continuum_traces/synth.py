@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from scipy.stats import norm
 from continuum_traces.jsonl import TraceError, read_programs
 from continuum_traces.names import which
 from continuum_traces.schema import Program, ToolCall, Turn
+from continuum_traces.typed import from_json
 
 Reading = Literal["context", "cumulative"]
 Floats = NDArray[np.float64]
@@ -88,16 +89,9 @@ def load_profile(name_or_path: str) -> Profile:
         except OSError as error:
             raise TraceError(f"{name_or_path}: no profile of that name; {which(name_or_path, PROFILES)}") from error
     try:
-        return profile_from_json(json.loads(text))
-    except (ValueError, TypeError, KeyError) as error:
+        return from_json(Profile, json.loads(text))
+    except ValueError as error:
         raise TraceError(f"{name_or_path}: not a profile: {error}") from error
-
-
-def profile_from_json(data: dict[str, Any]) -> Profile:
-    values: dict[str, Any] = {**data, "tools": tuple(ToolProfile(**tool) for tool in data["tools"])}
-    for name in ("turns", "tokens", "output_tokens"):
-        values[name] = Spread(**data[name])
-    return Profile(**values)
 
 
 def bundled(name: str) -> Iterator[Program]:
@@ -284,26 +278,11 @@ def _shares(n: int, shares: Sequence[float]) -> list[int]:
 def scale_turns(program: Program, k: int) -> Program:
     """Repeat the program's turns k times and divide their lengths by k (SPEC 11): more turns, the same context."""
 
-    def divided(tokens: int) -> int:
-        return max(1, round(tokens / k))
-
-    shorter = tuple(
-        Turn(
-            new_input_tokens=divided(turn.new_input_tokens),
-            output_tokens=divided(turn.output_tokens),
-            carried_tokens=min(divided(turn.output_tokens), round(turn.carried / k)),
-            tool_calls=turn.tool_calls,
-            gap_overhead_s=turn.gap_overhead_s,
-        )
-        for turn in program.turns
-    )
-    last = shorter[-1]
-    calls = next((turn.tool_calls for turn in reversed(shorter) if turn.tool_calls), ())
-    link = Turn(last.new_input_tokens, last.output_tokens, last.carried_tokens, tool_calls=calls)
-    repeated = (*shorter[:-1], link)
-    turns = (*repeated * (k - 1), *shorter)
-    prefix = min(round(program.shared_prefix_tokens / k), turns[0].new_input_tokens)
-    return replace(program, turns=turns, source=f"{program.source} x{k}", shared_prefix_tokens=prefix)
+    shorter = scale_lengths(program, 1 / k)
+    *turns, last = (replace(turn, kept_tokens=None) for turn in shorter.turns)
+    calls = next((turn.tool_calls for turn in reversed([*turns, last]) if turn.tool_calls), ())
+    repeated = (*turns, replace(last, tool_calls=calls)) * (k - 1)
+    return replace(shorter, turns=(*repeated, *turns, last), source=f"{program.source} x{k}")
 
 
 def put_behind(programs: Sequence[Program], tokens: int) -> list[Program]:

@@ -58,7 +58,7 @@ def report_styles(names: Iterable[str]) -> dict[str, ArmStyle]:
     return styles
 
 
-def thin_line(name: str, look: ArmStyle, x: Sequence[float], y: Sequence[float], kind: Kind = "plain") -> Line:
+def thin_line(name: str, look: ArmStyle | None, x: Sequence[float], y: Sequence[float], kind: Kind = "plain") -> Line:
     return Line(name, thin(x, MOST_POINTS), thin(y, MOST_POINTS), kind=kind, look=look)
 
 

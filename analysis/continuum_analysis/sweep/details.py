@@ -11,11 +11,9 @@ from continuum_traces.schema import Program
 from continuum_analysis.compare.intervals import number_text
 from continuum_analysis.compare.runs import SWEEP, Run
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.plots.panels import Line, Panel, thin
-from continuum_analysis.report.figure_kit import TOOL_HEADINGS, tool_times
+from continuum_analysis.plots.panels import Panel
+from continuum_analysis.report.figure_kit import TOOL_HEADINGS, thin_line, tool_times
 from continuum_analysis.sweep.tables import GroupSummary, Sweep, point_text, runs_of
-
-MOST_POINTS = 150
 
 
 def queue_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
@@ -26,7 +24,7 @@ def queue_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
         for run in runs:
             waits = [program.bubble_s for program in run.metrics.facts.programs]
             known = [(float(n), wait) for n, wait in enumerate(waits, 1) if wait is not None]
-            lines.append(_plain(run.manifest.policy, [n for n, _ in known], [wait for _, wait in known]))
+            lines.append(thin_line(run.manifest.policy, None, [n for n, _ in known], [wait for _, wait in known]))
         title = _title(sweep, group)
         panels.append(Panel(title, "program, in order of arrival", "time in the queue, s", lines))
     headings = ["point", "policy", "seeds", "mean time in the queue, s", "JCT mean, s"]
@@ -51,8 +49,8 @@ def estimates_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
             e = [(pin.since_s - start_s, pin.eta) for pin in pins if pin.eta is not None]
             if not t or not e:
                 continue
-            delay.append(_plain(name, [x for x, _ in t], [y for _, y in t]))
-            eta.append(_plain(name, [x for x, _ in e], [y for _, y in e]))
+            delay.append(thin_line(name, None, [x for x, _ in t], [y for _, y in t]))
+            eta.append(thin_line(name, None, [x for x, _ in e], [y for _, y in e]))
             cells = [f"{f(values):.3g}" for values in ([y for _, y in t], [y for _, y in e]) for f in (np.mean, np.max)]
             rows.append([name, str(len(pins)), *cells, f"{t[-1][1]:.3g}", f"{e[-1][1]:.3g}"])
     panels = [
@@ -91,7 +89,3 @@ def _first_seed(sweep: Sweep) -> list[tuple[GroupSummary, list[Run]]]:
 
 def _title(sweep: Sweep, group: GroupSummary) -> str:
     return point_text(group.axes, sweep.varying() or ["workload"])
-
-
-def _plain(name: str, x: Sequence[float], y: Sequence[float]) -> Line:
-    return Line(name, thin(x, MOST_POINTS), thin(y, MOST_POINTS), kind="plain")
