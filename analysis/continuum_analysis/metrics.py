@@ -15,10 +15,10 @@ from continuum_traces.stats import slowest_tenth_share
 from continuum_analysis.records.facts import RunFacts, facts_of
 from continuum_analysis.records.generator import client_records, errors_by_kind, send_lateness_s
 from continuum_analysis.records.misses import reusable_tokens
+from continuum_analysis.records.percentiles import percentile
 from continuum_analysis.records.reading import read_run
 from continuum_analysis.records.scheduler_time import RecordedSchedulerTime, read_scheduler_time
 from continuum_analysis.records.timeline import FAILED, TurnTimes
-from continuum_analysis.records.token_gaps import percentile
 
 Value = float | int | None
 

@@ -178,6 +178,4 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_turns_beyond_a_context() -> None:
     program = Program("p", (Turn(100, 20), Turn(10, 8)))
     assert too_long(program, 138) is None
-    problem = too_long(program, 137)
-    assert problem is not None
-    assert str(problem) == "program 'p', turn 1: prompt and output are 138 tokens"
+    assert too_long(program, 137) == "program 'p', turn 1: prompt and output are 138 tokens"

@@ -13,8 +13,8 @@ from continuum_traces.stats import TABLE_2, slowest_tenth_share, trace_stats
 from continuum_traces.synth import (
     BUNDLED,
     PROFILES,
-    Profile,
     Reading,
+    WorkloadProfile,
     bundled,
     fit,
     load_profile,
@@ -59,7 +59,7 @@ def test_bundled_sets_are_what_the_command_makes(name: str, scale: float) -> Non
 
 def test_a_fit_gives_back_what_it_was_fitted_to() -> None:
     programs = synthesize(load_profile("swebench"), 400, 3)
-    profile = from_json(Profile, json.loads(json.dumps(dataclasses.asdict(fit(programs, "again")))))
+    profile = from_json(WorkloadProfile, json.loads(json.dumps(dataclasses.asdict(fit(programs, "again")))))
     again = trace_stats(synthesize(profile, 400, 4))
     first = trace_stats(programs)
     for name in ("turns", "gap_ms", "tokens_context"):

@@ -276,21 +276,10 @@ def _contradiction(program: Program) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class TooLong:
-    """A turn that is longer than the model's context."""
-
-    program_id: str
-    turn: int
-    tokens: int
-
-    def __str__(self) -> str:
-        return f"program {self.program_id!r}, turn {self.turn}: prompt and output are {self.tokens} tokens"
-
-
-def too_long(program: Program, context_tokens: int) -> TooLong | None:
-    """Return the first turn whose prompt and output exceed the model's context, or None."""
+def too_long(program: Program, context_tokens: int) -> str | None:
+    """Say which turn is the first whose prompt and output exceed the model's context; None if there is none."""
     for index, (turn, prompt) in enumerate(zip(program.turns, program.prompt_tokens(), strict=True)):
         if prompt + turn.output_tokens > context_tokens:
-            return TooLong(program.program_id, index, prompt + turn.output_tokens)
+            tokens = prompt + turn.output_tokens
+            return f"program {program.program_id!r}, turn {index}: prompt and output are {tokens} tokens"
     return None

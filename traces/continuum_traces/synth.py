@@ -55,7 +55,7 @@ class ToolProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class WorkloadProfile:
     """Statistics of a workload."""
 
     name: str
@@ -75,7 +75,7 @@ class Profile:
     assumptions: str = ""
 
 
-def load_profile(name_or_path: str) -> Profile:
+def load_profile(name_or_path: str) -> WorkloadProfile:
     """Load a bundled profile by its name, or a profile from a file.
 
     Raises:
@@ -89,7 +89,7 @@ def load_profile(name_or_path: str) -> Profile:
         except OSError as error:
             raise TraceError(f"{name_or_path}: no profile of that name; {which(name_or_path, PROFILES)}") from error
     try:
-        return from_json(Profile, json.loads(text))
+        return from_json(WorkloadProfile, json.loads(text))
     except ValueError as error:
         raise TraceError(f"{name_or_path}: not a profile: {error}") from error
 
@@ -120,7 +120,7 @@ class Repeats:
 
 
 def synthesize(
-    profile: Profile,
+    profile: WorkloadProfile,
     num_programs: int,
     seed: int,
     reading: Reading = "context",
@@ -169,7 +169,7 @@ def _run_of(first: Program, program: Program) -> Program:
 
 
 def _program(
-    profile: Profile, number: int, inputs: Floats, outputs: Floats, calls: Sequence[ToolCall], scale: float
+    profile: WorkloadProfile, number: int, inputs: Floats, outputs: Floats, calls: Sequence[ToolCall], scale: float
 ) -> Program:
     turns = []
     for index, (new, generated) in enumerate(zip(inputs, outputs, strict=True)):
@@ -195,7 +195,7 @@ def _program(
 
 
 def _fit_lengths(
-    weights: Floats, outputs: Floats, target: float, profile: Profile, reading: Reading
+    weights: Floats, outputs: Floats, target: float, profile: WorkloadProfile, reading: Reading
 ) -> tuple[Floats, Floats]:
     """Return each turn's new input and generated tokens, so that the program has ``target`` tokens in ``reading``.
 
@@ -257,7 +257,7 @@ def _lognormal_within(uniforms: Floats, spread: Spread) -> Floats:
     return values
 
 
-def _tool_calls(rng: np.random.Generator, profile: Profile, n: int) -> list[ToolCall]:
+def _tool_calls(rng: np.random.Generator, profile: WorkloadProfile, n: int) -> list[ToolCall]:
     """Draw n calls in random order. Each tool has its share of the calls, and its tail the tail's share of them."""
     counts = _shares(n, [tool.share for tool in profile.tools])
     calls: list[ToolCall] = []
@@ -331,7 +331,7 @@ def scale_lengths(program: Program, factor: float) -> Program:
     return replace(program, turns=turns, source=f"{program.source}, lengths x {factor:g}", shared_prefix_tokens=prefix)
 
 
-def fit(programs: Iterable[Program], name: str, reading: Reading = "context") -> Profile:
+def fit(programs: Iterable[Program], name: str, reading: Reading = "context") -> WorkloadProfile:
     """Make a profile of the programs. A profile holds statistics, no text and no ids.
 
     Raises:
@@ -345,7 +345,7 @@ def fit(programs: Iterable[Program], name: str, reading: Reading = "context") ->
     generated = sum(turn.output_tokens for turn in turns)
     later = [turn.new_input_tokens for program in kept for turn in program.turns[1:]] or [1]
     first = [program.turns[0].new_input_tokens for program in kept]
-    return Profile(
+    return WorkloadProfile(
         name=name,
         source=f"fitted to {len(kept)} programs, {len(turns)} turns; {reading} reading",
         turns=_spread([len(program.turns) for program in kept]),

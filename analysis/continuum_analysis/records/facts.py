@@ -9,9 +9,9 @@ from typing import Literal
 from continuum_traces.schema import Manifest
 
 from continuum_analysis.records.misses import Return, explain, limits_of
+from continuum_analysis.records.percentiles import TokenGaps, pooled_gaps
 from continuum_analysis.records.scheduler_time import RecordedSchedulerTime
 from continuum_analysis.records.timeline import PinTimes, ProgramTimes, TurnTimes
-from continuum_analysis.records.token_gaps import TokenGaps, pooled_gaps
 
 
 @dataclass(frozen=True, slots=True)

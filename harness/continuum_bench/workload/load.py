@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from continuum_traces.importers.registry import read_any
-from continuum_traces.jsonl import TooLong, too_long
+from continuum_traces.jsonl import too_long
 from continuum_traces.schema import Program, Workload
 from continuum_traces.synth import (
     BUNDLED,
@@ -36,7 +36,7 @@ class LoadedTrace:
     programs: tuple[Program, ...]
     number: int
     """Number of programs to play. If it exceeds that of ``programs``, they are repeated."""
-    skipped: tuple[TooLong, ...]
+    skipped: tuple[str, ...]
     facts: Workload
     """The manifest's facts about the trace."""
 
@@ -96,7 +96,7 @@ def _read(
 
 def _fitting(
     programs: Sequence[Program], skip_invalid: bool, context_tokens: int
-) -> tuple[list[Program], tuple[TooLong, ...]]:
+) -> tuple[list[Program], tuple[str, ...]]:
     kept, skipped = [], []
     for program in programs:
         problem = too_long(program, context_tokens)

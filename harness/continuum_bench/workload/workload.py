@@ -44,7 +44,7 @@ class JobSource:
             hints=given.hints if given.hints != NONE else None,
             hint_error=given.hint_error if given.hints != NONE else None,
             last_step="known when the last request is sent (replay)",
-            skipped=tuple(str(problem) for problem in self.trace.skipped),
+            skipped=self.trace.skipped,
         )
 
     def jobs(self, seed: int) -> list[Job]:
