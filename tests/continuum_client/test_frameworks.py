@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 import pytest
 from fake_server import FakeServer, Planned
 
-from continuum_client import AsyncOpenAI, OpenAI, inherit_threads, instrument, uninstrument
+from continuum_client import AsyncOpenAI, OpenAI, inherit_threads, uninstrument
 from continuum_client.hook import hook
 
 REPO = Path(__file__).resolve().parents[2]
@@ -86,9 +86,12 @@ def test_in_its_own_environment(name: str) -> None:
 
 
 def test_langchain_tools(vllm: FakeServer) -> None:
-    """Tools that run at once, that raise, and in asynchronous runs."""
+    """The page's handler: tools that run at once, that raise, and in asynchronous runs."""
     needs("langchain")
-    times = importlib.import_module("continuum_client.tools.langchain").ToolTimes()
+    page = (REPO / "docs" / "client" / "frameworks.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(page.rpartition("```python\n")[2].partition("```")[0], names)
+    times = names["ToolTimes"]()
     make = importlib.import_module("langchain_core.tools").tool
     client = OpenAI(base_url=vllm.url, dialect="vllm")
 
@@ -104,7 +107,7 @@ def test_langchain_tools(vllm: FakeServer) -> None:
         asyncio.run(both())
         assert sorted(run.name for run in p._runs) == ["bad", "good"]
     make("outside", description="c")(lambda x: x).invoke({"x": "3"}, {"callbacks": [times]})
-    assert not times._running._tools
+    assert not times.started
 
 
 def test_langchain_graph(vllm: FakeServer) -> None:
@@ -154,37 +157,6 @@ def test_litellm_retries_and_async(vllm: FakeServer) -> None:
 
     asyncio.run(run())
     assert vllm.ids[-1] == "async"
-
-
-@pytest.mark.parametrize("how", ["sync", "async"])
-def test_litellm_tools(vllm: FakeServer, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a reply to the call with the tools' results."""
-    needs("litellm")
-    litellm = importlib.import_module("litellm")
-    times = importlib.import_module("continuum_client.tools.litellm").ToolTimes()
-    monkeypatch.setattr(litellm, "callbacks", [times])
-    agents = instrument(dialect="vllm")
-    function = {"name": "grep", "parameters": {"type": "object", "properties": {}}}
-    there: Any = {
-        "model": "openai/m",
-        "api_base": vllm.url,
-        "api_key": "none",
-        "tools": [{"type": "function", "function": function}],
-    }
-
-    def ask(messages: list[Any]) -> Any:
-        if how == "sync":
-            return litellm.completion(messages=messages, **there)
-        return asyncio.run(litellm.acompletion(messages=messages, **there))
-
-    with agents.program("p"):
-        messages = list(HELLO)
-        message = ask(messages).choices[0].message
-        assert ask([{"role": "user", "content": "between"}]).choices
-        messages.append(message.model_dump())
-        messages.append({"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "a.py"})
-        ask(messages)
-    assert tools(vllm) == (None, None, "grep")
 
 
 # ------------------------------------------------------------------------------------------ the others
