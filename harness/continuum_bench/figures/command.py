@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from continuum_analysis.compare.words import TextTable
@@ -12,11 +12,11 @@ from continuum_analysis.sweep.goodput import READING as GOODPUT_READING
 from continuum_analysis.sweep.goodput import goodput_json, goodput_panel, goodput_table, summarize_goodput
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.ratios import READING as RATIO_READING
-from continuum_analysis.sweep.ratios import hint_ratios, ratio_panels, ratio_table, sweep_ratios
+from continuum_analysis.sweep.ratios import Ratio, hint_ratios, ratio_panels, ratio_table, sweep_ratios
 from continuum_analysis.sweep.report import READING, sweep_line, write_page
 from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_tables
 from continuum_traces.importers.registry import read_any
-from continuum_traces.run_dir import RunDirError, create, write_json
+from continuum_traces.run_dir import create, write_json
 from continuum_traces.synth import bundled
 
 from continuum_bench.errors import BenchError
@@ -33,8 +33,25 @@ BASE = "continuum"
 """Figures of kind ratios compare all other policies with this policy."""
 NO_HINTS = "no hints"
 """Figures of kind hints compare each policy with the same policy without hints."""
-SWEPT = ("lines", "ratios", "hints", "queue", "estimates")
-"""Kinds of figures whose cells are known before the first is played."""
+Drawn = tuple[Sequence[Panel], TextTable]
+
+
+def _lines(sweep: Sweep) -> Drawn:
+    return sweep_panels(sweep, read_plot(sweep.plot, sweep)), sweep.table()
+
+
+def _over(base: str, ratios: Sequence[Ratio], sweep: Sweep) -> Drawn:
+    return (ratio_panels(ratios, base), ratio_table(ratios, base)) if ratios else _lines(sweep)
+
+
+DRAWN: Mapping[str, tuple[str, Callable[[Sweep], Drawn]]] = {
+    "lines": (READING, _lines),
+    "ratios": (RATIO_READING.format(base=BASE), lambda sweep: _over(BASE, sweep_ratios(sweep, BASE), sweep)),
+    "hints": (RATIO_READING.format(base=NO_HINTS), lambda sweep: _over(NO_HINTS, hint_ratios(sweep), sweep)),
+    "queue": ("", queue_figure),
+    "estimates": ("", estimates_figure),
+}
+"""For each kind of figure whose cells are known before the first is played: how to read it, and what draws it."""
 
 
 def run_figure(options: FigureOptions) -> int:
@@ -44,15 +61,20 @@ def run_figure(options: FigureOptions) -> int:
     spec = load_figure(options.name)
     where = "-".join([spec.name, options.mode, *(path.name.split(".")[0] for path in options.traces or ())])
     out = options.out or Path("runs") / "figures" / where
-    if options.dry_run and spec.kind not in SWEPT:
+    if options.dry_run and spec.kind not in DRAWN:
         raise BenchError(f"figure {spec.name}: --dry-run: this figure has no cells, or finds them while it is played")
     if options.overrides and spec.kind == "tools":
         raise BenchError(f"figure {spec.name}: --set {options.overrides[0]}: this figure has no grid")
     if options.limits and spec.kind != "goodput":
         raise BenchError(f"figure {spec.name}: --limit {options.limits[0]:g}: only for figure goodput")
+    if spec.kind == "tools":
+        return _tools(spec, options, out)
+    grid = spec.sweep(options.mode, options.traces or (), options.overrides or ())
     print_notice(f"{spec.title} ({spec.paper}), into {out}")
-    play = {"tools": _tools, "goodput": _goodput}.get(spec.kind, _sweep)
-    return play(spec, options, out)
+    if spec.kind == "goodput":
+        return _goodput(spec, grid, options, out)
+    reading, draw = DRAWN[spec.kind]
+    return play_grid(grid, out, options, lambda sweep: _write(spec, options, out, draw(sweep), reading, sweep))
 
 
 def list_figures() -> int:
@@ -67,41 +89,16 @@ def list_figures() -> int:
     return 0
 
 
-def _sweep(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
-    def draw(sweep: Sweep) -> None:
-        panels, table = _drawn(spec, sweep)
-        _write(spec, options, out, panels, table, sweep)
-
-    return play_grid(_grid(spec, options), out, options, draw)
-
-
-def _grid(spec: FigureSpec, options: FigureOptions) -> Grid:
-    return spec.sweep(options.mode, options.traces or (), options.overrides or ())
-
-
-def _drawn(spec: FigureSpec, sweep: Sweep) -> tuple[list[Panel], TextTable]:
-    if spec.kind == "queue":
-        return queue_figure(sweep)
-    if spec.kind == "estimates":
-        return estimates_figure(sweep)
-    base, ratios = BASE, sweep_ratios(sweep, BASE) if spec.kind == "ratios" else []
-    if spec.kind == "hints":
-        base, ratios = NO_HINTS, hint_ratios(sweep)
-    if ratios:
-        return ratio_panels(ratios, base), ratio_table(ratios, base)
-    return sweep_panels(sweep, read_plot(sweep.plot, sweep)), sweep.table()
-
-
-def _goodput(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
+def _goodput(spec: FigureSpec, grid: Grid, options: FigureOptions, out: Path) -> int:
     store, factors = SweepStore(out), options.limits or spec.goodput[options.mode]
-    study = GoodputStudy(_grid(spec, options), store, options, factors, spec.goodput["tolerance"])
+    study = GoodputStudy(grid, store, options, factors, spec.goodput["tolerance"])
     with store.locked():
         rows = summarize_goodput(study.run())
         if rows:
             sweep = read_sweep(out)
             write_tables(sweep)
             write_json(out / "goodput.json", goodput_json(rows))
-            _write(spec, options, out, [goodput_panel(rows)], goodput_table(rows), sweep)
+            _write(spec, options, out, ([goodput_panel(rows)], goodput_table(rows)), GOODPUT_READING, sweep)
     return exit_code(study.outcome, out)
 
 
@@ -113,26 +110,22 @@ def _tools(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     panels, table = tools_figure(workloads)
     if not panels:
         raise BenchError("figure tool-times: the traces hold no tool times")
-    _create_out(out)
-    _write(spec, options, out, panels, table)
+    create(out)
+    _write(spec, options, out, (panels, table))
     return 0
 
 
 def _write(
-    spec: FigureSpec,
-    options: FigureOptions,
-    out: Path,
-    panels: Sequence[Panel],
-    table: TextTable,
-    sweep: Sweep | None = None,
+    spec: FigureSpec, options: FigureOptions, out: Path, drawn: Drawn, reading: str = "", sweep: Sweep | None = None
 ) -> None:
     """Write figure.svg, figure.md and report.html, and print the table."""
+    panels, table = drawn
     command = " ".join(command_line())
     facts = [("Beside", spec.paper), ("Published", spec.claim), ("Command", command)]
     line = sweep_line(sweep) if sweep else ""
     warnings = sweep.warnings() if sweep and spec.kind != "goodput" else []
     title = f"{spec.title} ({options.mode})"
-    page = write_page(out, "figure", panels, title, table, warnings, facts, _reading(spec), line=line)
+    page = write_page(out, "figure", panels, title, table, warnings, facts, reading, line=line)
     text = "\n".join([f"`{command}`", "", *table.markdown(), ""])
     (out / "figure.md").write_text(text, encoding="utf-8")
     print_table(table, spec.title if sweep is None else f"{spec.title}: {MODELLED['virtual']}")
@@ -140,20 +133,3 @@ def _write(
     for warning in warnings:
         print_notice(f"warning: {warning}")
     print_notice(f"report: {page}")
-
-
-def _reading(spec: FigureSpec) -> str:
-    """Return the text of the page that explains its bars and ratios."""
-    texts = {
-        "lines": READING,
-        "ratios": RATIO_READING.format(base=BASE),
-        "hints": RATIO_READING.format(base=NO_HINTS),
-        "goodput": GOODPUT_READING,
-    }
-    return texts.get(spec.kind, "")
-
-
-def _create_out(out: Path) -> None:
-    if (out / "report.html").exists() and not (out / "figure.md").exists():
-        raise RunDirError(f"{out}: holds something else already; choose another --out")
-    create(out)
