@@ -1,9 +1,13 @@
-"""``continuum-bench`` in this process, as a user types it."""
+"""``continuum-bench`` in this process, as a user types it, and a small trace to play."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from click.testing import Result
 from continuum_bench.cli import app
+from continuum_traces.jsonl import write_programs
+from continuum_traces.schema import Program, ToolCall, Turn
 from typer.testing import CliRunner
 
 runner = CliRunner()
@@ -11,3 +15,11 @@ runner = CliRunner()
 
 def bench(*arguments: object) -> Result:
     return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+def small_trace(path: Path) -> Path:
+    """Six programs of three turns, which together need more than a pool of 1,200 blocks."""
+    call = (ToolCall("ls", 0.5),)
+    turns = (Turn(3000, 60, tool_calls=call), Turn(800, 40, tool_calls=call), Turn(10, 5))
+    write_programs(path, [Program(f"p{i}", turns) for i in range(6)])
+    return path

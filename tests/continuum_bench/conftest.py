@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from bench_cli import small_trace
 from continuum_server.emulated.settings import EmulatedSettings
 from live_server import Live, live
 
@@ -16,3 +18,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = tmp_path_factory.mktemp("server")
     with live(folder, policy="static-ttl", policy_options={"ttl_s": 60.0}, **config) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_trace(tmp_path_factory.mktemp("trace") / "small.jsonl")

@@ -46,17 +46,6 @@ def test_recorded_offsets_are_scaled_to_the_rate() -> None:
         arrival_times("recorded")(np.random.default_rng(1), 2.0, programs(5))
 
 
-@pytest.mark.parametrize("spec", ["", "uniform", "gamma", "gamma:x", "gamma:0", "gamma:nan", "ramp:1", "poisson:2"])
-def test_unknown_forms_list_what_exists(spec: str) -> None:
-    with pytest.raises(BenchError, match="--arrivals"):
-        arrival_times(spec)
-
-
-def test_a_trace_without_offsets_is_refused_before_anything_runs() -> None:
-    with pytest.raises(BenchError, match=r"--arrivals recorded: program '.*' has no arrival_s in the trace"):
-        load_workload("swebench", TraceOptions(num_programs=2), ArrivalOptions(arrivals="recorded:2"))
-
-
 def test_the_rate_is_named_where_it_counts() -> None:
     assert pace("gamma:2", 0.5) == "at 0.5/s"
     assert pace("recorded:2", 0.5) == "with arrivals recorded:2"

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench_cli import bench
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import RunOptions
 from continuum_bench.virtual.engine_options import descriptions_at, engine_of
 from continuum_bench.virtual.experiment import cells_for
 from continuum_traces.run_dir import read_manifest, write_manifest
 from continuum_traces.schema import Engine, StepTimesSource
-from test_report_commands import bench, write_run
+from test_report_commands import write_run
 
 
 def write_band(path: Path, band: str, slower: dict[str, float]) -> None:
@@ -104,12 +105,6 @@ def test_each_end_is_played_where_the_ends_differ() -> None:
     assert descriptions_at(RunOptions(gpu="a100"), engine) == {}
     with pytest.raises(BenchError, match="--profile were measured and have no band"):
         descriptions_at(RunOptions(step_times="band", profile=Path("p.json")), engine)
-
-
-def test_a_sweep_says_how_it_plays_the_band(tmp_path: Path) -> None:
-    refused = bench("sweep", "--set", "step_times=band", "--set", "jps=1", "--out", tmp_path / "s")
-    assert refused.exit_code == 2
-    assert "not in a sweep; give step_times=low,mid,high as points of its grid" in refused.stderr
 
 
 @pytest.mark.slow

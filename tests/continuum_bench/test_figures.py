@@ -6,35 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from bench_cli import bench
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.sweep.plots import Plot
-from continuum_bench.cli import app
 from continuum_bench.figures.spec import figure_names, load_figure
 from continuum_bench.sweep.grid import AXES
 from continuum_bench.virtual.engine_options import engine_of
 from continuum_server.policy.registry import find_policy
-from continuum_traces.jsonl import write_programs
-from continuum_traces.schema import Program, ToolCall, Turn
-from typer.testing import CliRunner
 
-runner = CliRunner()
 PLAYED = [name for name in figure_names() if load_figure(name).kind != "tools"]
 SMALL = ["--set", "kv_blocks=1200", "--set", "num_programs=6", "--set", "seeds=1", "--set", "max_num_seqs=256"]
-
-
-def bench(*arguments: object) -> Result:
-    return runner.invoke(app, [str(argument) for argument in arguments])
-
-
-@pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six programs of three turns that fill a pool of 1,200 blocks."""
-    call = (ToolCall("ls", 0.5),)
-    turns = (Turn(6000, 60, tool_calls=call), Turn(800, 40, tool_calls=call), Turn(10, 5))
-    path = tmp_path_factory.mktemp("trace") / "small.jsonl"
-    write_programs(path, [Program(f"p{i}", turns) for i in range(6)])
-    return path
 
 
 def test_all_the_papers_figures_are_there() -> None:
@@ -66,20 +47,6 @@ def test_a_users_trace_takes_the_place_of_the_workloads(name: str, trace: Path) 
     assert {point.seeds for point in grid.points} == {(0,)}
     points = [tuple(point.axes.items()) for point in grid.points]
     assert len(set(points)) == len(points)
-
-
-def test_list_names_each_with_its_time() -> None:
-    shown = bench("figure", "list").stdout
-    for name in figure_names():
-        assert name in shown
-    assert "Figure 16" in shown
-
-
-def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert "figure moon: there are ablation" in bench("figure", "moon").stderr
-    assert "no file" in bench("figure", "ablation", "--traces", "absent.jsonl").stderr
-    assert "moon: unknown" in bench("figure", "ablation", "--set", "moon=1").stderr
 
 
 def test_a_figure_from_end_to_end(trace: Path, tmp_path: Path) -> None:
@@ -119,13 +86,11 @@ def test_own_policy_plans_the_whole_study(mode: str, cells: int, tmp_path: Path)
     assert any(value.startswith("hang:") for value in values)
     assert {"swebench", "bfcl"} <= {point.workload for point in points}
     assert any(point.options.kv_blocks and point.options.length_scale < 1 for point in points)
-    arms = {arm.policy for point in points for arm in point.arms}
     wanted = {"vllm", "program-fcfs", "static-ttl", "continuum", "working-set", "oracle-working-set"}
-    assert arms == wanted | {f"{policy}+offload" for policy in wanted}
+    assert {arm.policy for point in points for arm in point.arms} == wanted | {f"{name}+offload" for name in wanted}
     if mode == "--full":
         assert {"openhands", "h100-80gb"} <= values
         assert {point.options.turn_scale for point in points} == {1, 2, 3, 4, 5}
-        assert {point.options.shared_prefix for point in points} == {0, 4000, 10_000, 18_000}
 
 
 def test_own_policy_with_a_users_trace_has_the_same_changes(trace: Path) -> None:
@@ -155,7 +120,6 @@ def test_ratios_from_end_to_end(trace: Path, tmp_path: Path) -> None:
         product *= float(row[-2])
     assert float(rows[-1][-2]) == pytest.approx(product ** (1 / points), abs=2e-3)
     assert "hang:0.5:50" in (out / "figure.svg").read_text()
-    assert "dry-run: this figure has no cells" in bench("figure", "goodput", "--dry-run").stderr
 
 
 @pytest.mark.slow

@@ -7,14 +7,8 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from continuum_bench.cli import app
+from bench_cli import bench
 from recorded_runs import write_recorded
-from typer.testing import CliRunner
-
-
-def bench(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -91,35 +85,3 @@ def test_two_versions_of_one_experiment_are_compared_arm_by_arm(experiment: Path
     done = bench("compare", experiment, new, "--fail-if", "jct_mean_ratio > 1.05")
     assert done.exit_code == 2
     assert f"static-ttl has no counterpart in {experiment}" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "wrong", ["jct_mean >", f"jct_mean > {10**400}", "(" * 300, "thunder: jct_mean > 1", "jct_men > 1", "itl_p99 > 1"]
-)
-def test_a_wrong_condition_is_found_before_anything_is_printed(experiment: Path, wrong: str) -> None:
-    for more in ([], ["--json"]):
-        done = bench("compare", experiment, "--fail-if", "jct_mean > 1", "--fail-if", wrong, *more)
-        assert (done.exit_code, done.stdout) == (2, "")
-        assert done.stderr.startswith(f"error: --fail-if {wrong}: ")
-
-
-def test_a_directory_given_twice_is_refused(experiment: Path) -> None:
-    done = bench("compare", experiment, experiment / ".." / experiment.name)
-    assert done.stderr == f"error: {experiment / '..' / experiment.name}: given twice\n"
-    assert bench("compare", experiment / "no").stderr == f"error: {experiment / 'no'}: no such file or directory\n"
-
-
-def test_options_of_the_gate_that_do_nothing_are_refused(experiment: Path, tmp_path: Path) -> None:
-    for arguments, why in (
-        (["--junit", tmp_path / "x.xml"], "--junit: needs --fail-if"),
-        (["--fail-if", "jct_mean > 1", "--format", "csv"], "--fail-if: not with --format: write the table"),
-        (["--fail-if", "thunder: jct_mean > 1"], "no run of thunder; there are"),
-        (
-            ["--fail-if", "jct_mean > 1", "--junit", tmp_path / "no" / "x.xml"],
-            "x.xml: cannot write there; name a file",
-        ),
-        (["--slo", "ttft=2"], "--slo ttft=2: expected ttft=2s"),
-    ):
-        done = bench("compare", experiment, *arguments)
-        assert done.exit_code == 2, done.stderr
-        assert why in done.stderr

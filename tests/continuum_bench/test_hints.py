@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from continuum_bench.errors import BenchError
 from continuum_bench.live.plan import Window, make_plan
 from continuum_bench.options.run import HINTS, ArrivalOptions, TraceOptions
-from continuum_bench.workload.hints import KINDS, HintError, Lies, hint_error, lies
+from continuum_bench.workload.hints import KINDS, HintError, Lies, lies
 from continuum_bench.workload.workload import JobSource, load_workload
 from continuum_server.virtual.loop import plays_of
 from continuum_traces.conversation import Job, Send, go_on
@@ -92,9 +91,3 @@ def test_part_of_the_identity_of_a_run() -> None:
     assert workload("none").facts.hints is None
     facts = workload("tool_s", "0.5").facts
     assert (facts.hints, facts.hint_error) == ("tool_s", "0.5")
-
-
-@pytest.mark.parametrize("spec", ["", "x", "-1", "nan", "11", "adversarial:2", "adversarial:x", "adversarial:0.5:loud"])
-def test_other_errors_are_refused(spec: str) -> None:
-    with pytest.raises(BenchError, match="--hint-error"):
-        hint_error(spec)

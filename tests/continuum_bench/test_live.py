@@ -77,19 +77,6 @@ def test_text_prompts_for_servers_without_token_ids(tmp_path: Path) -> None:
     assert server.headers[0]["X-Session-ID"] == "p0"
 
 
-def test_wrong_names_list_what_exists(tmp_path: Path) -> None:
-    trace = trace_of(tmp_path)
-    with serving(good) as server:
-        for arguments, message in (
-            (["--dialect", "x"], "there are headers, vllm"),
-            (["--prompts", "x"], "there are tokens and text"),
-            (["--served-model", "x"], "the server has m"),
-        ):
-            done = replay(trace, server.url, tmp_path / "out", *arguments)
-            assert done.exit_code == 2
-            assert message in done.stderr
-
-
 @pytest.mark.parametrize(("limit", "kv_tokens"), [(32768, 400_000), (4095, 12_800), (2000, 4000), (131072, 2**20)])
 def test_every_server_has_decode_points_that_fit(limit: int, kv_tokens: int) -> None:
     grid = decode_grid(limit, kv_tokens)
@@ -310,31 +297,6 @@ def test_keys_come_from_the_environment_and_are_never_written(tmp_path: Path, mo
     assert refused.exit_code == 2
     assert "a key comes from OPENAI_API_KEY" in refused.stderr
     assert "sk-secret" not in done.output + refused.output
-
-
-@pytest.mark.parametrize("option", [["--warm-up", "3"], ["--arrivals", "concurrency:2"]])
-def test_options_for_servers_are_refused_without_one(tmp_path: Path, option: list[str]) -> None:
-    done = runner.invoke(app, ["replay", str(trace_of(tmp_path)), *option])
-    assert done.exit_code == 2
-    assert f"{option[0]}{' concurrency:2' if option[0] == '--arrivals' else ''}: needs --base-url" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        (["--processes", "0"], "--processes 0: must be at least 1"),
-        (["--arrivals", "concurrency:2", "--processes", "3"], "more than the 2 programs at a time"),
-        (["--arrivals", "concurrency:2", "--warm-up", "3s"], "give a number of programs, not seconds"),
-        (["--warm-up", "many"], "expected a number of programs (10) or seconds (60s)"),
-        (["--time-limit-s", "0"], "--time-limit-s 0: must be above 0"),
-    ],
-)
-def test_options_that_cannot_work(tmp_path: Path, option: list[str], message: str) -> None:
-    with serving(good) as server:
-        done = replay(trace_of(tmp_path), server.url, tmp_path / "out", *option)
-    assert done.exit_code == 2
-    assert message in done.stderr
-    assert not (tmp_path / "out").exists()
 
 
 def test_closed_loops_are_compared_though_their_instants_differ(tmp_path: Path) -> None:

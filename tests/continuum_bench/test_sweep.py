@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from click.testing import Result
+from bench_cli import bench, small_trace
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.sweep.goodput import Found, goodput_table, summarize_goodput
 from continuum_bench.cli import app
@@ -31,27 +31,19 @@ from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Report
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import RunDirError
-from continuum_traces.schema import Program, ToolCall, Turn
+from continuum_traces.schema import Program, Turn
 from ctrl_c import interrupted
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-runner = CliRunner()
 CELLS = 8
-
-
-def bench(*arguments: object) -> Result:
-    return runner.invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A grid of eight cells beside its trace of six small programs."""
     path = tmp_path_factory.mktemp("grid")
-    call = (ToolCall("ls", 0.5),)
-    turns = (Turn(3000, 60, tool_calls=call), Turn(800, 40, tool_calls=call), Turn(10, 5))
-    write_programs(path / "small.jsonl", [Program(f"p{i}", turns) for i in range(6)])
+    small_trace(path / "small.jsonl")
     (path / "grid.yaml").write_text(
         "name: small\npolicy: [vllm, continuum]\nseeds: 2\njps: [0.5, 2]\nkv_blocks: 1200\nworkload: small.jsonl\n"
     )
@@ -76,7 +68,7 @@ def test_every_run_option_is_an_axis_with_the_command_lines_default() -> None:
     assert {"jps", "gpu", "model", "tp", "chunk_tokens", "max_num_seqs", "turn_scale", "offload"} <= set(AXES)
 
 
-def test_a_grid_is_the_product_of_its_axes() -> None:
+def test_a_grid_is_the_product_of_its_axes(tmp_path: Path) -> None:
     raw = {
         "policy": ["vllm", {"policy": "static-ttl", "options": {"ttl_s": 2}}, "continuum+offload"],
         "seed": [3, 5],
@@ -92,6 +84,10 @@ def test_a_grid_is_the_product_of_its_axes() -> None:
     assert [arm.label for arm in grid.points[0].arms] == ["vllm", "static-ttl(ttl_s=2.0)", "continuum+offload"]
     assert grid.points[0].arms[1].options == {"ttl_s": 2.0}
     assert grid.points[0].seeds == (3, 5)
+    (tmp_path / "grid.yaml").write_text("hints: tool_s\nhint_error: [0, 0.5]\njps: 9\n")
+    grid = read_grid(tmp_path / "grid.yaml", ["jps=4", "num_programs=2"])
+    assert [(point.options.jps, point.options.hint_error) for point in grid.points] == [(4.0, "0"), (4.0, "0.5")]
+    assert tuple(arm.policy for arm in grid.points[0].arms) == DEFAULT_POLICIES
 
 
 def test_the_grid_in_the_documentation() -> None:
@@ -100,72 +96,6 @@ def test_the_grid_in_the_documentation() -> None:
     grid = grid_of(yaml.safe_load(text), "sweeps.md", Path(), "g")
     cells = sum(len(point.arms) * len(point.seeds) for point in grid.points)
     assert (grid.name, len(grid.points), cells) == ("a100", 7, 63)
-
-
-MISTAKES = [
-    ("jps: [0.1", "grid.yaml:1: not YAML"),
-    ("- jps", "expected a mapping of axes to values"),
-    ("moon: 1", "moon: unknown; a grid has name, engine"),
-    ("jps: fast", "jps: 'fast' is no value of this option; expected float"),
-    ("jps: true", "jps: True is no value of this option; expected float"),
-    ("jps: []", "jps: an empty list"),
-    ("jps: [1, 1]", "jps: 1 is there twice"),
-    ("chunk_tokens: 0.5", "chunk_tokens: 0.5 is no value of this option; expected int"),
-    ("seeds: 0", "seeds: 0 is not a whole number of at least 1"),
-    ("seed: [0, -1]", "seed: -1 is not a whole number of at least 0"),
-    ("{seed: 1, seeds: 2}", "seeds: give seed (which) or seeds (how many), not both"),
-    ("policy: moon", "policy: unknown policy 'moon'"),
-    ("policy: [vllm, {options: {}}]", "policy[1]: expected a policy's name"),
-    ("policy: {policy: static-ttl, options: {moon: 1}}", "policy: policy 'static-ttl' has no option 'moon'"),
-    ("policy: [vllm, {policy: vllm}]", "policy: 'vllm' is there twice; give one of them a label"),
-    ("policy: {policy: vllm, label: a/b}", "label: 'a/b' names a folder"),
-    ("workload: absent.jsonl", "workload: 'absent.jsonl' is no file, nor one of swebench"),
-    ("engine: moon", "engine: 'moon'; there are virtual, emulated, cpu, gpu"),
-    ("cases: {}", "cases: expected a list of mappings"),
-    ("cases: [{jps: 1}, {engine: cpu}]", "cases[1]: engine: unknown in a case"),
-    ("plot: 3", "plot: expected a mapping"),
-    ("arrivals: 'concurrency:4'", "arrivals: concurrency:4 needs a server; give engine emulated, cpu, gpu"),
-    ("engine: gpu\npp: [1, 2]", "pp: only for engine virtual"),
-    ("engine: cpu\nreplicas: [1, 2]", "replicas: only for engine virtual"),
-    ("engine: emulated\npolicy: vllm+offload", "policy: vllm+offload: only for engine virtual"),
-]
-
-
-def test_a_number_is_text_where_the_option_takes_text(tmp_path: Path) -> None:
-    (tmp_path / "grid.yaml").write_text("hints: tool_s\nhint_error: [0, 0.5]\nnum_programs: 2\npolicy: vllm\n")
-    grid = read_grid(tmp_path / "grid.yaml")
-    assert [point.options.hint_error for point in grid.points] == ["0", "0.5"]
-
-
-@pytest.mark.parametrize(("text", "message"), MISTAKES)
-def test_mistakes_name_file_and_field(text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "grid.yaml").write_text(text)
-    done = bench("sweep", tmp_path / "grid.yaml", "--out", tmp_path / "out")
-    assert done.exit_code == 2
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith(f"error: {tmp_path / 'grid.yaml'}")
-    assert message in lines[0]
-    assert not (tmp_path / "out").exists()
-
-
-def test_mistakes_of_the_command_line(tmp_path: Path) -> None:
-    assert "give a grid" in bench("sweep").stderr
-    assert "cannot read" in bench("sweep", tmp_path / "absent.yaml").stderr
-    assert "expected AXIS=VALUE" in bench("sweep", "--set", "jps").stderr
-    assert "--set: moon: unknown" in bench("sweep", "--set", "moon=1").stderr
-    broken = bench("sweep", "--set", "jps=[").stderr
-    assert broken.startswith("error: --set jps=[: not YAML: ")
-    assert broken.count("\n") == 1
-    assert "--jobs 0: must be at least 1" in bench("sweep", "--set", "jps=1", "--jobs", 0).stderr
-    (tmp_path / "manifest.json").write_text("{}")
-    assert "holds a run already" in bench("sweep", "--set", "jps=1", "--out", tmp_path).stderr
-
-
-def test_the_command_line_goes_over_the_file(folder: Path) -> None:
-    grid = read_grid(folder / "grid.yaml", ["jps=4,5", "policy=vllm"])
-    assert [point.options.jps for point in grid.points] == [4.0, 5.0]
-    assert [arm.label for arm in grid.points[0].arms] == ["vllm"]
 
 
 def test_a_sweep_is_a_folder_of_runs_with_tables_and_plots(swept: Path) -> None:
@@ -188,9 +118,9 @@ def test_a_sweep_is_a_folder_of_runs_with_tables_and_plots(swept: Path) -> None:
     assert not (swept / ".partial").exists()
 
 
-def test_groups_are_experiments_like_any_other(swept: Path) -> None:
-    group = next(swept.glob("small-jps2-*"))
-    compared = json.loads(bench("compare", group, "--json").stdout)
+def test_every_command_reads_a_sweep_and_its_groups(swept: Path, tmp_path: Path) -> None:
+    swept = shutil.copytree(swept, tmp_path / "sweep")
+    compared = json.loads(bench("compare", next(swept.glob("small-jps2-*")), "--json").stdout)
     assert list(compared["policies"]) == ["vllm", "continuum"]
     before = (swept / "sweep.svg").read_bytes()
     again = bench("report", swept)
@@ -198,22 +128,12 @@ def test_groups_are_experiments_like_any_other(swept: Path) -> None:
     assert (swept / "sweep.svg").read_bytes() == before
     whole = json.loads((swept / "summary.json").read_text())["groups"][1]
     assert compared["policies"]["vllm"]["jct_mean_s"] == whole["policies"]["vllm"]["jct_mean_s"]
-
-
-def test_a_sweep_is_read_by_every_command(swept: Path, tmp_path: Path) -> None:
-    swept = shutil.copytree(swept, tmp_path / "sweep")
-    analyzed = json.loads(bench("analyze", swept, "--json").stdout)
-    assert len(analyzed) == CELLS
+    assert len(json.loads(bench("analyze", swept, "--json").stdout)) == CELLS
     assert json.loads(bench("compare", swept, "--json").stdout)[1]["jps"] == 2.0
     images = bench("report", swept, "--images", "--baseline", "continuum")
     assert images.stderr.endswith(f"images: sweep.svg in {swept}\n"), images.stderr
     groups = json.loads((swept / "summary.json").read_text())["groups"]
     assert {group["baseline"] for group in groups} == {"continuum"}
-    wrong = bench("report", swept, "--baseline", "nope")
-    assert (wrong.exit_code, wrong.stderr) == (
-        2,
-        "error: --baseline nope: no run of it; there are vllm and continuum\n",
-    )
 
 
 @pytest.mark.parametrize("name", ["../x", "9" * 400, "/etc", "\0", 5])
@@ -369,38 +289,25 @@ def test_the_search_brackets_the_limit(knee: float, start: float) -> None:
     assert len(tried) <= 24
 
 
-def test_no_rate_reaches_the_limit() -> None:
+def test_a_search_without_a_rate_on_one_side_of_the_limit() -> None:
     assert found_by(1.0, lambda jps: 5.0)[0] == inf
+    assert found_by(1.0, lambda jps: 50.0)[0] == 0.0
 
 
 def test_goodput_is_paired_by_seed() -> None:
     found = [Found({"gpu": "a"}, "vllm", s, 10.0, r) for s, r in ((0, 1.0), (1, 1.1))]
     found += [Found({"gpu": "a"}, "continuum", s, 10.0, r) for s, r in ((0, 3.0), (1, 3.3))]
     found += [Found({"gpu": "a"}, "static-ttl", s, 10.0, r) for s, r in ((0, 3.0), (1, inf))]
-    vllm, continuum, static = summarize_goodput(found)
+    found += [Found({"gpu": "b"}, "vllm", 0, 10.0, 0.0), Found({"gpu": "b"}, "continuum", 0, 10.0, 3.0)]
+    vllm, continuum, static, zero, over_zero = summarize_goodput(found)
     assert vllm.jps is not None
     assert vllm.jps.mean == pytest.approx(1.05)
     assert continuum.to_vllm is not None
     assert continuum.to_vllm.mean == pytest.approx(3.0)
     assert continuum.to_vllm.seeds == pytest.approx((3.0, 3.0))
     assert (static.jps, static.to_vllm) == (None, None)
-
-
-def test_goodput_of_zero_has_no_ratio() -> None:
-    """No rate kept within the limit: the search ends at 0."""
-    assert found_by(1.0, lambda jps: 50.0)[0] == 0.0
-    found = [Found({"gpu": "a"}, "vllm", s, 10.0, r) for s, r in ((0, 0.0), (1, 1.1))]
-    found += [Found({"gpu": "a"}, "continuum", s, 10.0, r) for s, r in ((0, 3.0), (1, 3.3))]
-    vllm, continuum = summarize_goodput(found)
-    assert vllm.jps is not None
-    assert vllm.jps.mean == pytest.approx(0.55)
-    assert continuum.to_vllm is None
-    assert [row[-1] for row in goodput_table([vllm, continuum]).rows] == ["-", "-"]
-
-
-def test_a_sweep_plays_the_default_policies() -> None:
-    (point,) = grid_of({}, "here", Path(), "name").points
-    assert tuple(arm.policy for arm in point.arms) == DEFAULT_POLICIES
+    assert over_zero.to_vllm is None
+    assert [row[-1] for row in goodput_table([zero, over_zero]).rows] == ["-", "-"]
 
 
 @pytest.mark.slow
@@ -436,15 +343,9 @@ def test_live_cells_start_and_stop_their_servers(folder: Path, tmp_path: Path) -
     frame = pd.read_csv(out / "sweep.csv")
     assert list(frame["programs_finished"]) == [6, 6]
     assert "0 to play" in bench("sweep", grid, "--out", out).stderr
-
-
-@pytest.mark.slow
-def test_a_server_that_does_not_start_leaves_its_log(folder: Path, tmp_path: Path) -> None:
-    grid = folder / "refused.yaml"
-    refused = "serve: {vllm_arguments: [--no-enable-prefix-caching]}\n"
-    grid.write_text(f"policy: continuum\njps: 4\nkv_blocks: 1200\nworkload: small.jsonl\nengine: emulated\n{refused}")
-    done = bench("sweep", grid, "--out", tmp_path)
-    assert done.exit_code == 1
-    (log,) = (tmp_path / "failed").glob("*.log")
-    assert f"the server ended by itself with status 1 (details in {log})" in done.stderr
+    grid.write_text(text + "serve: {vllm_arguments: [--no-enable-prefix-caching]}\n")
+    refused = bench("sweep", grid, "--set", "policy=continuum", "--out", tmp_path / "refused")
+    assert refused.exit_code == 1
+    (log,) = (tmp_path / "refused" / "failed").glob("*.log")
+    assert f"the server ended by itself with status 1 (details in {log})" in refused.stderr
     assert "prefix caching is off" in log.read_text()

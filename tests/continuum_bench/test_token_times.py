@@ -11,20 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
-from click.testing import Result
+from bench_cli import bench
 from continuum_analysis.compare.runs import load_runs
-from continuum_bench.cli import app
 from continuum_traces.token_gaps import gaps_ms
 from fake_server import good, hang_up, streaming
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded_runs import write_recorded
 from small_replays import replay, run_of, serving, trace_of, turns_of
-from typer.testing import CliRunner
-
-
-def bench(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @given(st.lists(st.floats(0, 1e5), max_size=40).map(sorted))

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from continuum_bench.cli import app
+from bench_cli import bench
 from continuum_bench.errors import BenchError
 from continuum_bench.live.plan import Window, make_plan
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
@@ -22,16 +21,10 @@ from continuum_bench.workload.workload import JobSource, load_workload
 from continuum_traces.jsonl import write_programs
 from continuum_traces.schema import Program, ToolCall, Turn, Workload
 from continuum_traces.synth import bundled, scale_lengths
-from typer.testing import CliRunner
 
-runner = CliRunner()
 SPECS = ["constant:30", "bimodal:0.8:0.5:60", "shift:10", "hang:0.15", "hang:0.3:600"]
 PARALLEL = (ToolCall("ls", 0.5), ToolCall("pytest", 3.0, start_s=0.5))
 TURNS = (Turn(100, 10, tool_calls=PARALLEL, gap_overhead_s=0.25), Turn(10, 10), Turn(10, 10, tool_calls=PARALLEL))
-
-
-def bench(*arguments: object) -> Result:
-    return runner.invoke(app, [str(argument) for argument in arguments])
 
 
 def swebench(programs: int, tool_times: str = "recorded", **options: Any) -> JobSource:
@@ -130,55 +123,6 @@ def test_middle_of_the_run_is_by_arrival_where_the_trace_is_not_in_order() -> No
     )
     late = {job.program.program_id for job in mixed.jobs(0) if gaps(job.program)[0] > 4}
     assert late == {"p0", "p1"}
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("", "there are recorded, constant:SECONDS"),
-        ("slow", "there are recorded, constant:SECONDS"),
-        ("recorded:1", "there are recorded"),
-        ("constant", "expected constant:SECONDS"),
-        ("constant:x", "'x': expected constant:SECONDS"),
-        ("constant:-1", "'-1': expected constant:SECONDS, seconds at least 0"),
-        ("constant:inf", "'inf'"),
-        ("bimodal:0.8:60", "expected bimodal:SHARE:SHORT_S:LONG_S"),
-        ("bimodal:0.8:60:1", "the short time below the long one"),
-        ("bimodal:80:1:60", "a share from 0 to 1"),
-        ("shift:0", "a factor above 0"),
-        ("shift:10:2", "expected shift:FACTOR"),
-        ("hang:15", "a share from 0 to 1"),
-        ("hang:0.1:2:3", "expected hang:SHARE[:SECONDS]"),
-    ],
-)
-def test_mistakes(spec: str, message: str) -> None:
-    with pytest.raises(BenchError) as caught:
-        tool_times(spec)
-    assert str(caught.value).startswith(f"--tool-times {spec}: ")
-    assert message in str(caught.value)
-
-
-def test_mistakes_on_the_command_line_and_in_a_grid(tmp_path: Path) -> None:
-    given = bench("swebench", "--tool-times", "hang:2", "--out", tmp_path / "out")
-    assert given.exit_code == 2
-    assert given.stderr.splitlines() == [
-        "error: --tool-times hang:2: expected hang:SHARE[:SECONDS], a share from 0 to 1, seconds at least 0"
-    ]
-    assert "--length-scale 0: must be above 0" in bench("swebench", "--length-scale", 0).stderr
-    assert "--shared-prefix -1: must not be negative" in bench("swebench", "--shared-prefix", -1).stderr
-    grid = tmp_path / "grid.yaml"
-    for text, message in (
-        ("tool_times: [recorded, 'shift:x']", "tool_times: shift:x: 'x': expected shift:FACTOR"),
-        ("cases: [{tool_times: 3}]", "cases[0]: tool_times: 3: there are recorded"),
-        ("arrivals: [poisson, 'gamma:0']", "arrivals: gamma:0: expected a number above 1e-06"),
-    ):
-        grid.write_text(text)
-        given = bench("sweep", grid, "--out", tmp_path / "out")
-        assert given.exit_code == 2
-        assert len(given.stderr.splitlines()) == 1
-        assert given.stderr.startswith(f"error: {grid}: ")
-        assert message in given.stderr
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_trace_without_tools_is_refused(tmp_path: Path) -> None:
