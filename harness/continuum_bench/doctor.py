@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from continuum_agents.environments import FRAMEWORKS, AgentEnvironmentError, Framework, python_of
@@ -18,9 +15,10 @@ from continuum_server.step_times.catalog import available, find_model
 from continuum_server.step_times.model import Provenance
 from continuum_server.step_times.specs import GPUS
 from continuum_server.vllm_plugin.versions import PluginError, check_version
-from continuum_traces.synth import BUNDLED, bundled
 from rich.console import Console
 from rich.table import Table
+
+from continuum_bench.show import print_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,30 +31,21 @@ class Check:
     """No other feature depends on it, so a failed check is no error."""
 
 
-def checks() -> list[Check]:
-    machine = [check() for check in (_python, _vllm, _step_times, _bundled, _memory, _runs, _report, _router)]
-    return [*machine, *map(_agent, FRAMEWORKS.values())]
-
-
 def show_doctor(as_json: bool) -> int:
-    found, pairs = checks(), available()
+    """Print the checks, the models and the GPUs. Returns 1 if a check failed that other features depend on."""
+    machine = [check() for check in (_python, _vllm, _step_times, _memory, _router)]
+    checks, pairs = [*machine, *map(_agent, FRAMEWORKS.values())], available()
     if as_json:
-        facts = {
-            "checks": [asdict(c) for c in found],
-            "models": [_model_facts(name) for name in _names(pairs)],
-            "step_times": [asdict(p) for p in pairs],
-        }
-        sys.stdout.write(json.dumps(facts, indent=2) + "\n")  # ``show`` needs packages that may be missing
+        models = [_model_facts(name) for name in _names(pairs)]
+        print_json({"checks": [asdict(c) for c in checks], "models": models, "step_times": [asdict(p) for p in pairs]})
     else:
         table = Table("check", "", "found", "what to do")
-        for check in found:
+        for check in checks:
             missing = "-" if check.optional else "NO"
             table.add_row(check.name, "ok" if check.ok else missing, check.found, check.advice)
-        console = Console(highlight=False)
-        console.print(
-            table, _models_table(pairs), PAIRS_NOTE.format(gpus=", ".join(gpu.name for gpu in GPUS)), sep="\n"
-        )
-    return 0 if all(check.ok or check.optional for check in found) else 1
+        gpus = ", ".join(gpu.name for gpu in GPUS)
+        Console(highlight=False).print(table, _models_table(pairs), PAIRS_NOTE.format(gpus=gpus), sep="\n")
+    return 0 if all(check.ok or check.optional for check in checks) else 1
 
 
 PAIRS_NOTE = """\
@@ -116,20 +105,10 @@ def _step_times() -> Check:
     return Check("step times", measured > 0, f"{measured} measured tables{yours}, rooflines for other pairs")
 
 
-def _bundled() -> Check:
-    counts = {name: sum(1 for _ in bundled(name)) for name in BUNDLED}
-    return Check("bundled traces", all(counts.values()), ", ".join(f"{n}: {c} programs" for n, c in counts.items()))
-
-
 def _memory() -> Check:
     pages: Callable[[str], int] = os.sysconf
     gib = pages("SC_PAGE_SIZE") * pages("SC_PHYS_PAGES") / 2**30
     return Check("memory, cores", gib > 4, f"{gib:.0f} GiB, {os.cpu_count()} cores", "" if gib > 4 else "use --jobs 1")
-
-
-def _runs() -> Check:
-    good = os.access(Path.cwd(), os.W_OK)
-    return Check("runs directory", good, str(Path("runs")), "" if good else "choose a writable --out")
 
 
 def _router() -> Check:
@@ -137,16 +116,6 @@ def _router() -> Check:
         return Check("router", True, f"vllm-router {version('vllm-router')}")
     except PackageNotFoundError:
         return Check("router", True, "none: serve runs one replica", "pip install vllm-router")
-
-
-def _report() -> Check:
-    missing = [name for name in ("jinja2", "scipy") if importlib.util.find_spec(name) is None]
-    return Check(
-        "report",
-        not missing,
-        "ready" if not missing else f"missing {', '.join(missing)}",
-        "make setup" if missing else "",
-    )
 
 
 def _agent(framework: Framework) -> Check:

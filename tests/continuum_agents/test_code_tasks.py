@@ -76,13 +76,13 @@ def test_its_own_id_is_kept_and_a_flat_clone_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"number": "7"}, "tasks.jsonl:1: number: expected a whole number"),
-        ({"number": True}, "tasks.jsonl:1: number"),
-        ({"repo": None}, "tasks.jsonl:1: repo: expected text"),
-        ({"resolved_issues": []}, "tasks.jsonl:1: resolved_issues: expected a list with an issue in it"),
-        ({"resolved_issues": [{}]}, "tasks.jsonl:1: problem_statement: expected text"),
-        ({"base": None}, "tasks.jsonl:1: base: expected an object with sha"),
-        ({"base": {}}, "tasks.jsonl:1: base: sha: expected text"),
+        ({"number": "7"}, "Expected `int`, got `str` - at `$.number`"),
+        ({"number": True}, "got `bool` - at `$.number`"),
+        ({"repo": None}, "tasks.jsonl:1: Expected `str`, got `null` - at `$.repo`"),
+        ({"resolved_issues": []}, "`$.resolved_issues`"),
+        ({"resolved_issues": [{}]}, "tasks.jsonl:1: Expected `str` matching regex '\\\\S' - at `$.problem_statement`"),
+        ({"base": None}, "Expected `object`, got `null` - at `$.base`"),
+        ({"base": {}}, "missing required field `sha` - at `$.base`"),
     ],
 )
 def test_faults_of_a_line_are_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:

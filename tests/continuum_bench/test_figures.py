@@ -15,7 +15,8 @@ from continuum_bench.virtual.engine_options import engine_of
 from continuum_server.policy.registry import find_policy
 
 PLAYED = [name for name in figure_names() if load_figure(name).kind != "tools"]
-SMALL = ["--set", "kv_blocks=1200", "--set", "num_programs=6", "--set", "seeds=1", "--set", "max_num_seqs=256"]
+SET = "length_scale=2 kv_blocks=1200 num_programs=6 seeds=1 max_num_seqs=256"
+SMALL = [word for axis in SET.split() for word in ("--set", axis)]
 
 
 def test_all_the_papers_figures_are_there() -> None:

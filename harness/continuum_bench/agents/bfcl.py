@@ -7,16 +7,18 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 from continuum_agents.recorded_web import RecordedWebError, read_web
 from continuum_traces.names import which
+from msgspec import Meta, Struct
 
 from continuum_bench.agents.environment import Environment, environment_of
 from continuum_bench.agents.results import Results
 from continuum_bench.agents.run import Work, run_batch
-from continuum_bench.agents.tasks import Task, objects_of
+from continuum_bench.agents.tasks import Task
 from continuum_bench.errors import BenchError
+from continuum_bench.json_files import documents, objects, read_as
 from continuum_bench.options.agent import BfclOptions
 from continuum_bench.show import print_notice
 
@@ -63,6 +65,19 @@ def _installed_data(python: Path) -> Path:
 # ------------------------------------------------------------------------------------------- the entries
 
 
+class _Message(Struct):
+    content: str
+
+
+class _Entry(Struct):
+    """A line of BFCL's file."""
+
+    id: Annotated[str, Meta(pattern=r"^web_search_[0-9]+\Z")]
+    involved_classes: tuple[Literal["WebSearchAPI"]]
+    question: Annotated[list[Annotated[list[_Message], Meta(min_length=1)]], Meta(min_length=1)]
+    """Turns, each a list of messages."""
+
+
 def read_entries(path: Path, category: str, part: str = ":") -> list[Task]:
     """Read BFCL's entries as tasks. Their ids are those that BFCL uses in the category.
 
@@ -76,32 +91,14 @@ def read_entries(path: Path, category: str, part: str = ":") -> list[Task]:
     """
     if category not in CATEGORIES:
         raise BenchError(f"--category {category}: {which(category, CATEGORIES)}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BenchError(f"--tasks {path.parent}: a folder with {ENTRIES} in it is needed: {error}") from error
-    entries = [_entry(where, data) for where, data in objects_of(path, text)][_slice(part)]
+    entries = [read_as(where, data, _Entry) for where, data in objects(documents(path))][_slice(part)]
     if not entries:
         raise BenchError(f"--slice {part}: {path} has no entry there")
     return [
-        Task(entry_id.replace("web_search", name), question)
+        Task(entry.id.replace("web_search", name), entry.question[0][-1].content)
         for name in CATEGORIES[category]
-        for entry_id, question in entries
+        for entry in entries
     ]
-
-
-def _entry(where: str, data: dict[str, Any]) -> tuple[str, str]:
-    """Return the id and the question of an entry."""
-    entry_id = data.get("id")
-    if not (isinstance(entry_id, str) and entry_id.removeprefix("web_search_").isdecimal()):
-        raise BenchError(f"{where}: id: expected web_search_NUMBER")
-    if data.get("involved_classes") != ["WebSearchAPI"]:
-        raise BenchError(f'{where}: involved_classes: expected ["WebSearchAPI"]')
-    try:
-        question = data["question"][0][-1]["content"]
-    except (KeyError, IndexError, TypeError) as error:
-        raise BenchError(f"{where}: question: expected a list of turns, each a list of messages") from error
-    return entry_id, str(question)
 
 
 def _slice(part: str) -> slice:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 from continuum_agents.protocol import MARK_VARIABLE, Event, ProtocolError, Ready, Start, read_event, to_line
 
 LINE_BYTES = 64 * 2**20
@@ -143,7 +144,7 @@ class AgentProcess:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill every process with this mark in its environment, until none is left. Works on Linux only."""
+    """Kill every process with this mark in its environment, until none is left."""
     for _ in range(20):
         running = marked(mark)
         for pid in running:
@@ -155,10 +156,5 @@ def kill_marked(mark: str) -> None:
 
 def marked(mark: str) -> list[int]:
     """Return the ids of the running processes with this mark."""
-    variable = f"{MARK_VARIABLE}={mark}".encode()
-    pids = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if variable in (folder / "environ").read_bytes().split(b"\0"):  # empty for a zombie
-                pids.append(int(folder.name))
-    return pids
+    processes = psutil.process_iter(["environ"])
+    return [each.pid for each in processes if (each.info["environ"] or {}).get(MARK_VARIABLE) == mark]

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from continuum_traces.importers.usage import json_object
-from continuum_traces.jsonl import TraceError
+from msgspec import Meta, Struct
 
 from continuum_bench.errors import BenchError
+from continuum_bench.json_files import Text, documents, objects, read_as
 
 FIXES = "fix_patches.jsonl"
-_IMAGES = ("image", "image_name", "docker_image")
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")
+Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")]
+"""A task's id, which names files and containers."""
 _GIT = ("git", "-c", "user.name=continuum", "-c", "user.email=continuum@localhost", "-c", "commit.gpgsign=false")
 _AS_GIVEN = (("init", "-q"), ("add", "-A", "-f"), ("commit", "-q", "--allow-empty", "-m", "as given"))
 
@@ -49,6 +48,54 @@ class Task:
     """The agent starts in an empty folder."""
 
 
+class _SweBench(Struct):
+    """A line in SWE-bench's format, with ``folder`` and ``test`` for tasks of one's own."""
+
+    instance_id: Id
+    problem_statement: Text
+    folder: Text | None = None
+    test: Text | None = None
+    repo: Text | None = None
+    base_commit: Text | None = None
+    number: int | None = None
+    image: Text | None = None
+    image_name: Text | None = None
+    docker_image: Text | None = None
+
+
+class _Issue(Struct):
+    title: str | None = None
+    body: str | None = None
+
+
+class _Base(Struct):
+    sha: Text
+
+
+class _MultiSweBench(Struct):
+    """A line in Multi-SWE-bench's format."""
+
+    org: Text
+    repo: Text
+    number: int
+    resolved_issues: Annotated[list[_Issue], Meta(min_length=1)]
+    base: _Base
+    instance_id: Text | None = None
+    folder: Text | None = None
+    test: Text | None = None
+
+    def as_swe_bench(self) -> dict[str, Any]:
+        """Return the fields of SWE-bench. The first issue of the pull request is the problem."""
+        texts = (self.resolved_issues[0].title, self.resolved_issues[0].body)
+        return {
+            "instance_id": self.instance_id or f"{self.org}__{self.repo}-{self.number}",
+            "problem_statement": "\n\n".join(text.strip() for text in texts if text and text.strip()),
+            "repo": f"{self.org}/{self.repo}",
+            "base_commit": self.base.sha,
+            **{"number": self.number, "folder": self.folder, "test": self.test},
+        }
+
+
 def read_tasks(path: Path, repos: Path | None = None) -> list[Task]:
     """Read the tasks of a file, in their order.
 
@@ -59,13 +106,10 @@ def read_tasks(path: Path, repos: Path | None = None) -> list[Task]:
     Raises:
         BenchError: a line is invalid. The message names the file, the line and the field.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BenchError(f"--tasks {path}: cannot read: {error}") from error
     tasks: dict[str, Task] = {}
-    for where, data in objects_of(path, text):
-        task = _task(where, data, path.parent, repos)
+    for where, data in objects(documents(path)):
+        row = read_as(where, data, _MultiSweBench).as_swe_bench() if "org" in data else data
+        task = _task(read_as(where, row, _SweBench), path.parent, repos)
         if task.instance_id in tasks:
             raise BenchError(f"{where}: instance_id: {task.instance_id!r} is there already")
         tasks[task.instance_id] = task
@@ -74,63 +118,21 @@ def read_tasks(path: Path, repos: Path | None = None) -> list[Task]:
     return list(tasks.values())
 
 
-def objects_of(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the JSON object in each line of ``text``, with its place (``FILE:LINE``). Empty lines are skipped.
-
-    Raises:
-        BenchError: a line is not a JSON object. The message names the file and the line.
-    """
-    for number, line in enumerate(text.split("\n"), 1):  # JSON may contain other line separators
-        if line.strip():
-            where = f"{path}:{number}"
-            try:
-                data = json_object(where, line)
-            except TraceError as error:
-                raise BenchError(str(error)) from error
-            yield where, data
-
-
-def _task(where: str, data: dict[str, Any], base: Path, repos: Path | None) -> Task:
-    if "org" in data:
-        data = _as_swe_bench(where, data)
-    instance_id = _text(where, data, "instance_id")
-    if not _ID.match(instance_id):
-        raise BenchError(f"{where}: instance_id: {instance_id!r}: letters, digits, dot, dash, underscore; at most 200")
-    folder = base / _text(where, data, "folder") if data.get("folder") is not None else None
-    repository = _optional(where, data, "repo")
-    if folder is None and repository is not None and repos is not None:
-        folder = _clone(repos, repository)
+def _task(row: _SweBench, base: Path, repos: Path | None) -> Task:
+    folder = None if row.folder is None else base / row.folder
+    if folder is None and row.repo is not None and repos is not None:
+        flat = repos / row.repo.replace("/", "__")
+        folder = flat if flat.is_dir() else repos / row.repo
     return Task(
-        instance_id,
-        _text(where, data, "problem_statement"),
+        row.instance_id,
+        row.problem_statement,
         None if folder is None else folder.resolve(),
-        _optional(where, data, "test"),
-        repository,
-        None if data.get("folder") is not None else _optional(where, data, "base_commit"),
-        data.get("number"),
-        next((_text(where, data, name) for name in _IMAGES if data.get(name) is not None), None),
+        row.test,
+        row.repo,
+        row.base_commit if row.folder is None else None,
+        row.number,
+        row.image or row.image_name or row.docker_image,
     )
-
-
-def _as_swe_bench(where: str, data: dict[str, Any]) -> dict[str, Any]:
-    """Convert a line of Multi-SWE-bench to SWE-bench's fields. The first issue of the pull request is the problem."""
-    org, repo, number = _text(where, data, "org"), _text(where, data, "repo"), data.get("number")
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise BenchError(f"{where}: number: expected a whole number")
-    issues, base = data.get("resolved_issues"), data.get("base")
-    if not isinstance(issues, list) or not issues or not isinstance(issues[0], dict):
-        raise BenchError(f"{where}: resolved_issues: expected a list with an issue in it")
-    if not isinstance(base, dict):
-        raise BenchError(f"{where}: base: expected an object with sha")
-    texts = (issues[0].get(part) for part in ("title", "body"))
-    return {
-        "instance_id": data.get("instance_id") or f"{org}__{repo}-{number}",
-        "problem_statement": "\n\n".join(text.strip() for text in texts if isinstance(text, str) and text.strip()),
-        "repo": f"{org}/{repo}",
-        "base_commit": _text(f"{where}: base", base, "sha"),
-        "number": number,
-        **{name: data[name] for name in ("folder", "test") if name in data},
-    }
 
 
 def write_fixes(out: Path, tasks: Sequence[Task], predictions: Mapping[str, Any]) -> None:
@@ -143,23 +145,6 @@ def write_fixes(out: Path, tasks: Sequence[Task], predictions: Mapping[str, Any]
             lines.append(json.dumps({"org": org, "repo": repo, "number": task.number, "fix_patch": patch}) + "\n")
     if lines:
         (out / FIXES).write_text("".join(lines), encoding="utf-8")
-
-
-def _clone(repos: Path, repository: str) -> Path:
-    """Return the folder of a repository's clone."""
-    flat = repos / repository.replace("/", "__")
-    return flat if flat.is_dir() else repos / repository
-
-
-def _optional(where: str, data: dict[str, Any], name: str) -> str | None:
-    return _text(where, data, name) if data.get(name) is not None else None
-
-
-def _text(where: str, data: dict[str, Any], name: str) -> str:
-    value = data.get(name)
-    if not isinstance(value, str) or not value.strip():
-        raise BenchError(f"{where}: {name}: expected text")
-    return value
 
 
 def prepare_workspace(task: Task, workspace: Path) -> None:

@@ -12,7 +12,7 @@ import yaml
 from continuum_traces.names import which
 
 from continuum_bench.errors import BenchError
-from continuum_bench.sweep.grid import Grid, grid_of, put_over, read_override
+from continuum_bench.sweep.grid import Grid, grid_of
 
 Kind = Literal["lines", "ratios", "hints", "queue", "estimates", "tools", "goodput"]
 """What a figure shows.
@@ -60,8 +60,7 @@ class FigureSpec:
         if traces:
             raw.pop("cases", None)
             raw = {**raw, **self.traces, "workload": [str(path.absolute()) for path in traces]}
-        given = dict(read_override(text) for text in overrides)
-        return grid_of(put_over(raw, given), where, Path(), f"figure-{self.name}", tuple(given))
+        return grid_of(raw, where, Path(), f"figure-{self.name}", overrides)
 
 
 def figure_names() -> list[str]:

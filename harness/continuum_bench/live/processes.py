@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import uvloop
 from continuum_traces.schema import ArrivalRecord, TurnRecord
 
 from continuum_bench.errors import BenchError
@@ -66,13 +67,8 @@ def _clock() -> float:
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on uvloop if it is installed: it needs a fifth less CPU and sends requests more punctually."""
-    try:
-        from uvloop import new_event_loop  # noqa: PLC0415 - not on Windows
-    except ImportError:
-        asyncio.run(work)
-        return
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    """Run a coroutine on uvloop, which needs a fifth less CPU than asyncio's loop and sends on time more often."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(work)
 
 

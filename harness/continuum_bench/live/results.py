@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +33,17 @@ def conclude(out: Path, base_url: str, report: bool, as_json: bool) -> None:
 
 def client_side(arm: ArmSummary) -> str:
     """Return one line with the latencies that the clients measured."""
-    known = [(label, value) for label, metric in _CLIENT_SIDE if (value := arm.mean(metric)) is not None]
+    shown = (("TTFT mean", "ttft_mean_s"), ("P95", "ttft_p95_s"), ("TPOT mean", "tpot_mean_s"))
+    known = [(label, value) for label, metric in shown if (value := arm.mean(metric)) is not None]
     parts = [f"{label} {value * 1e3:.1f} ms" for label, value in known]
     return "client's side: " + (", ".join(parts) or "no turn was answered")
 
 
-_CLIENT_SIDE = (("TTFT mean", "ttft_mean_s"), ("P95", "ttft_p95_s"), ("TPOT mean", "tpot_mean_s"))
-
-
 def generator_facts(counters: LoadCounters, lateness_s: list[float]) -> dict[str, Any]:
     lateness, lag = lateness_s or [0.0], counters.loop_lag_s or [0.0]
+    counted = {name: value for name, value in asdict(counters).items() if name != "loop_lag_s"}
     return {
-        "requests": counters.requests,
-        "retries": counters.retries,
-        "errors": dict(counters.errors),
-        "programs_done": counters.programs_done,
-        "programs_failed": counters.programs_failed,
-        "programs_stopped": counters.programs_stopped,
-        "plugin_errors": counters.plugin_errors,
+        **counted,
         "send_lateness_p50_s": float(np.percentile(lateness, 50)),
         "send_lateness_p99_s": float(np.percentile(lateness, 99)),
         "send_lateness_max_s": float(max(lateness)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -89,13 +89,7 @@ def read_grid(path: Path | None, overrides: Sequence[str] = ()) -> Grid:
     raw, where, folder = _load(path), str(path) if path else "--set", path.parent if path else Path()
     if path is None and not overrides:
         raise BenchError("sweep: give a grid: a YAML file, or --set AXIS=A,B")
-    given = dict(read_override(text) for text in overrides)
-    # An axis on the command line replaces that axis in every case.
-    if "cases" in raw and given and isinstance(raw["cases"], list):
-        raw["cases"] = [
-            {k: v for k, v in case.items() if k not in given} for case in raw["cases"] if isinstance(case, dict)
-        ]
-    return grid_of({**raw, **given}, where, folder, path.stem if path else "sweep")
+    return grid_of(raw, where, folder, path.stem if path else "sweep", overrides)
 
 
 def read_override(text: str) -> tuple[str, Any]:
@@ -117,12 +111,14 @@ def _load(path: Path | None) -> dict[str, Any]:
     return grid
 
 
-def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: Sequence[str] = ()) -> Grid:
-    """Make a grid from a mapping. Cases cannot change the ``fixed`` axes, which come from the command line.
+def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, overrides: Sequence[str] = ()) -> Grid:
+    """Make a grid from a mapping. An axis of ``overrides`` (``AXIS=A,B``) replaces that axis, also in every case.
 
     Raises:
         BenchError: the grid is invalid; the message names ``where`` and the field.
     """
+    given = dict(read_override(text) for text in overrides)
+    raw = put_over(raw, given)
     _known_words(raw, where)
     engine = raw.get("engine", "virtual")
     if engine not in ENGINES:
@@ -131,7 +127,7 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, fixed: 
         if not isinstance(raw.get(word, {}), dict):
             raise BenchError(f"{where}: {word}: expected a mapping")
     common = {key: value for key, value in raw.items() if key in CASE_WORDS}
-    points = [point for case, at in _cases(raw, where) for point in _points(put_over(common, case, fixed), at, folder)]
+    points = [point for case, at in _cases(raw, where) for point in _points(put_over(common, case, given), at, folder)]
     for point in points:
         _plays_on(engine, point, where)
     return Grid(
@@ -158,7 +154,7 @@ def _plays_on(engine: str, point: Point, where: str) -> None:
         )
 
 
-def put_over(raw: Mapping[str, Any], given: Mapping[str, Any], fixed: Sequence[str] = ()) -> dict[str, Any]:
+def put_over(raw: Mapping[str, Any], given: Mapping[str, Any], fixed: Collection[str] = ()) -> dict[str, Any]:
     """Replace keys of ``raw`` by those of ``given``, except ``fixed`` keys. ``seed`` and ``seeds`` count as one key."""
     seeds = {"seed", "seeds"}
     not_replaced = {*fixed, *(seeds if seeds & set(fixed) else ())}

@@ -1,13 +1,9 @@
-"""Reads request logs. Every error message names the file, the line and the field."""
+"""The fields of requests in logs: their types, and what they must satisfy."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import msgspec
 from continuum_traces.typed import LARGEST
@@ -15,21 +11,7 @@ from continuum_traces.typed import LARGEST
 from continuum_bench.errors import BenchError
 from continuum_bench.validate.served import Served
 
-T = TypeVar("T")
-SPACES = re.compile(r"\s*")
 Number = Annotated[float, msgspec.Meta(gt=-LARGEST, lt=LARGEST)]
-
-
-def read_as(where: str, data: Any, kind: type[T], advice: str = "") -> T:
-    """Convert decoded JSON to a type.
-
-    Raises:
-        BenchError: a field is missing or has another type. The message is ``where``, the field and the ``advice``.
-    """
-    try:
-        return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
-        raise BenchError(f"{where}: {error}{advice}") from error
 
 
 def served(
@@ -71,48 +53,3 @@ def within(row: Any, *names: str) -> Any:
     for name in names:
         row = row.get(name) if isinstance(row, dict) else None
     return row
-
-
-def objects(documents: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the documents, which must be JSON objects.
-
-    Raises:
-        BenchError: a document is no JSON object.
-    """
-    for where, value in documents:
-        if not isinstance(value, dict):
-            raise BenchError(f"{where}: expected an object")
-        yield where, value
-
-
-def documents(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the JSON documents of a file, each with the file and the line where it begins.
-
-    Raises:
-        BenchError: the file cannot be read, or is not JSON.
-    """
-    text, decoder, at, line = _text(path), json.JSONDecoder(), 0, 1
-    while (start := _after_spaces(text, at)) < len(text):
-        line += text.count("\n", at, start)
-        try:
-            value, at = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError) as error:
-            where, said = getattr(error, "lineno", line), getattr(error, "msg", error)
-            raise BenchError(f"{path}:{where}: not JSON: {said}") from error
-        yield f"{path}:{line}", value
-        line += text.count("\n", start, at)
-
-
-def _after_spaces(text: str, at: int) -> int:
-    found = SPACES.match(text, at)
-    return found.end() if found else at
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.suffix == ".gz":
-            with gzip.open(path, "rt", encoding="utf-8-sig") as file:
-                return file.read()
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise BenchError(f"{path}: cannot read: {getattr(error, 'strerror', None) or error}") from error

@@ -18,7 +18,8 @@ from continuum_traces.run_dir import TURNS, read_turns
 from msgspec import Struct
 
 from continuum_bench.errors import BenchError
-from continuum_bench.validate.fields import Number, load_of, read_as, served, within
+from continuum_bench.json_files import read_as
+from continuum_bench.validate.fields import Number, load_of, served, within
 from continuum_bench.validate.served import CUT_OFF, FAILED, NO_OUTPUT, NOT_THERE, WARM_UP, Served, Unreported
 
 Row = Served | Unreported

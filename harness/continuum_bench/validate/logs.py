@@ -15,7 +15,8 @@ from typing import Any
 from continuum_traces.run_dir import MANIFEST, TURNS
 
 from continuum_bench.errors import BenchError
-from continuum_bench.validate.fields import documents, objects, read_as, within
+from continuum_bench.json_files import documents, objects, read_as
+from continuum_bench.validate.fields import within
 from continuum_bench.validate.formats import (
     SAVE,
     Guidellm,
