@@ -22,7 +22,7 @@ from aiohttp import web
 from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.live.http import RequestFailed, StreamingClient, retry_after_s
 from continuum_traces.run_dir import TURNS, read_arrivals, read_json, read_manifest, read_turns
-from fake_server import FakeServer, Handler, good
+from fake_server import FakeServer, Handler, good, streaming
 from small_replays import (
     app,
     replay,
@@ -51,23 +51,29 @@ def test_it_says_whose_server_is_measured(tmp_path: Path, kind: str, said: str) 
     assert said in read_manifest(run_of(tmp_path / "out")).notes
 
 
-async def broken_json(request: web.Request, number: int) -> Any:
-    response = web.StreamResponse()
-    await response.prepare(request)
-    await response.write(b"data: {nonsense\n\n")
-    return response
-
-
 async def reset(request: web.Request, number: int) -> Any:
     assert request.transport is not None
     request.transport.abort()
     return web.Response()
 
 
+async def sends(request: web.Request, *events: bytes, apart_s: float = 0.0) -> web.StreamResponse:
+    response = await streaming(request)
+    for event in events:
+        await response.write(event)
+        await asyncio.sleep(apart_s)
+    return response
+
+
+TOKEN = b'data: {"choices": [{"text": "x"}]}\n\n'
+
+
+async def broken_json(request: web.Request, number: int) -> Any:
+    return await sends(request, b"data: {nonsense\n\n")
+
+
 async def half(request: web.Request, number: int) -> Any:
-    response = web.StreamResponse()
-    await response.prepare(request)
-    await response.write(b'data: {"choices": [{"text": "x"}]}\n\n')
+    response = await sends(request, TOKEN)
     assert request.transport is not None
     request.transport.abort()
     return response
@@ -75,10 +81,11 @@ async def half(request: web.Request, number: int) -> Any:
 
 async def cut_short(request: web.Request, number: int) -> Any:
     """A clean end, but not of the answer."""
-    response = web.StreamResponse()
-    await response.prepare(request)
-    await response.write(b'data: {"choices": [{"text": "x"}]}\n\n')
-    return response
+    return await sends(request, TOKEN)
+
+
+async def slow_loris(request: web.Request, number: int) -> Any:
+    return await sends(request, *[TOKEN] * 100, apart_s=0.1)
 
 
 async def refuses(request: web.Request, number: int) -> Any:
@@ -87,15 +94,6 @@ async def refuses(request: web.Request, number: int) -> Any:
 
 async def fails(request: web.Request, number: int) -> Any:
     return web.Response(status=500, text="no")
-
-
-async def slow_loris(request: web.Request, number: int) -> Any:
-    response = web.StreamResponse()
-    await response.prepare(request)
-    for _ in range(100):
-        await response.write(b'data: {"choices": [{"text": "x"}]}\n\n')
-        await asyncio.sleep(0.1)
-    return response
 
 
 @pytest.mark.parametrize(
@@ -121,17 +119,6 @@ def test_programs_that_cannot_go_on_stay_in_the_count(tmp_path: Path, handler: H
     found = analyzed(tmp_path / "out")
     assert found["errors_by_kind"] == {kind: tries}
     assert (found["programs_failed"], found["programs"]) == (2, 2)
-
-
-async def without_usage(request: web.Request, number: int) -> Any:
-    return await good(request, number, usage=False)
-
-
-def test_a_server_that_counts_nothing(tmp_path: Path) -> None:
-    with serving(without_usage) as server:
-        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    assert [record.cached_tokens for record in turns_of(tmp_path / "out")] == [None, None, None]
 
 
 def answers_with(sent: bytes) -> tuple[str, threading.Thread]:
@@ -197,10 +184,10 @@ def test_a_connection_that_takes_too_long_is_a_connection_s_failure() -> None:
 
 
 async def storm(request: web.Request, number: int) -> Any:
-    """The first six requests are refused."""
+    """The first six requests are refused. Answers have no token counts."""
     if number <= 6:
         return web.Response(status=429, text="busy", headers={"Retry-After": "1"})
-    return await good(request, number)
+    return await good(request, number, usage=False)
 
 
 def test_a_429_storm_waits_as_long_as_the_server_asks(tmp_path: Path) -> None:
@@ -217,7 +204,9 @@ def test_a_429_storm_waits_as_long_as_the_server_asks(tmp_path: Path) -> None:
     for times_s in by_program.values():
         assert times_s[1] - times_s[0] >= 1.0
         assert times_s[2] - times_s[1] >= 1.0  # asked for 1 s; the second backoff alone is as long
-    firsts = [record for record in turns_of(tmp_path / "out") if record.turn == 0]
+    records = turns_of(tmp_path / "out")
+    assert {record.cached_tokens for record in records} == {None}
+    firsts = [record for record in records if record.turn == 0]
     assert [record.failed_tries for record in firsts] == [("http-429", "http-429")] * 3
     assert all(record.finish_s - record.due_s >= 2.0 for record in firsts)  # latency counts from the first intention
 
@@ -272,11 +261,7 @@ def test_a_request_that_met_a_closing_connection_is_sent_again(tmp_path: Path) -
 
 async def error_later(request: web.Request, number: int) -> Any:
     """As a server whose engine dies: a token, the error, and the stream stays open."""
-    response = web.StreamResponse()
-    await response.prepare(request)
-    await response.write(b'data: {"choices": [{"text": "x"}]}\n\n')
-    await asyncio.sleep(0.1)
-    await response.write(b'data: {"error": {"message": "EngineDeadError"}}\n\n')
+    response = await sends(request, TOKEN, b'data: {"error": {"message": "EngineDeadError"}}\n\n', apart_s=0.1)
     await asyncio.sleep(60)
     return response
 
@@ -293,15 +278,10 @@ def test_an_error_in_an_open_stream_is_found(tmp_path: Path, monkeypatch: pytest
 
 async def in_pieces(request: web.Request, number: int) -> Any:
     """A good answer, slowly; its lines are cut in two."""
-    response = web.StreamResponse()
-    await response.prepare(request)
-    for token in range((await request.json())["max_tokens"]):
-        line = b'data: {"choices": [{"text": "x", "token_ids": [%d]}]}\n\n' % (1000 + token)
-        for piece in (line[:20], line[20:]):
-            await response.write(piece)
-            await asyncio.sleep(0.005)
-    await response.write(b"data: [DONE]\n\n")
-    return response
+    tokens = range((await request.json())["max_tokens"])
+    lines = [b'data: {"choices": [{"text": "x", "token_ids": [%d]}]}\n\n' % (1000 + token) for token in tokens]
+    pieces = [piece for line in lines for piece in (line[:20], line[20:])]
+    return await sends(request, *pieces, b"data: [DONE]\n\n", apart_s=0.005)
 
 
 def test_answers_read_along_lose_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
