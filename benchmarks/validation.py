@@ -218,7 +218,7 @@ LONG = 200
 """Output tokens of turns whose decode times are calibrated on."""
 
 
-class CalibratedBatches:
+class CalibratedBatches(StepTimes):
     """Step times of a batch, with two numbers from the run at concurrency 1.
 
     Args:
@@ -237,12 +237,6 @@ class CalibratedBatches:
             return whole + self.added_s
         alone = self._times.step_s((), decodes or 1, decode_context_tokens or 1)
         return alone + max(whole - alone, 0.0) * self.chunk + self.added_s
-
-    def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        return [self.step_s((), decodes, decode_context_tokens + step * decodes) for step in range(steps)]
-
-    def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
-        return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
 
 def agent_lines(data: Path) -> Iterator[str]:

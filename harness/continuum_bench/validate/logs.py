@@ -12,7 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import MANIFEST, TURNS
+from continuum_traces.run_dir import MANIFEST, TURNS, read_manifest
+from continuum_traces.schema import KvPool
 
 from continuum_bench.errors import BenchError
 from continuum_bench.json_files import documents, objects, read_as
@@ -137,33 +138,31 @@ def _shifted(rows: Sequence[Served], start_s: float) -> tuple[Served, ...]:
 # ---------------------------------------------------------------------------------------- facts of the server
 
 
-def _only(path: Path) -> dict[str, Any]:
-    """Return the object of a JSON file; empty if the file does not exist."""
-    return next((data for _, data in objects(documents(path))), {}) if path.exists() else {}
-
-
 def _own_facts(folder: Path) -> ServerFacts:
-    manifest = _only(folder / MANIFEST)
-    hardware, options = within(manifest, "hardware"), within(manifest, "engine_options")
-    facts = {
-        "gpu": within(hardware, "gpu"),
-        "model": within(hardware, "model"),
-        "vllm": within(manifest, "versions", "vllm"),
-        "tensor_parallel_size": within(hardware, "tensor_parallel"),
-        "pipeline_parallel_size": within(hardware, "pipeline_parallel"),
-        "max_num_seqs": within(options, "max_num_seqs"),
-        "max_num_batched_tokens": within(options, "chunk_tokens"),
-        "num_gpu_blocks_override": within(hardware, "kv_capacity", "num_blocks"),
-        "block_size": within(hardware, "kv_capacity", "block_size"),
-        "enable_prefix_caching": within(options, "prefix_caching"),
-    }
-    return read_as(str(folder / MANIFEST), facts, ServerFacts)
+    if not (folder / MANIFEST).exists():
+        return ServerFacts()
+    manifest = read_manifest(folder)
+    hardware, engine = manifest.hardware, manifest.engine_options
+    pool = hardware.kv_capacity or KvPool()
+    return ServerFacts(
+        gpu=hardware.gpu,
+        model=hardware.model,
+        vllm=manifest.versions.get("vllm"),
+        tp=hardware.tensor_parallel,
+        pp=hardware.pipeline_parallel,
+        max_num_seqs=engine.max_num_seqs,
+        chunk=engine.chunk_tokens,
+        kv_blocks=pool.num_blocks,
+        block_size=pool.block_size,
+        enable_prefix_caching=engine.prefix_caching,
+    )
 
 
 def _meta(folder: Path) -> ServerFacts:
     """Read the server's settings from LLMServingSim's meta.json, if it exists."""
-    meta = _only(folder / "meta.json")
+    file = folder / "meta.json"
+    meta = next((data for _, data in objects(documents(file))), {}) if file.exists() else {}
     facts = {**(within(meta, "engine_kwargs") or {}), "model": meta.get("model"), "vllm": meta.get("vllm_version")}
     if (blocks := within(meta, "kv_cache", "num_gpu_blocks")) is not None:
         facts["num_gpu_blocks_override"] = blocks
-    return read_as(str(folder / "meta.json"), facts, ServerFacts)
+    return read_as(str(file), facts, ServerFacts)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, cast
 
-from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimes
+from continuum_server.step_times.model import PrefillChunk, StepTimes
 from continuum_server.virtual.config import EngineConfig, EngineError, shape_of
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, Turn, TurnRecord
@@ -27,32 +27,17 @@ class Calibration:
     """Factor on attention to earlier tokens."""
 
 
-class CalibratedStepTimes:
+class CalibratedStepTimes(StepTimes):
     """Step times with a calibration. Attention is the time of a step beyond that of a step without earlier tokens."""
 
     def __init__(self, times: StepTimes, calibration: Calibration) -> None:
-        self._times = times
+        self._times, self.provenance = times, times.provenance
         self._attention, self._overhead_s = calibration.attention, calibration.overhead_ms / 1e3
 
-    @property
-    def provenance(self) -> Provenance:
-        return self._times.provenance
-
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
-        whole = self._times.step_s(chunks, decodes, decode_context_tokens)
-        bare = self._times.step_s([PrefillChunk(chunk.tokens, 0) for chunk in chunks], decodes, decodes)
-        return self._calibrated(whole, bare)
-
-    def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        bare = self._times.step_s((), decodes, decodes)
-        whole = self._times.decode_stretch_s(decodes, decode_context_tokens, steps)
-        return [self._calibrated(step_s, bare) for step_s in whole]
-
-    def _calibrated(self, whole_s: float, bare_s: float) -> float:
+        whole_s = self._times.step_s(chunks, decodes, decode_context_tokens)
+        bare_s = self._times.step_s([PrefillChunk(chunk.tokens, 0) for chunk in chunks], decodes, decodes)
         return max(bare_s + (whole_s - bare_s) * self._attention + self._overhead_s, 1e-6)
-
-    def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
-        return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
 
 def play(run: LoggedRun, config: EngineConfig, times: StepTimes, asynchronous: bool) -> list[Served]:
