@@ -60,11 +60,12 @@ def test_prompts_grow_by_exactly_what_the_trace_says(tmp_path: Path, monkeypatch
     assert not any("sk-secret" in path.read_text() for path in (tmp_path / "out").rglob("*.json*"))
 
 
-def test_two_runs_share_no_prompt(tmp_path: Path) -> None:
+def test_two_runs_share_no_prompt_and_a_program_keeps_its_connection(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, 1)
     with serving(good) as server:
         for name in ("a", "b"):
             assert replay(trace, server.url, tmp_path / name).exit_code == 0
+            assert len(server.connections) <= 1 + (name == "b")
     assert server.bodies[0]["prompt"][:16] != server.bodies[3]["prompt"][:16]
 
 
@@ -84,9 +85,6 @@ def test_every_server_has_decode_points_that_fit(limit: int, kv_tokens: int) -> 
     assert len({batch for batch, _ in grid}) > 1
     assert len({context for _, context in grid}) > 1
     assert all(batch * (context + 64) <= kv_tokens // 2 and context + 64 < limit for batch, context in grid)
-
-
-def test_a_server_too_small_to_profile() -> None:
     with pytest.raises(BenchError, match="too small to profile: 500 tokens of KV"):
         decode_grid(400, 500)
 
@@ -136,12 +134,6 @@ def test_token_prompts_are_kept_cut_and_shared_as_the_trace_says() -> None:
     assert (len(second), second[:30]) == (50, first[:30])
     assert all(LOWEST_ID <= token < HIGHEST_ID for token in second)
     assert len(prompt_of(one, program, 2)) == 60
-
-
-def test_a_program_keeps_its_connection(tmp_path: Path) -> None:
-    with serving(good) as server:
-        assert replay(trace_of(tmp_path, 1), server.url, tmp_path / "out").exit_code == 0
-    assert len({seen.connection for seen in server.asked}) == 1
 
 
 def test_fixed_concurrency_starts_the_next_when_one_ends(tmp_path: Path) -> None:

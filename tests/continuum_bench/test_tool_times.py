@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from bench_cli import bench
 from continuum_bench.errors import BenchError
-from continuum_bench.live.plan import Window, make_plan
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.sweep.grid import grid_of
 from continuum_bench.sweep.plan import plan
@@ -180,9 +179,3 @@ def test_hangs_and_a_shift_from_end_to_end(tmp_path: Path) -> None:
     refused = bench("compare", *folders)
     assert refused.exit_code == 2
     assert "workload differs" in refused.stderr
-
-
-def test_a_live_load_has_them_too() -> None:
-    workload = swebench(20, "constant:30")
-    plays = make_plan(workload, 0, Window()).plays
-    assert {turn.gap_s for play in plays for turn in play.program.turns if turn.tool_calls} == {30.0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def client_side(arm: ArmSummary) -> str:
 
 def generator_facts(counters: LoadCounters, lateness_s: list[float]) -> dict[str, Any]:
     lateness, lag = lateness_s or [0.0], counters.loop_lag_s or [0.0]
-    counted = {name: value for name, value in asdict(counters).items() if name != "loop_lag_s"}
+    counted = {each.name: getattr(counters, each.name) for each in fields(counters) if each.name != "loop_lag_s"}
     return {
         **counted,
         "send_lateness_p50_s": float(np.percentile(lateness, 50)),
