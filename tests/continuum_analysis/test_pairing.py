@@ -59,6 +59,13 @@ def test_a_share_s_interval_stays_between_0_and_1() -> None:
     assert mean_interval([0.5]).within(0.0, 1.0) == Interval(0.5)
 
 
+def test_a_figure_shows_the_interval_or_the_two_seeds() -> None:
+    assert mean_interval([1.0, 3.0]).spread == ratio_interval([2.0, 6.0], [2.0, 2.0]).spread == (1.0, 3.0)
+    assert mean_interval([1.0, 3.0]).text("{:.0f}".format) == "2 (seeds 1, 3)"
+    assert mean_interval([1.0, 2.0, 3.0]).spread == mean_interval([1.0, 2.0, 3.0]).bounds
+    assert Interval(2.0).spread == (2.0, 2.0)
+
+
 def test_ratio_interval_covers_the_truth_as_often_as_it_says() -> None:
     """400 made-up experiments of five seeds with true ratio 2: about 95% of the intervals hold it."""
     generator = np.random.default_rng(1)

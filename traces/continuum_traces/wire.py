@@ -39,16 +39,8 @@ class ReadTags:
 
 def tags_to_xargs(tags: Tags) -> dict[str, Scalar]:
     """Return the body field ``vllm_xargs`` for these tags, without unknown values."""
-    xargs: dict[str, Scalar] = {}
-    for name in _TAG_FIELDS:
-        value = getattr(tags, name)
-        if value is not None:
-            xargs[name] = _scalar(value)
-    return xargs
-
-
-def _scalar(value: Any) -> Scalar:
-    return int(value) if isinstance(value, bool) else value
+    values = ((name, getattr(tags, name)) for name in _TAG_FIELDS)
+    return {name: int(value) if isinstance(value, bool) else value for name, value in values if value is not None}
 
 
 def tags_to_headers(tags: Tags) -> dict[str, str]:

@@ -123,4 +123,6 @@ def manifest_entries(manifests: Mapping[str, Manifest], experiment: Manifest) ->
         if value != shown.get(name)
     }
     rows = {**shown, **own}.items()
-    return [(name, _join(value) if isinstance(value, list) else str(value)) for name, value in rows if value != []]
+    return [
+        (name, _join(value) if isinstance(value, list) else str(value)) for name, value in rows if value not in ([], "")
+    ]
