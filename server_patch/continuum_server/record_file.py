@@ -7,7 +7,6 @@ Each write first removes an incomplete last line. If the file was deleted or mov
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import time
 from contextlib import suppress
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from continuum_traces.run_dir import EVENTS, RunDirError
 
-logger = logging.getLogger("continuum")
+from continuum_server.log_once import LogOnce
 
 CHUNK = 4096
 """Number of bytes per read."""
@@ -38,7 +37,7 @@ class RecordFile:
         self._fd = _open(folder)
         self._size = _end_of_last_line(self._fd)
         self._lines = _count_lines(self._fd, self._size)
-        self._warned: set[str] = set()
+        self.warn = LogOnce()
 
     def append(self, lines: bytes) -> int:
         """Append lines, and return how many of them were written.
@@ -56,14 +55,8 @@ class RecordFile:
         with suppress(OSError):
             os.close(self._fd)
 
-    def warn(self, kind: str, message: str) -> None:
-        """Log a warning, unless one of the same kind was logged before."""
-        if kind not in self._warned:
-            self._warned.add(kind)
-            logger.warning("continuum: %s", message)
-
     def warn_not_written(self, error: object) -> None:
-        self.warn("write", f"cannot write {self.path} ({error}); serving goes on, further losses are only counted")
+        self.warn("write", "cannot write %s (%s); serving goes on, further losses are only counted", self.path, error)
 
     def _stay_at_path(self) -> None:
         """Begin a new file if the open file is no longer at ``path``, where readers look for it."""
@@ -74,7 +67,7 @@ class RecordFile:
         fd = _open(self.path.parent)
         deleted = opened.st_nlink == 0
         reason = f"was deleted with {self._lines} events" if deleted else "was moved away"
-        self.warn("gone", f"{self.path} {reason}; a new file is begun, further losses are only counted")
+        self.warn("gone", "%s %s; a new file is begun, further losses are only counted", self.path, reason)
         self.close()
         self.lost += self._lines if deleted else 0
         self._fd, self._lines, self._size = fd, 0, 0
@@ -85,7 +78,7 @@ class RecordFile:
         os.ftruncate(self._fd, end)
         if end < self._size:
             left = _count_lines(self._fd, end)
-            self.warn("cut", f"{self.path} was cut short by {self._lines - left} events")
+            self.warn("cut", "%s was cut short by %d events", self.path, self._lines - left)
             self.lost += max(0, self._lines - left)
             self._lines = left
         self._size = end

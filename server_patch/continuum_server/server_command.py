@@ -17,7 +17,7 @@ from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.local_model import TINY, ensure_model
 from continuum_server.policy.registry import PolicyError, find_policy, read_options
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
-from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
+from continuum_server.step_times.catalog import find_model
 from continuum_server.step_times.curves import fit_decode, fit_prefill
 from continuum_server.step_times.profile import read_profile
 from continuum_server.step_times.specs import Model
@@ -176,11 +176,7 @@ def _emulated(config: ServerConfig) -> EmulatedSettings:
 
 def _modelled_blocks(config: ServerConfig) -> int | None:
     """Return the number of KV blocks of the emulated GPU; None: another engine, where vLLM counts them."""
-    if config.engine != "emulated":
-        return None
-    gpu = _emulated(config)
-    size = _block_size(config) or 1
-    return kv_capacity(gpu.gpu, gpu.model, gpu.tensor_parallel, gpu.gpu_memory_utilization, size).num_blocks
+    return _emulated(config).kv_blocks(_block_size(config) or 1) if config.engine == "emulated" else None
 
 
 def _model(config: ServerConfig) -> tuple[str, str | None]:
@@ -224,9 +220,9 @@ def _speeds(config: ServerConfig) -> dict[str, Any]:
         profile = read_profile(config.profile)
         return {"prefill": profile.prefill_curve, "decode": profile.decode_line}
     if config.engine == "emulated":
-        gpu = _emulated(config)
-        times = load_step_times(gpu.gpu, gpu.model, gpu.tensor_parallel, gpu.step_overhead_ms, band=gpu.step_times)
-        prefill = fit_prefill(times, find_model(gpu.model).max_context_tokens)
+        emulated = _emulated(config)
+        times = emulated.times()
+        prefill = fit_prefill(times, find_model(emulated.model).max_context_tokens)
         return {"prefill": prefill, "decode": fit_decode(times)}
     return {}
 

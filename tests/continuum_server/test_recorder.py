@@ -330,21 +330,6 @@ def test_close_does_not_wait_for_a_disk_that_hangs(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_what_a_dead_thread_left_is_written_at_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(*_: object) -> Any:
-        raise SystemExit
-
-    recorder = EventRecorder(tmp_path)
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "pwrite", end)
-        recorder.write(event(0))
-        recorder._thread.join()
-    recorder.write(event(1))
-    recorder.close()
-    assert [e.turn for e in read_events(tmp_path)] == [1]
-    assert recorder.dropped == 1
-
-
 @pytest.mark.parametrize(
     "left",
     [

@@ -26,7 +26,7 @@ from continuum_server.emulated.answer import Answer
 from continuum_server.emulated.replies import Script, read_script
 from continuum_server.emulated.settings import EmulatedSettings, read_emulated_settings
 from continuum_server.emulated.vocabulary import Vocabulary, allows, certain, certain_of_prompt, first_allowed
-from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
+from continuum_server.step_times.catalog import find_model
 from continuum_server.step_times.model import Batch
 from continuum_server.vllm_plugin.online import after_release
 
@@ -50,9 +50,7 @@ class EmulatedWorker:
     def __init__(self, vllm_config: VllmConfig, settings: EmulatedSettings) -> None:
         self._config = vllm_config
         self._settings = settings
-        self._times = load_step_times(
-            settings.gpu, settings.model, settings.tensor_parallel, settings.step_overhead_ms, band=settings.step_times
-        )
+        self._times = settings.times()
         self._device = PacedDevice(settings.time_scale)
         self._vocabulary = Vocabulary(vllm_config.model_config)
         self._script = read_script(Path(settings.replies)) if settings.replies else Script({})
@@ -73,12 +71,8 @@ class EmulatedWorker:
         return {f"model.layers.{layer}.self_attn.attn": spec for layer in range(model.layers)}
 
     def determine_available_memory(self) -> int:
-        settings, size = self._settings, self._config.cache_config.block_size
-        capacity = kv_capacity(
-            settings.gpu, settings.model, settings.tensor_parallel, settings.gpu_memory_utilization, size
-        )
         page_bytes = sum(spec.page_size_bytes for spec in self.get_kv_cache_spec().values())
-        return capacity.num_blocks * page_bytes
+        return self._settings.kv_blocks(self._config.cache_config.block_size) * page_bytes
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
         return ["NHD", "HND"]

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from continuum_server import defaults
 from continuum_server.policy.limits import LimitError, Range, check_fields
+from continuum_server.step_times.catalog import kv_capacity, load_step_times
+from continuum_server.step_times.model import StepTimes
 from continuum_server.vllm_plugin.plugin_settings import read_section
 
 SECTION = "continuum_emulated"
@@ -41,6 +43,15 @@ class EmulatedSettings:
             check_fields(self)
         except LimitError as error:
             raise EmulatedError(str(error)) from error
+
+    def times(self) -> StepTimes:
+        return load_step_times(self.gpu, self.model, self.tensor_parallel, self.step_overhead_ms, band=self.step_times)
+
+    def kv_blocks(self, block_size: int) -> int:
+        """Return the number of KV blocks that fit the modelled GPUs."""
+        return kv_capacity(
+            self.gpu, self.model, self.tensor_parallel, self.gpu_memory_utilization, block_size
+        ).num_blocks
 
     def to_config(self) -> dict[str, Any]:
         """Return the settings as a section of vLLM's ``additional_config``."""

@@ -118,36 +118,27 @@ def make_profile(
     Raises:
         ProfileError: there are fewer than three prompt lengths, or one or two decode points.
     """
+    prompts = [[point.tokens**2, point.tokens, 1.0] for point in prefill]
+    steps = [[1.0, point.requests, point.requests * point.context_tokens] for point in decode]
     return Profile(
         source=source,
         model=model,
         created=created,
         prefill_points=tuple(prefill),
         decode_points=tuple(decode),
-        prefill=_fit_prefill(prefill),
-        decode=_fit_decode(decode) if decode else None,
+        prefill=PrefillFit(*_fit("prompt lengths", prompts, [point.seconds for point in prefill])),
+        decode=DecodeFit(*_fit("decode points", steps, [point.seconds for point in decode])) if decode else None,
         **facts,
     )
 
 
-def _fit_prefill(points: Sequence[PrefillPoint]) -> PrefillFit:
-    if len(points) < 3:
-        raise ProfileError(f"{len(points)} prompt lengths measured: at least 3 are needed")
-    return PrefillFit(*_fit([[p.tokens**2, p.tokens, 1.0] for p in points], [p.seconds for p in points]))
-
-
-def _fit_decode(points: Sequence[DecodePoint]) -> DecodeFit:
-    if len(points) < 3:
-        raise ProfileError(f"{len(points)} decode points measured: at least 3 are needed")
-    columns = [[1.0, p.requests, p.requests * p.context_tokens] for p in points]
-    return DecodeFit(*_fit(columns, [p.seconds for p in points]))
-
-
-def _fit(columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
+def _fit(what: str, columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
     """Return nonnegative coefficients that minimise the squares of relative errors, and the largest relative error.
 
     With relative errors, short prompts count as much as long ones.
     """
+    if len(seconds) < 3:
+        raise ProfileError(f"{len(seconds)} {what} measured: at least 3 are needed")
     from scipy.optimize import nnls  # noqa: PLC0415 - takes a while to import, and reading a profile needs none of it
 
     matrix, wanted = np.asarray(columns, float), np.asarray(seconds, float)

@@ -37,7 +37,7 @@ from vllm.v1.outputs import KVConnectorOutput
 
 from continuum_server.virtual.config import EngineShape
 from continuum_server.virtual.links import InFlight, Link
-from continuum_server.virtual.offload import GB, Offload
+from continuum_server.virtual.offload import GB, Offload, Tier
 
 Clock = Callable[[], float]
 
@@ -230,6 +230,12 @@ def transfers_of(scheduler: Any, shape: EngineShape, clock: Clock) -> Transfers 
     return Transfers(scheduler, shape.offload, shape.gpus, clock)
 
 
+def _links(tier: Tier, gpus: int) -> tuple[Link, Link]:
+    """Return the links for reading and for writing a tier."""
+    read, write = (Link(gb_s * gpus * GB, tier.latency_s) for gb_s in (tier.read_gb_s, tier.write_gb_s))
+    return read, write
+
+
 class Transfers:
     """Replaces a server's workers: calls the connector in virtual time, in the order of vLLM's model runner.
 
@@ -247,25 +253,15 @@ class Transfers:
         self._connector: Any = OffloadingConnector(vllm_config, KVConnectorRole.WORKER, scheduler.kv_cache_config)
         (group,) = scheduler.kv_cache_config.kv_cache_groups
         self.block_bytes = group.kv_cache_spec.page_size_bytes * len(group.layer_names)
-        dram = offload.dram
-        self.copies = ModelledCopies(
-            clock,
-            self.block_bytes,
-            Link(dram.read_gb_s * gpus * GB, dram.latency_s),
-            Link(dram.write_gb_s * gpus * GB, dram.latency_s),
-        )
+        self.copies = ModelledCopies(clock, self.block_bytes, *_links(offload.dram, gpus))
         side: Any = self._connector.connector_worker
         side.worker = self.copies
         self.manager: Any = scheduler.connector.connector_scheduler.manager
         self.ssd: ModelledSsd | None = None
         if offload.ssd is not None and isinstance(self.manager, TieringOffloadingManager):
             ssd: Any = self.manager.secondary_tiers[0]
-            self.ssd, tier = ssd, offload.ssd
-            ssd.attach(
-                clock,
-                Link(tier.read_gb_s * gpus * GB, tier.latency_s),
-                Link(tier.write_gb_s * gpus * GB, tier.latency_s),
-            )
+            self.ssd = ssd
+            ssd.attach(clock, *_links(offload.ssd, gpus))
         self._acted = False
 
     def run_step(self, output: SchedulerOutput) -> tuple[KVConnectorOutput, float]:

@@ -53,8 +53,9 @@ class OutputTools:
         vLLM's front end detects stop strings and then aborts the request in the engine, as it does when a client
         disconnects. Only the output's text distinguishes the two cases.
         """
-        wanted = touch_points.stop_strings(request)
-        output = request.output_token_ids[touch_points.min_tokens(request) :]
+        sampling = touch_points.sampling(request)
+        wanted: Any = sampling.stop
+        output = request.output_token_ids[sampling.min_tokens :]  # before, vLLM ignores stop strings
         if not wanted or not output or self._tokenizer is None:
             return None
         try:
@@ -66,7 +67,7 @@ class OutputTools:
 
     def _text_after(self, request: Request, output: list[int]) -> str:
         """Return the output's text, decoded with the prompt's end, because some tokenizers drop a leading space."""
-        special = touch_points.skips_special_tokens(request)
+        special = touch_points.sampling(request).skip_special_tokens
         before = list(request.prompt_token_ids or ())[-CONTEXT_TOKENS:]
         prefix = self._tokenizer.decode(before, skip_special_tokens=special)
         text: str = self._tokenizer.decode(before + output, skip_special_tokens=special)

@@ -10,7 +10,6 @@ import json
 import logging
 import queue
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,10 +108,9 @@ class EventRecorder:
         self._queue.put(None)
         self._thread.join(patience_s)
         if self._thread.is_alive():
-            path = self._file.path
-            self._file.warn("close", f"{path}: still being written after {patience_s:g} s; the rest may be lost")
+            where = self._file.path
+            self._file.warn("close", "%s: still being written after %g s; the rest may be lost", where, patience_s)
             return
-        self._append(self._left())
         self._file.close()
         if self._preview is not None:
             self._write_preview(self._preview)
@@ -144,15 +142,6 @@ class EventRecorder:
                 return batch, True
         return batch, False
 
-    def _left(self) -> list[SchedulerEvent]:
-        """Return the events that are still queued: none, unless the recorder's thread died."""
-        batch: list[SchedulerEvent] = []
-        with suppress(queue.Empty):
-            while True:
-                item = self._queue.get_nowait()
-                batch += [] if item is None else [item]
-        return batch
-
     def _append(self, batch: list[SchedulerEvent]) -> None:
         """Append events to the file, and count those that cannot be written. Never raises."""
         if not batch:
@@ -171,7 +160,7 @@ class EventRecorder:
         try:
             return (json.dumps(compact(event), separators=(",", ":")) + "\n").encode()
         except Exception as error:  # noqa: BLE001 - one event is lost, not its batch
-            self._file.warn("event", f"an event cannot be recorded ({error}); others like it are only counted")
+            self._file.warn("event", "an event cannot be recorded (%s); others like it are only counted", error)
             return b""
 
 

@@ -239,19 +239,9 @@ def is_aborted(request: Request) -> bool:
     return bool(request.status == RequestStatus.FINISHED_ABORTED)
 
 
-def stop_strings(request: Request) -> list[str]:
-    """Return the client's stop strings."""
-    stop = request.sampling_params.stop if request.sampling_params is not None else None
-    return [stop] if isinstance(stop, str) else list(stop or ())
-
-
-def min_tokens(request: Request) -> int:
-    """Return the number of first output tokens in which vLLM ignores stop strings."""
-    return request.sampling_params.min_tokens if request.sampling_params is not None else 0
-
-
-def skips_special_tokens(request: Request) -> bool:
-    return request.sampling_params is None or request.sampling_params.skip_special_tokens
+def sampling(request: Request) -> SamplingParams:
+    """Return the request's sampling parameters, which are vLLM's defaults for requests that do not sample."""
+    return request.sampling_params or SamplingParams()
 
 
 _STATUS_WORDS = {
@@ -263,12 +253,6 @@ _STATUS_WORDS = {
 
 def status_word(request: Request) -> str:
     return _STATUS_WORDS.get(request.status, "error")
-
-
-def extra_args(request: Request) -> dict[str, Any]:
-    """Return the client's ``vllm_xargs``."""
-    sampling = request.sampling_params
-    return (sampling.extra_args or {}) if sampling is not None else {}
 
 
 def prompt_mark(request: Request) -> tuple[int, bytes | None]:

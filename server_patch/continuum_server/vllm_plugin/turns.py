@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_from_xargs
 from vllm.v1.request import Request
 
+from continuum_server.log_once import LogOnce
 from continuum_server.policy.facts import TurnState
 from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.programs import Prompt
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.request_tags import Caller, read_caller
-
-logger = logging.getLogger("continuum")
-
-NAMES_LOGGED = 100
-"""Number of names of malformed tags that are logged. Further names are only counted."""
 
 
 class TagReader:
@@ -26,10 +21,10 @@ class TagReader:
 
     def __init__(self) -> None:
         self.rejected = 0
-        self._logged: set[str] = set()
+        self._warn = LogOnce()
 
     def read(self, request: Request) -> tuple[Tags, Caller]:
-        xargs = touch_points.extra_args(request)
+        xargs = touch_points.sampling(request).extra_args or {}
         read = tags_from_xargs(xargs, touch_points.session_id(request))
         caller = read_caller(xargs)
         if read.rejected or caller.rejected:
@@ -44,9 +39,7 @@ class TagReader:
         """
         self.rejected += len(names) if count is None else count
         for name in names:
-            if name not in self._logged and len(self._logged) < NAMES_LOGGED:
-                self._logged.add(name)
-                logger.warning("continuum: tag %r could not be read and is ignored (logged once)", name)
+            self._warn(name, "tag %r could not be read and is ignored (logged once)", name)
 
 
 def make_turn(table: ProgramTable, request: Request, tags: Tags, caller: Caller, now_s: float) -> TurnState:

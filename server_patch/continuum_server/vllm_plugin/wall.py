@@ -7,17 +7,12 @@ In the virtual engine an exception ends the run, because a policy that fails has
 
 from __future__ import annotations
 
-import logging
 import traceback
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from continuum_server.log_once import LogOnce
 from continuum_server.vllm_plugin.versions import PluginError
-
-logger = logging.getLogger("continuum")
-
-LOGGED_KINDS = 100
-"""Number of kinds of failure whose traceback is logged. Further kinds are only counted."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,7 +40,7 @@ class Wall:
         self._catches = catches
         self._recover = recover
         self._start_over = start_over
-        self._logged: set[tuple[str, type[Exception]]] = set()
+        self._warn = LogOnce()
 
     def run(
         self, hook: str, request_id: str | None, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
@@ -74,10 +69,7 @@ class Wall:
         if not self._catches:
             raise error if isinstance(error, PolicyFailed) else PolicyFailed(_described(hook, error)) from error
         self.errors += 1
-        kind = (hook, type(error))
-        if kind not in self._logged and len(self._logged) < LOGGED_KINDS:
-            self._logged.add(kind)
-            logger.error("continuum: %s failed; vLLM goes on without it (logged once)", hook, exc_info=error)
+        self._warn((hook, type(error)), "%s failed; vLLM goes on without it (logged once)", hook, error=error)
 
 
 def _described(hook: str, error: Exception) -> str:
