@@ -156,9 +156,9 @@ class EventRecorder:
             self._handled += len(batch)
 
     def _line(self, event: SchedulerEvent) -> bytes:
-        """Return the event as a line of JSON; empty if it cannot be written as JSON."""
+        """Return the event as a line of JSON; empty if it cannot be written as JSON, or not as UTF-8."""
         try:
-            return (json.dumps(compact(event), separators=(",", ":")) + "\n").encode()
+            return (json.dumps(compact(event), separators=(",", ":"), ensure_ascii=False) + "\n").encode()
         except Exception as error:  # noqa: BLE001 - one event is lost, not its batch
             self._file.warn("event", "an event cannot be recorded (%s); others like it are only counted", error)
             return b""
