@@ -114,7 +114,7 @@ class Policy:
         """A request entered the waiting queue."""
 
     def rank(self, turn: TurnState) -> Rank | None:
-        """Return the turn's position in the waiting queue. None: hold it back until ``Orders.rank_again`` has it."""
+        """Return the turn's position in the queue. None keeps it waiting until it is in ``Orders.rank_again``."""
         return (turn.sequence,)
 
     def turn_started(self, start: TurnStart) -> None:
@@ -158,7 +158,7 @@ class Policy:
         return NO_ORDERS
 
     def next_event_s(self) -> float | None:
-        """Return when ``step`` or ``preemption_victims`` may decide otherwise even if no turn arrives or ends.
+        """Return the next time at which ``step`` or ``preemption_victims`` could decide otherwise without an event.
 
         None: never. A time that is too early only costs computing time. It must not be too late.
         """

@@ -134,7 +134,7 @@ class Footprints:
         own: Sequence[int] | None = None,
         together_tokens: int | None = None,
     ) -> float:
-        """Return the share of the last program's growth during which all contexts exceed ``limit_tokens`` together.
+        """Return for how much of the last program's growth the pool is too small: a share from 0 to 1.
 
         All contexts are assumed to grow at the same pace to their final size, and then to leave memory. If the last
         program is not expected to grow, the share is 1 or 0: whether the contexts exceed the limit now.

@@ -141,7 +141,7 @@ class TurnStart:
     """A part of the prompt that the program's previous prompt had too was no longer in GPU memory. Only prompts are
     compared, because many agents remove the reasoning of their answers from the history."""
     kv_was_lost: bool = False
-    """``kv_was_evicted``, and no tier had the missing part either."""
+    """True if the missing part was in no tier."""
     reload_s: float = 0.0
     """Seconds that the reload took."""
 

@@ -28,9 +28,9 @@ LATE = 2.0
 """KV is held until the program is this many standard deviations late, measured on the logarithm of the time."""
 
 
-def cost_s(hold_s: float, away_s: float, even_s: float) -> float:
-    """Return the cost of a hold whose program returned after ``away_s``. A rebuild costs ``even_s``."""
-    return away_s if away_s <= hold_s else hold_s + even_s
+def cost_s(hold_s: float, tool_s: float, even_s: float) -> float:
+    """Return the cost of a hold whose program returned after ``tool_s``. A rebuild costs ``even_s``."""
+    return tool_s if tool_s <= hold_s else hold_s + even_s
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class _Client:
 
 @dataclass(frozen=True, slots=True)
 class _Prediction:
-    """A prediction that waits to be judged, and the two holds of which one was chosen."""
+    """A prediction not yet scored, and the two candidate holds."""
 
     client: _Client
     since_s: float
@@ -84,14 +84,14 @@ class Predictions:
         return hinted_s if client.score.value >= 0.0 else learned_s
 
     def returned(self, turn: TurnState, now_s: float) -> None:
-        """Judge the prediction of the gap that the arrival of ``turn`` ends."""
+        """Judge the prediction of the tool time that the arrival of ``turn`` ends."""
         made = cast("_Prediction | None", turn.program.prediction)
         turn.program.prediction = None
         if made is None or made.since_s != turn.program.last_finish_s:
             return
-        away_s = now_s - made.since_s
-        made.client.error.add(min(1.0, log((away_s + DELAY_S) / (made.predicted_s + DELAY_S)) ** 2))
-        saved_s = cost_s(made.learned_s, away_s, made.even_s) - cost_s(made.hinted_s, away_s, made.even_s)
+        tool_s = now_s - made.since_s
+        made.client.error.add(min(1.0, log((tool_s + DELAY_S) / (made.predicted_s + DELAY_S)) ** 2))
+        saved_s = cost_s(made.learned_s, tool_s, made.even_s) - cost_s(made.hinted_s, tool_s, made.even_s)
         saved = max(-1.0, min(1.0, saved_s / made.even_s))
         made.client.score.add(saved if saved > 0.0 else LOSS * saved)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from continuum_server.policy.estimate import RecentMean
 from continuum_server.policy.facts import Machine, PrefillCurve, Stored
-from continuum_server.policy.tool_times import AwayTimes
+from continuum_server.policy.tool_times import RecentToolTimes
 
 USUAL_WORTH = 0.27
 """Worth of memory if decode times are unknown: about that of Llama-3.1-8B with 440K tokens on an A100 or an H100."""
@@ -32,8 +32,8 @@ class Holds:
         self._learns = learns
         decode_worth = machine.decode.memory_worth(machine.kv_tokens) if machine.decode is not None else 0.0
         self._worth = decode_worth or USUAL_WORTH
-        self.away = AwayTimes(TIMES if learns else 0)
-        """The times between turns."""
+        self.tool_times = RecentToolTimes(TIMES if learns else 0)
+        """The recent tool times."""
         self.kept_s, self.served_s = RecentMean(RECENT), RecentMean(RECENT)
         """Means: seconds for which a program stays inside after a turn, and seconds of a turn in the batch."""
         self.back_s, self.in_tier = RecentMean(RECENT), RecentMean(RECENT)

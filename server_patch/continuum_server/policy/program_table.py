@@ -29,7 +29,7 @@ from continuum_server.policy.facts import (
 )
 from continuum_server.policy.limits import Count, Range, check_fields
 from continuum_server.policy.programs import Programs, Prompt, TurnNumbers, kept_of, marks_of
-from continuum_server.policy.tool_statistics import told
+from continuum_server.policy.tool_statistics import hinted
 
 PinsYieldTo = Literal["policy", Yielding]
 """``policy``: the policy's own ``pins_yield_to``."""
@@ -168,7 +168,7 @@ class ProgramTable:
         self._turns[turn.request_id] = self._waiting[turn.request_id] = turn
         turn.since_s, turn.chain_s = now_s, program.root.served_s
         self.policy.turn_arrived(turn, now_s)
-        program.last_finish_s = None  # the gap has ended
+        program.last_finish_s = None  # the tool time has ended
         self.act_soon()
 
     def _compare(self, turn: TurnState, now_s: float) -> None:
@@ -251,7 +251,7 @@ class ProgramTable:
             self._programs.forget(program)
             return None
         if tool is None and turn.tool_hint is not None:  # for this decision only: it names no sample
-            tool = told(turn.tool_hint)
+            tool = hinted(turn.tool_hint)
         hold = self.policy.turn_finished(TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored))
         turn.blocks = None  # a policy may remember the turn, but not the memory of its request
         allowed = self._allow(hold, blocks, turn.client)

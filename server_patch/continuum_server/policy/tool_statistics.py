@@ -70,21 +70,21 @@ class ToolSamples(Generic[Samples]):
         self.of(tool, key).add(seconds if own_s is None else own_s)
 
     def note_return(self, turn: TurnState, now_s: float) -> None:
-        """Record the tool time that the arrival of ``turn`` ends, if there is one.
+        """Record the time since the program's previous turn, if it ended well.
 
         The tool is the one that the output called. If the output called no tool, the client's ``ran`` and ``ran_s`` are
-        recorded under a name of their own (``told``).
+        recorded under a name of their own (``hinted``).
         """
         program, key = turn.program, turn.program.namespace
         if program.last_finish_s is None:
             return
-        away_s = now_s - program.last_finish_s
+        tool_s = now_s - program.last_finish_s
         if program.last_tool is not None or turn.ran is None:
-            self.add(program.last_tool or UNKNOWN_TOOL, away_s, key=key)
+            self.add(program.last_tool or UNKNOWN_TOOL, tool_s, key=key)
             return
-        name = told(turn.ran)
-        ran_s = away_s if turn.ran_s is None else min(turn.ran_s, away_s)
-        self.add(name if self._has_room(name, key) else UNKNOWN_TOOL, away_s, ran_s, key)
+        name = hinted(turn.ran)
+        ran_s = tool_s if turn.ran_s is None else min(turn.ran_s, tool_s)
+        self.add(name if self._has_room(name, key) else UNKNOWN_TOOL, tool_s, ran_s, key)
 
     def items(self) -> Iterator[tuple[str | None, str, Samples]]:
         """Yield API key, tool and samples. Of a key's tools, the one that was called last comes last."""
@@ -93,9 +93,9 @@ class ToolSamples(Generic[Samples]):
                 yield key, tool, samples
 
 
-def told(tool: str) -> str:
+def hinted(tool: str) -> str:
     """Return the name of a tool that only the client named. It differs from the names in outputs."""
-    return f"{tool} (told)"
+    return f"{tool} (hint)"
 
 
 class ToolStatistics(ToolSamples[ToolTimes]):

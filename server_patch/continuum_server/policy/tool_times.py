@@ -1,4 +1,4 @@
-"""Recorded tool times, and the best TTLs for them: the papers' (``ToolTimes``) and working-set's (``AwayTimes``)."""
+"""Recorded tool times, and the best hold for them: the papers' (``ToolTimes``), working-set's (``RecentToolTimes``)."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class ToolTimes:
         return taus[values.index(best)] if best > 0.0 else 0.0
 
 
-class AwayTimes:
-    """The recent times that programs were away between two turns, and the best hold for them."""
+class RecentToolTimes:
+    """The recent tool times of all programs, and the best hold for them."""
 
     ENOUGH: ClassVar[int] = 32
     """Number of samples below which nothing is assumed about their distribution."""
@@ -60,12 +60,12 @@ class AwayTimes:
         self._sorted: list[float] = []
         self._sums: list[float] = [0.0]
 
-    def add(self, away_s: float) -> None:
-        self._recent.append(away_s)
+    def add(self, tool_s: float) -> None:
+        self._recent.append(tool_s)
         self._new += 1
 
     def best_hold_s(self, even_s: float) -> float:
-        """Return the tau up to the break-even time that minimises E[min(away, tau)] + P(away > tau) * even_s.
+        """Return the tau up to the break-even time that minimises E[min(S, tau)] + P(S > tau) * even_s.
 
         Of equal taus ``even_s`` wins, because longer times than the recorded ones are possible.
         """

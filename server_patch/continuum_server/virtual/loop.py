@@ -139,7 +139,7 @@ class VirtualLoop:
         self._block_size = scheduler.block_size
         self._plays: dict[str, Play] = {}
         self._settled = False
-        """The last call only changed the lengths of running requests, so waiting requests keep waiting."""
+        """Nothing changed that could let a waiting request start: the last call only made running requests longer."""
         self._idle_until_s = -inf
         """No waiting request can run before this time. An arrival may be earlier."""
         self._jobs_total = len(jobs)

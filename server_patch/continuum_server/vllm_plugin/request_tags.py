@@ -173,7 +173,7 @@ def _tags(
 
 
 def _same(merged: Json, sent: Any) -> bool:
-    """Whether these xargs are exactly the sent ones. In Python, False equals 0 and 1 equals 1.0."""
+    """Whether these xargs are exactly the sent ones. Types count, because Python treats False and 0 as equal."""
     if not isinstance(sent, dict):
         return sent is None and not merged
     pairs = ((value, sent.get(name)) for name, value in merged.items())

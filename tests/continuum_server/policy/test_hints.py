@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from continuum_server.policy.facts import DecodeLine, Step
 from continuum_server.policy.hints import CLIENTS, Predictions
-from continuum_server.policy.tool_times import AwayTimes
+from continuum_server.policy.tool_times import RecentToolTimes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_driver import MACHINE, Driver
@@ -137,7 +137,7 @@ def test_the_value_of_a_hint_does_not_change_the_worth_of_memory(
 def test_no_prediction_holds_longer_than_a_rebuild_is_worth(
     samples: list[float], predicted_s: float, even_s: float
 ) -> None:
-    times = AwayTimes(1024)
+    times = RecentToolTimes(1024)
     for away_s in samples:
         times.add(away_s)
     turn = Driver("vllm").arrive("p")
@@ -170,7 +170,7 @@ def test_where_the_output_names_no_tool_the_client_s_word_counts_up_to_the_gap()
     played(driver, "p", 1.0, tool="ls", ran="make", ran_s=0.0)
     found = driver.table.policy.export_statistics()
     assert {name: times["recent_s"] for name, times in found["tools"].items()} == {
-        "make (told)": [2.0, 3.0],
+        "make (hint)": [2.0, 3.0],
         "ls": [7.0],
     }
     assert found["all"]["recent_s"] == [60.0, 3.0, 7.0]

@@ -257,7 +257,7 @@ def test_another_key_s_tools_cannot_keep_yours_from_being_learned() -> None:
     for number in range(400):
         away(driver, "them", f"p{number}", f"tool-{number}", 1)
     away(driver, "me", "p", "build", 8)
-    assert driver.table.policy.state()["tools"]["me:build (told)"] == 8
+    assert driver.table.policy.state()["tools"]["me:build (hint)"] == 8
     again = make_policy("continuum", {}, MACHINE)
     again.import_statistics(json.loads(json.dumps(driver.table.policy.export_statistics())))
     assert again.state()["tools"] == driver.table.policy.state()["tools"]

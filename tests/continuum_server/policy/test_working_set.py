@@ -12,7 +12,7 @@ from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Ste
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Prompt, marks_of
 from continuum_server.policy.registry import PolicyError, find_policy, make_policy, read_options
-from continuum_server.policy.tool_times import AwayTimes
+from continuum_server.policy.tool_times import RecentToolTimes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -230,7 +230,7 @@ def test_a_hold_lasts_until_it_has_cost_as_much_as_a_loss(
 
     If tiers did not keep what they had, all is computed again.
     """
-    gate = Gate(machine=replace(TIERS, ssd_token_s=3e-3), worth=0.5, learn_gaps=False)
+    gate = Gate(machine=replace(TIERS, ssd_token_s=3e-3), worth=0.5, learn_tool_times=False)
     gate.finish(gate.arrive("b"))
     back = gate.arrive("b")
     gate.now_s += waited_s
@@ -267,9 +267,9 @@ def test_without_a_prefill_curve_a_rebuild_is_not_free() -> None:
     assert gate.table.pins["a"].deadline_s == pytest.approx(5.5e-5 * 1000 / 0.5, rel=0.02)
 
 
-@pytest.mark.parametrize(("learn_gaps", "worth"), [(True, 0.5 + 1.5), (False, 0.5)])
-def test_memory_is_worth_more_while_programs_wait_for_their_tools(learn_gaps: bool, worth: float) -> None:
-    gate, holds_s = Gate(worth=0.5, learn_gaps=learn_gaps), []
+@pytest.mark.parametrize(("learn_tool_times", "worth"), [(True, 0.5 + 1.5), (False, 0.5)])
+def test_memory_is_worth_more_while_programs_wait_for_their_tools(learn_tool_times: bool, worth: float) -> None:
+    gate, holds_s = Gate(worth=0.5, learn_tool_times=learn_tool_times), []
     for _ in range(2):
         turn = gate.arrive("a")
         gate.table.start(turn, gate.now_s, 0, 16)
@@ -311,7 +311,7 @@ def test_ten_thousand_programs_come_in_in_order() -> None:
 def test_without_admission_everybody_is_let_in() -> None:
     gate = Gate(share=0)
     assert not any([gate.waits(gate.arrive(f"p{i}")) for i in range(50)])
-    for name, value in (("share", -1), ("learn_gaps", 1), ("overtaking", -1)):
+    for name, value in (("share", -1), ("learn_tool_times", 1), ("overtaking", -1)):
         with pytest.raises(PolicyError, match=name):
             read_options(find_policy("working-set"), {name: value})
 
@@ -319,8 +319,8 @@ def test_without_admission_everybody_is_let_in() -> None:
 # ------------------------------------------------------------------------------------------------- tool times
 
 
-def away(times_s: Sequence[float]) -> AwayTimes:
-    tool_times = AwayTimes(window=1024)
+def away(times_s: Sequence[float]) -> RecentToolTimes:
+    tool_times = RecentToolTimes(window=1024)
     for away_s in times_s:
         tool_times.add(away_s)
     return tool_times
@@ -348,7 +348,7 @@ def test_no_hold_up_to_the_break_even_is_cheaper(times_s: list[float], even_s: f
         return sum(min(time_s, tau_s) + (even_s if time_s > tau_s else 0.0) for time_s in times_s)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AwayTimes, "MARGIN", 1.0)
+        patch.setattr(RecentToolTimes, "MARGIN", 1.0)
         hold_s = away(times_s).best_hold_s(even_s)
     assert 0.0 <= hold_s <= even_s
     best = min(cost(tau_s) for tau_s in [0.0, even_s, *(time_s for time_s in times_s if time_s <= even_s)])
@@ -360,21 +360,21 @@ def test_the_hold_tried_first_of_the_cheapest(times_s: list[int], even_s: int) -
     """Whole seconds, so that ties are ties: the break-even time first, then no hold, then every so many samples."""
     tool_times, known = away(times_s), sorted(times_s)
     number = sum(time_s <= even_s for time_s in known)
-    step = max(1, number // AwayTimes.POINTS)
+    step = max(1, number // RecentToolTimes.POINTS)
 
     def cost(within: int, tau_s: int) -> int:
         return sum(known[:within]) + (len(known) - within) * (tau_s + even_s)
 
     tried = [(number, even_s), (0, 0), *((i + 1, known[i]) for i in range(step - 1, number, step))]
     _, best_s = min(tried, key=lambda point: cost(*point))
-    assert tool_times.best_hold_s(even_s) == min(even_s, best_s * AwayTimes.MARGIN)
+    assert tool_times.best_hold_s(even_s) == min(even_s, best_s * RecentToolTimes.MARGIN)
 
 
 def test_a_place_lost_early_is_no_program_finished() -> None:
     """After quick tools a hold is short; that a program outstays it says nothing of how far it has grown."""
     gate = Gate(worth=0.5)
     for away_s in (*[0.1] * 30, 90.0):
-        gate.policy._holds.away.add(away_s)
+        gate.policy._holds.tool_times.add(away_s)
     gate.finish(gate.arrive("a", prompt=100), context=110)
     gate.now_s += 0.1  # the 32nd
     gate.arrive("a", prompt=600)
@@ -432,7 +432,9 @@ def test_overflow_share_is_what_growing_in_small_steps_says(finals: list[int], c
 def test_one_more_is_let_in_where_its_rebuilds_cost_less_than_it_brings() -> None:
     """Two grow from 100 to 600 in a pool of 1,000: on the last fifth of the way one of them does not fit."""
     for rebuild_token_s, waits in ((1e-3, False), (2e-2, True)):
-        gate = Gate(replace(MACHINE, prefill=PrefillCurve(0.0, rebuild_token_s, 0.0)), worth=1.0, learn_gaps=False)
+        gate = Gate(
+            replace(MACHINE, prefill=PrefillCurve(0.0, rebuild_token_s, 0.0)), worth=1.0, learn_tool_times=False
+        )
         turn = gate.arrive("done", prompt=600)
         gate.table.start(turn, 0.0, 0, 16)
         gate.now_s = 1.0

@@ -34,7 +34,7 @@ class InferCeptOptions(Options):
 
 @dataclass(slots=True)
 class _Interception:
-    """A program that is away and whose KV is preserved."""
+    """A program whose tool runs and whose KV is preserved."""
 
     program: ProgramState
     since_s: float

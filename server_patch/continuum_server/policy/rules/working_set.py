@@ -47,7 +47,7 @@ class WorkingSetOptions(Options):
 
     share: Annotated[float, Range(0.0, 1000.0)] = 1.0
     """Share of the KV pool that programs inside may fill; 0: every program is admitted at once."""
-    learn_gaps: bool = True
+    learn_tool_times: bool = True
     """Shorten holds by the recent times between turns, and count the room that programs need between turns."""
 
 
@@ -60,10 +60,10 @@ class Phase(Enum):
     """Its request is in the queue or in the batch."""
     HELD = auto()
     """It is between two turns, and its KV is held. It stays inside."""
-    AWAY = auto()
+    RELEASED = auto()
     """Its hold is over, and it is no longer inside."""
     GONE = auto()
-    """It has been away for so long that it counts as finished."""
+    """It did not return for so long that it counts as finished."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,12 +74,12 @@ class Member:
     since_s: float | None = None
     """When its last turn ended; None: its request is in the engine, or was aborted."""
     until_s: float = math.inf
-    """When HELD or AWAY ends, unless the program returns."""
+    """When HELD or RELEASED ends, unless the program returns."""
     gone_s: float = math.inf
-    """When AWAY will end."""
+    """When RELEASED will end."""
     unhinted_s: float | None = None
-    """The hold after the last turn if the client had sent no prediction; None: it sent none. After a prediction, at
-    most this much of the time away is recorded, so that it does not change the worth of memory for other programs."""
+    """The hold without hints after the last turn; None: the client sent no prediction. After a prediction, at
+    most this much of the tool time is recorded, so that it does not change the worth of memory for other programs."""
 
 
 def _member(program: ProgramState) -> Member | None:
@@ -105,7 +105,7 @@ class WorkingSet(ProgramFcfs):
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         measured = machine.prefill.seconds(1) > 0.0
         super().__init__(machine if measured else replace(machine, prefill=USUAL_PREFILL), options)
-        self._holds = Holds(self.machine, self.options.learn_gaps)
+        self._holds = Holds(self.machine, self.options.learn_tool_times)
         self._inside = Inside(self.options.share * machine.kv_tokens, machine.block_size)
         self.predictions = Predictions()
         self._line: list[ProgramState] = []
@@ -142,15 +142,15 @@ class WorkingSet(ProgramFcfs):
             self._enter(turn, member)
 
     def _note_return(self, member: Member, was_inside: bool, now_s: float) -> None:
-        """Learn from the time that the program was away."""
+        """Learn from the tool time that ends now."""
         if member.since_s is None:
             return
-        away_s, member.since_s = now_s - member.since_s, None
-        self._holds.away.add(away_s)
+        tool_s, member.since_s = now_s - member.since_s, None
+        self._holds.tool_times.add(tool_s)
         if member.unhinted_s is not None:
-            self._holds.kept_s.add(min(away_s, member.unhinted_s))
+            self._holds.kept_s.add(min(tool_s, member.unhinted_s))
         elif was_inside:
-            self._holds.kept_s.add(away_s)
+            self._holds.kept_s.add(tool_s)
 
     def _behind(self, program: ProgramState) -> bool:
         """Whether a program that returns with another prompt stands behind the first program outside."""
@@ -200,7 +200,7 @@ class WorkingSet(ProgramFcfs):
         shared = self._inside.shared_tokens(program_id)
         even_s = self._holds.break_even_s(tokens, shared, len(self._inside.tokens), finish.stored)
         lost_s = self._holds.break_even_s(tokens, shared, len(self._inside.tokens))
-        learned_s = self._holds.away.best_hold_s(even_s)
+        learned_s = self._holds.tool_times.best_hold_s(even_s)
         ttl_s = self.hold_s(finish, even_s, learned_s)
         member.unhinted_s = None if finish.turn.tool_hint_s is None else learned_s
         member.since_s, member.gone_s = finish.now_s, finish.now_s + max(even_s, lost_s)
@@ -218,7 +218,7 @@ class WorkingSet(ProgramFcfs):
             self._leave_line(program)
             program.policy_state = None
         elif member is not None:
-            member.phase = Phase.AWAY
+            member.phase = Phase.RELEASED
         self._inside.drop(program.program_id)
 
     def _is_outside(self, program: ProgramState) -> bool:
@@ -256,14 +256,14 @@ class WorkingSet(ProgramFcfs):
 
     def _end(self, program: ProgramState, member: Member) -> None:
         """End the phase of a program that did not return in time. Many clients never mark the last turn."""
-        if member.phase is Phase.AWAY:
+        if member.phase is Phase.RELEASED:
             member.phase = Phase.GONE
             self._count_finished(program)
             return
         if self._inside.drop(program.program_id) and member.unhinted_s is None and member.since_s is not None:
             self._holds.kept_s.add(member.until_s - member.since_s)
         self._changed = True
-        self._begin(Phase.AWAY, program, member, member.gone_s)
+        self._begin(Phase.RELEASED, program, member, member.gone_s)
 
     def next_event_s(self) -> float | None:
         instants = [self._ends[0][0]] if self._ends else []
