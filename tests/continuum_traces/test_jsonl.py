@@ -75,6 +75,7 @@ def file_of(path: Path, *lines: Any) -> Path:
     [
         ({"output_tokens": 0}, "output_tokens", "below 1"),
         ({"new_input_tokens": -1}, "new_input_tokens", "below 0"),
+        ({"new_input_tokens": 2**63}, "new_input_tokens", "too large"),
         ({"new_input_tokens": 1.5}, "new_input_tokens", "whole number"),
         ({"new_input_tokens": None}, "new_input_tokens", "None is not a whole number"),
         ({"carried_tokens": 3}, "carried_tokens", "more than output_tokens"),

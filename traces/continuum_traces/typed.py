@@ -93,16 +93,22 @@ def read_line(text: str) -> Any:
 
 def numbers(row: Any, where: str = "") -> Iterator[tuple[str, int | float]]:
     """Yield the number in each field of a dataclass, and of the dataclasses in its fields, with the field's name."""
-    for each in fields(row):
-        value = getattr(row, each.name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            yield where + each.name, value
-        elif is_dataclass(value):
-            yield from numbers(value, f"{where}{each.name}.")
-        elif isinstance(value, tuple):
+    for name in _names(type(row)):
+        value = getattr(row, name)
+        kind = type(value)
+        if kind is int or kind is float:
+            yield where + name, value
+        elif kind is tuple:
             for number, part in enumerate(value):
                 if is_dataclass(part):
-                    yield from numbers(part, f"{where}{each.name}[{number}].")
+                    yield from numbers(part, f"{where}{name}[{number}].")
+        elif value is not None and kind is not str and is_dataclass(value):
+            yield from numbers(value, f"{where}{name}.")
+
+
+@cache
+def _names(row_type: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(row_type))
 
 
 @cache
