@@ -1,6 +1,6 @@
 """Measures what the client SDK adds to a call, in microseconds, and to an import, in milliseconds.
 
-    python benchmarks/client_overhead.py [--pairs 3000] [--json FILE] [--arms TEXT] [--calls TEXT]
+    python benchmarks/client_overhead.py [--pairs 3000] [--arms TEXT] [--calls TEXT]
 
 Plain openai and our client call one local server alternately, call by call in one run. The server is a process of its
 own and sends canned answers. The added time is the median over pairs of (ours - plain), with a 95% interval from
@@ -22,9 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -115,20 +114,6 @@ def pairs_sync(plain: Callable[[], Any], ours: Callable[[], Any], count: int) ->
     return result
 
 
-async def pairs_async(
-    plain: Callable[[], Awaitable[Any]], ours: Callable[[], Awaitable[Any]], count: int
-) -> list[tuple[float, float]]:
-    result = []
-    for number in range(count):
-        times = {}
-        for call in (plain, ours) if number % 2 else (ours, plain):
-            start = clock()
-            await call()
-            times[call] = clock() - start
-        result.append((times[plain], times[ours]))
-    return result
-
-
 def quantile(values: list[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
@@ -151,30 +136,46 @@ def summary(pairs: list[tuple[float, float]]) -> dict[str, float]:
     }
 
 
-def drain(client: Any, request: dict[str, Any]) -> None:
-    for _ in client.chat.completions.create(**request, stream=True):
-        pass
+def sender(client: Any, request: dict[str, Any], kind: str, loop: asyncio.AbstractEventLoop) -> Callable[[], Any]:
+    """Return the function that makes one call and reads all of its answer."""
+    is_stream = "stream" in kind
 
+    def sync() -> None:
+        answer = client.chat.completions.create(**request, stream=is_stream)
+        for _ in answer if is_stream else ():
+            pass
 
-async def drain_async(client: Any, request: dict[str, Any]) -> None:
-    async for _ in await client.chat.completions.create(**request, stream=True):
-        pass
+    async def one() -> None:
+        answer = await client.chat.completions.create(**request, stream=is_stream)
+        if is_stream:
+            async for _ in answer:
+                pass
+
+    return (lambda: loop.run_until_complete(one())) if kind.startswith("async") else sync
 
 
 def measure(
     url: str, options: dict[str, Any], kind: str, body: dict[str, Any], count: int, program: bool
 ) -> dict[str, float]:
-    request = {"model": "m", **body}
-    if kind.startswith("async"):
-        return asyncio.run(measure_async(url, options, kind, request, count, program))
+    theirs, plainly, our = CLIENTS[kind.startswith("async")]
     if kind == "in process":
         options = {**options, "http_client": in_process()}
-    plain = Plain(base_url=url, api_key="k", http_client=options.get("http_client"))
-    send = drain if "stream" in kind else lambda client, request: client.chat.completions.create(**request)
-    with client_to_measure(openai.OpenAI, OpenAI, url, options, program) as ours:
-        pairs_sync(lambda: send(plain, request), lambda: send(ours, request), 100)
+    loop, request = asyncio.new_event_loop(), {"model": "m", **body}
+    plain = plainly(base_url=url, api_key="k", http_client=options.get("http_client"))
+    with client_to_measure(theirs, our, url, options, program) as ours:
+        calls = [sender(client, request, kind, loop) for client in (plain, ours)]
+        pairs_sync(*calls, 100)
         gc.collect()
-        return summary(pairs_sync(lambda: send(plain, request), lambda: send(ours, request), count))
+        found = summary(pairs_sync(*calls, count))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+    return found
+
+
+CLIENTS: dict[bool, tuple[Any, Any, Any]] = {
+    False: (openai.OpenAI, Plain, OpenAI),
+    True: (openai.AsyncOpenAI, AsyncPlain, AsyncOpenAI),
+}
 
 
 def in_process() -> httpx.Client:
@@ -200,24 +201,6 @@ def client_to_measure(theirs: Any, ours: Any, url: str, options: dict[str, Any],
     if p is not None:
         p._leave()
     uninstrument()
-
-
-async def measure_async(
-    url: str, options: dict[str, Any], kind: str, request: dict[str, Any], count: int, program: bool
-) -> dict[str, float]:
-    async def send(client: Any) -> None:
-        if "stream" in kind:
-            await drain_async(client, request)
-        else:
-            await client.chat.completions.create(**request)
-
-    async with AsyncPlain(base_url=url, api_key="k") as plain:
-        with client_to_measure(openai.AsyncOpenAI, AsyncOpenAI, url, options, program) as ours:
-            await pairs_async(lambda: send(plain), lambda: send(ours), 100)
-            gc.collect()
-            pairs = await pairs_async(lambda: send(plain), lambda: send(ours), count)
-        await ours.close()
-    return summary(pairs)
 
 
 def import_ms(repeats: int) -> dict[str, float]:
@@ -251,7 +234,6 @@ ARMS: dict[str, dict[str, Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=3000)
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--arms", default="", help="only arms whose name contains this")
     parser.add_argument("--calls", default="", help="only ways to call whose name contains this")
     arguments = parser.parse_args()
@@ -261,9 +243,7 @@ def main() -> None:
     url = f"http://127.0.0.1:{here.recv()}/v1"
     say = sys.stdout.write
     say(f"openai {openai.__version__}, Python {platform.python_version()}, {arguments.pairs} pairs a row\n\n")
-    say("| call | arm | plain P50, us | added P50, us (95%) | plain P99, us | added P99, us |\n")
-    say("|---|---|---|---|---|---|\n")
-    rows = []
+    say(f"| call | arm | plain P50, us | added P50, us (95%) | plain P99, us | added P99, us |\n{'|---' * 6}|\n")
     for kind, messages in (
         ("in process", SMALL),
         ("sync", SMALL),
@@ -281,7 +261,6 @@ def main() -> None:
                 chosen = {**options, "record": folder} if options.get("record") else options
                 count = arguments.pairs // (5 if messages is LARGE else 1)
                 row = measure(url, chosen, kind, {"messages": messages, **more}, count, "outside" not in arm)
-            rows.append({"call": kind, "arm": arm, "pairs": count, **row})
             say(
                 f"| {kind} | {arm} | {row['plain_p50_us']:.0f} | {row['added_p50_us']:.1f}"
                 f" ({row['added_p50_low_us']:.1f} to {row['added_p50_high_us']:.1f}) |"
@@ -292,8 +271,6 @@ def main() -> None:
     say(
         f"\nimport: openai {imports['openai']:.0f} ms, ours {imports['ours']:.0f} ms, added {imports['added']:.1f} ms\n"
     )
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"rows": rows, "import_ms": imports}, indent=1) + "\n")
     server.terminate()
 
 

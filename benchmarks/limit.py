@@ -1,6 +1,6 @@
 """Computes lower bounds on mean JCT and wall time from step times and pool size, and how near a policy comes to them.
 
-    python benchmarks/limit.py CELLS.json --traces DIR --seeds 2 [--only NAME] [--slowed] [--unlimited F] [--runs F ...]
+    python benchmarks/limit.py CELLS.json --traces DIR --seeds 2 [--only NAME] [--runs F ...]
 
 For each cell (of ``own_policy.py``) and seed:
 
@@ -13,11 +13,8 @@ For each cell (of ``own_policy.py``) and seed:
                short programs overtake may be better.
 ``wall``       No schedule finishes the last program earlier.
 
-``--unlimited`` also plays each cell with a KV pool in which nothing is ever evicted (stock vLLM). ``--runs`` are rows
-of ``own_policy.py``; their distances to the limits are printed, and a run below a bound is an error. ``slowed alike``:
-what the ideal engine's mean JCT grows by if its steps take as much longer as the run's engine was busy. ``again``: the
-share of the additional busy time in which prompt tokens were computed again, estimated.
-``docs/results/own-policy.md`` derives the bound.
+``--runs``: rows of ``own_policy.py``; their distances to the limits are printed. A run below a bound is an error.
+``again``: the share of the additional busy time in which prompt tokens were computed again, estimated.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ import numpy as np
 from continuum_server.step_times.table import TableStepTimes, attended_pairs
 from continuum_server.virtual.config import EngineShape, shape_of, times_of
 from continuum_traces.conversation import Job
-from own_policy import engine_of, jobs_of, play, read_cells
+from own_policy import engine_of, jobs_of, read_cells
 
 Piece = tuple[float, float]
 """A part of a program: the seconds that it takes at least, and its seconds of engine work (0 between turns)."""
@@ -175,8 +172,6 @@ class Limits:
     in_order: float
     wall: float
     work: float
-    alone: float
-    """Mean JCT if nobody waited."""
     busy: float
     """Busy time of the ideal engine."""
     end: float
@@ -192,11 +187,6 @@ class Limits:
         line = self.machine.lines[-1]
         token_s = line.token_s + line.pair_s * float(np.mean(prompts)) / 2
         return (run["prefill_M"] * 1e6 - fresh) * token_s / (run["busy"] - self.busy)
-
-    def slowed(self, busy_s: float) -> float:
-        """Return the mean JCT of the ideal engine if each of its steps takes ``busy_s / busy`` times as long."""
-        ends, _ = in_order(self.jobs, self.machine, busy_s / self.busy)
-        return float(np.mean(ends)) - float(np.mean([job.arrival_s for job in self.jobs]))
 
 
 def limits_of(jobs: Sequence[Job], machine: Machine) -> Limits:
@@ -214,7 +204,6 @@ def limits_of(jobs: Sequence[Job], machine: Machine) -> Limits:
         in_order=float(np.mean(ideal)) - arrivals,
         wall=max(ends[-1], served[-1]),
         work=sum(seconds for _, seconds in work),
-        alone=float(np.mean([seconds for _, seconds in alone])),
         busy=busy_s,
         end=max(ideal),
         jobs=jobs,
@@ -254,15 +243,12 @@ class _Turn:
     gap_s: float
 
 
-def in_order(jobs: Sequence[Job], machine: Machine, slower: float = 1.0) -> tuple[list[float], float]:
+def in_order(jobs: Sequence[Job], machine: Machine) -> tuple[list[float], float]:
     """Return when programs end on an ideal engine that serves the earliest first, and how long it is busy.
 
     All programs whose contexts fit the pool together run in one batch, the earliest first, at the least time of such a
     step. The tokens of one chunk are computed beside them. KV is never lost, and takes memory only while its program
     runs.
-
-    Args:
-        slower: every step takes this many times as long.
     """
     left = [_turns(job) for job in jobs]
     ends, now_s, busy_s, begun = [0.0] * len(jobs), 0.0, 0.0, 0
@@ -275,7 +261,7 @@ def in_order(jobs: Sequence[Job], machine: Machine, slower: float = 1.0) -> tupl
         chunk = next((number for number in batch if left[number][-1].prefill > 0), None)
         decodes = [number for number in batch if left[number][-1].prefill <= 0]
         tokens = machine.chunk_tokens - len(decodes) if chunk is not None else 0
-        step_s = slower * machine.step_s(decodes, left, tokens, left[chunk][-1].context if chunk is not None else 0.0)
+        step_s = machine.step_s(decodes, left, tokens, left[chunk][-1].context if chunk is not None else 0.0)
         steps = min((left[number][-1].decode for number in decodes), default=math.inf)
         if chunk is not None:
             steps = min(steps, 1.0, left[chunk][-1].prefill / tokens)
@@ -352,47 +338,31 @@ def machine_of(cell: dict[str, Any]) -> Machine:
     return Machine(times, shape_of(config))
 
 
-def unlimited(name: str, cell: dict[str, Any], seed: int, kept: Path) -> dict[str, Any]:
-    """Play stock vLLM with a pool for all contexts of the run, or return its row if the file has it."""
-    lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
-    known: dict[str, Any] | None = next(
-        (row for row in map(json.loads, lines) if (row["cell"], row["seed"]) == (name, seed)), None
-    )
-    if known is not None:
-        return known
-    tokens = sum(job.program.final_context_tokens + 32 * len(job.program.turns) for job in jobs_of(cell, seed))
-    row: dict[str, Any] = play((name, {**cell, "kv_blocks": 2 * tokens // 16}, UNLIMITED, ["vllm", {}], seed))
-    with kept.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
-    return row
-
-
 FAR = ("to limit", "to in order")
-UNLIMITED = "unlimited pool"
 
 
-def rows(found: dict[str, dict[int, Limits]], runs: Sequence[dict[str, Any]], slowed: bool) -> Iterator[str]:
+def rows(found: dict[str, dict[int, Limits]], runs: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Write for each cell its limits, and the distance of each arm: means over the seeds that both have."""
-    head = ("cell", "arm", "seeds", "JCT", *FAR, "wall", *FAR, "busy", "again", "slowed alike")
+    head = ("cell", "arm", "seeds", "JCT", *FAR, "wall", *FAR, "busy", "again")
     yield "| " + " | ".join(head) + " |\n|" + "---|" * len(head)
     for name, limits in found.items():
         of_cell = [run for run in runs if run["cell"] == name and run["seed"] in limits]
         jct, order, wall, end = (_mean(limits, key) for key in ("jct", "in_order", "wall", "end"))
-        yield f"| {name} | limit | {len(limits)} | {jct:.0f} | | | {wall:.0f} | | | | | |"
+        yield f"| {name} | limit | {len(limits)} | {jct:.0f} | | | {wall:.0f} | | | | |"
         far = f"{order / jct - 1:+.0%} | | {end:.0f} | {end / wall - 1:+.0%}"
-        yield f"| {name} | in order | {len(limits)} | {order:.0f} | {far} | | | | |"
+        yield f"| {name} | in order | {len(limits)} | {order:.0f} | {far} | | | |"
         for arm in dict.fromkeys(run["arm"] for run in of_cell):
             group = [run for run in of_cell if run["arm"] == arm]
-            yield _row(name, arm, [(run, limits[run["seed"]]) for run in group], slowed)
+            yield _row(name, arm, [(run, limits[run["seed"]]) for run in group])
 
 
 def _mean(limits: dict[int, Limits], key: str) -> float:
     return float(np.mean([getattr(each, key) for each in limits.values()]))
 
 
-def _row(cell: str, arm: str, pairs: Sequence[tuple[dict[str, Any], Limits]], slowed: bool) -> str:
+def _row(cell: str, arm: str, pairs: Sequence[tuple[dict[str, Any], Limits]]) -> str:
     for run, limit in pairs:
-        if arm != UNLIMITED and (run["jct"] < limit.jct - 0.01 or run["wall"] < limit.wall - 0.1):
+        if run["jct"] < limit.jct - 0.01 or run["wall"] < limit.wall - 0.1:
             raise RuntimeError(f"{cell}, {arm}, seed {run['seed']} is below the limit: {run}, {limit}")
     jct, wall = (float(np.mean([run[key] for run, _ in pairs])) for key in ("jct", "wall"))
     far = [
@@ -401,8 +371,7 @@ def _row(cell: str, arm: str, pairs: Sequence[tuple[dict[str, Any], Limits]], sl
         _far([(run["wall"], limit.wall) for run, limit in pairs]),
         _far([(run["wall"], limit.end) for run, limit in pairs]),
         _far([(run["busy"], limit.busy) for run, limit in pairs]),
-        f"{np.mean([limit.again(run) for run, limit in pairs]):.0%}" if arm != UNLIMITED else "",
-        _far([(limit.slowed(run["busy"]), limit.in_order) for run, limit in pairs]) if slowed else "",
+        f"{np.mean([limit.again(run) for run, limit in pairs]):.0%}",
     ]
     return f"| {cell} | {arm} | {len(pairs)} | {jct:.0f} | {' | '.join(far[:2])} | {wall:.0f} | {' | '.join(far[2:])} |"
 
@@ -418,8 +387,6 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, default=Path(), help="folder of the cells' trace files")
     parser.add_argument("--only", default="", help="only cells whose name contains this")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--unlimited", type=Path, help="also play cells in an unlimited pool; where the rows are kept")
-    parser.add_argument("--slowed", action="store_true", help="also the column `slowed alike`")
     parser.add_argument("--runs", type=Path, nargs="*", default=[])
     given = parser.parse_args()
     runs = [json.loads(line) for file in given.runs for line in file.read_text(encoding="utf-8").splitlines()]
@@ -428,9 +395,7 @@ def main() -> None:
         for name, cell in read_cells(file, given.only, given.traces).items():
             machine = machine_of(cell)
             found[name] = {seed: limits_of(jobs_of(cell, seed), machine) for seed in range(given.seeds)}
-            if given.unlimited is not None:
-                runs += [unlimited(name, cell, seed, given.unlimited) for seed in range(given.seeds)]
-    for line in rows(found, runs, given.slowed):
+    for line in rows(found, runs):
         print(line)  # noqa: T201
 
 

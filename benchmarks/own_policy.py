@@ -3,8 +3,6 @@
     python benchmarks/own_policy.py CELLS.json --arms ARMS.json --traces DIR --seeds 5 --out results.jsonl [--jobs 2]
     python benchmarks/own_policy.py --table results.jsonl [--base continuum]
     python benchmarks/own_policy.py --verdicts results.jsonl [--of working-set]
-    python benchmarks/own_policy.py --tails results.jsonl
-    python benchmarks/own_policy.py --draw 2 > CELLS.json
 
 All arms of a cell serve the same arrivals.
 CELLS.json: {"name": {"traces": a file in --traces, or null, "workload": "replay", "jps": 0.07, "gpu": "a100-80gb",
@@ -16,8 +14,11 @@ ends programs with their second, third or fourth turn.
 ARMS.json: {"label": ["policy", {options}, {"max_ttl_s": 600, "pins_yield_to": "policy"}, {"hints": "tool_s",
 "hint_error": "0.5"}]}. The third item, the limits that hold for every policy, and the fourth, what clients tell the
 server, may be left out.
-It runs in one process and in memory, with the engine of ``continuum-bench`` but without its files. The numbers in
-docs/results/own-policy.md come from the files in benchmarks/own_policy.
+It runs in memory, with the engine of ``continuum-bench`` but without its files. Unlike the cells of ``continuum-bench
+sweep``, these may change lengths and turns, and arms may have guards and hints. The numbers in
+docs/results/own-policy.md come from the files in benchmarks/own_policy; cells_drawn.json and cells_draw2.json were
+drawn at random (by this file's ``--draw`` at commit 4ebc28b), and the second was not looked at before the policy was
+finished.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ import argparse
 import json
 import math
 import multiprocessing
-import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from continuum_analysis.compare.intervals import Interval, interval_text, mean_interval
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.hints import hint_error, lies
@@ -47,9 +48,7 @@ from continuum_server.virtual.offload import read_offload
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, TurnRecord
 from continuum_traces.synth import scale_lengths
-from scipy import stats
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 CHUNK_TOKENS = 256
 """Tokens that tiers move and evict as one, as in presets."""
 OF_THE_TRACE = ("num_programs", "turn_scale", "length_scale", "shared_prefix")
@@ -123,14 +122,13 @@ class _Events:
     """Sums over the events of a scheduler."""
 
     def __init__(self) -> None:
-        self.hit = self.prompt = self.preemptions = self.pressure = 0
+        self.hit = self.prompt = self.preemptions = 0
 
     def write(self, event: Any, /) -> None:
         if event.event == "start":
             self.hit += event.hit_tokens or 0
             self.prompt += event.prompt_tokens or 0
         self.preemptions += event.event == "preempt"
-        self.pressure += event.event == "unpin" and event.reason == "pressure"
 
 
 def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: VirtualLoop) -> dict[str, Any]:
@@ -143,7 +141,6 @@ def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: Vi
         raise RuntimeError("not every program finished")
     jct = np.array([ends[name] - first[name] for name in ends])
     honest = [job.program_id for number, job in enumerate(jobs) if not lies(number, A_THIRD)]
-    worst, slow = _tails(jobs, turns, dict(zip(ends, jct, strict=True)))
     return {
         "jct": round(float(jct.mean()), 2),
         "p95": round(float(np.quantile(jct, 0.95)), 2),
@@ -153,29 +150,15 @@ def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: Vi
         "busy": round(loop.counters.busy_s, 1),
         "hit": round(events.hit / max(1, events.prompt), 4),
         "preempt": events.preemptions,
-        "pressure": events.pressure,
         "prefill_M": round(loop.counters.prefill_tokens / 1e6, 2),
-        "worst_ttft": round(float(worst.mean()), 2),
-        "worst_ttft_p95": round(float(np.quantile(worst, 0.95)), 2),
-        "slowdown": round(float(slow.mean()), 3),
-        "slowdown_p95": round(float(np.quantile(slow, 0.95)), 3),
         "arrived": round(sum(job.arrival_s for job in jobs), 3),
     }
-
-
-def _tails(jobs: list[Job], turns: list[TurnRecord], jct: dict[str, float]) -> tuple[Floats, Floats]:
-    """Return for each program its longest TTFT, and its JCT / its JCT alone on an empty engine."""
-    worst: dict[str, float] = defaultdict(float)
-    alone = {job.program_id: sum(turn.gap_s for turn in job.program.turns[:-1]) for job in jobs}
-    for turn in turns:
-        worst[turn.program_id] = max(worst[turn.program_id], (turn.first_token_s or math.inf) - turn.due_s)
-        alone[turn.program_id] += turn.alone_s or math.inf
-    return np.array(list(worst.values())), np.array([jct[name] / alone[name] for name in jct])
 
 
 # ------------------------------------------------------------------------------------------------- table
 
 
+NUMBER = "{:.3f}".format
 Runs = dict[int, dict[str, Any]]
 """Summaries of one arm in one cell, by seed."""
 
@@ -197,7 +180,7 @@ def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
             mean = {
                 key: np.mean([run[key] for run in runs.values()]) for key in ("jct", "p95", "max", "hit", "preempt")
             }
-            to_base = " | ".join(str(paired(runs, arms.get(base, {}), key) or "-") for key in BESIDE)
+            to_base = " | ".join(interval_text(paired(runs, arms.get(base, {}), key), NUMBER) for key in BESIDE)
             yield (
                 f"| {cell} | {arm} | {len(runs)} | {mean['jct']:.0f} | {mean['p95']:.0f} | {mean['max']:.0f} | "
                 f"{mean['hit']:.1%} | {mean['preempt']:.1f} | {to_base} |"
@@ -207,18 +190,6 @@ def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
         if ratios:
             mean_log = np.mean([math.log(ratio.mean) for ratio in ratios])
             yield f"\n{arm}: JCT to {base}, geometric mean over {len(ratios)} cells {math.exp(mean_log):.3f}"
-
-
-def tails(cells: dict[str, dict[str, Runs]]) -> Iterator[str]:
-    """Write a row for each cell and arm: means over seeds of the worst TTFTs and of the slowdowns."""
-    yield "| cell | arm | seeds | JCT mean | JCT P95 | worst TTFT, mean | P95 | slowdown, mean | P95 |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    keys = ("jct", "p95", "worst_ttft", "worst_ttft_p95", "slowdown", "slowdown_p95")
-    for cell, arms in cells.items():
-        for arm, runs in arms.items():
-            mean = {key: float(np.mean([run[key] for run in runs.values()])) for key in keys}
-            seconds = " | ".join(f"{mean[key]:.0f}" for key in keys[:4])
-            yield f"| {cell} | {arm} | {len(runs)} | {seconds} | {mean['slowdown']:.2f} | {mean['slowdown_p95']:.2f} |"
 
 
 def verdicts(cells: dict[str, dict[str, Runs]], arm: str) -> Iterator[str]:
@@ -235,78 +206,24 @@ def verdicts(cells: dict[str, dict[str, Runs]], arm: str) -> Iterator[str]:
             mean = math.exp(np.mean([math.log(ratio.mean) for ratio in known.values()]))
             faster = sum(ratio.mean < 1.0 for ratio in known.values())
             slower = sum(ratio.mean > 1.0 for ratio in known.values())
-            surely = sum(ratio.high < 1.0 for ratio in known.values()), sum(ratio.low > 1.0 for ratio in known.values())
+            bounds = [ratio.bounds or (0.0, math.inf) for ratio in known.values()]
+            surely = sum(high < 1.0 for _, high in bounds), sum(low > 1.0 for low, _ in bounds)
             slowest = max(known, key=lambda name: known[name].mean)
             yield (
                 f"| {other} | {word} | {len(known)} | {mean:.3f} | {faster}, {surely[0]} | {slower}, {surely[1]} | "
-                f"{slowest} {known[slowest]} |"
+                f"{slowest} {known[slowest].text(NUMBER)} |"
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """The geometric mean of ratios over seeds, with its 95% t interval; the interval of one seed is infinite."""
-
-    mean: float
-    low: float = 0.0
-    high: float = math.inf
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f}" + (f" ({self.low:.3f}-{self.high:.3f})" if self.high < math.inf else "")
-
-
-def paired(runs: Runs, base: Runs, key: str) -> Ratio | None:
-    """Return the ratio over the seeds that both arms have; None if there are none."""
+def paired(runs: Runs, base: Runs, key: str) -> Interval | None:
+    """Return the geometric mean of the ratios over the seeds that both arms have, with its 95% t interval."""
     seeds = sorted(seed for seed in set(runs) & set(base) if key in runs[seed] and key in base[seed])
     if any(runs[seed]["arrived"] != base[seed]["arrived"] for seed in seeds):
         raise RuntimeError("different arrivals")
-    logs = np.array([math.log(runs[seed][key] / base[seed][key]) for seed in seeds])
     if not seeds:
         return None
-    if len(logs) < 2:
-        return Ratio(math.exp(logs[0]))
-    half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
-    return Ratio(math.exp(logs.mean()), math.exp(logs.mean() - half), math.exp(logs.mean() + half))
-
-
-# ------------------------------------------------------------------------------------- cells drawn at random
-
-
-def drawn(seed: int, number: int = 48) -> Iterator[str]:
-    """Draw cells: the bundled profiles with lengths scaled by 0.1 to 0.5, 16 to 40 programs, KV pools for 1.4 to 12.6
-    programs of mean size (and at least for the largest), rates from rest to overload, all tool times and arrivals.
-
-    docs/results/own-policy.md uses draw 2, which was not looked at while the policy was developed. The cells of
-    cells_drawn.json were drawn in the same way and were used for development.
-    """
-    dice = random.Random(seed)
-    cells = {f"draw{seed}-{at}": draw(dice) for at in range(number)}
-    yield "{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(cell)}" for name, cell in cells.items()) + "\n}"
-
-
-def draw(dice: random.Random) -> dict[str, Any]:
-    tool_times = dice.choice(
-        (
-            *("recorded",) * 3,
-            f"constant:{10 ** dice.uniform(-0.5, 1.3):.1f}",
-            f"bimodal:{dice.uniform(0.5, 0.9):.1f}:0.5:{dice.randint(5, 60)}",
-            f"shift:{dice.randint(3, 20)}",
-            "hang:0.05",
-        )
-    )
-    cell = {
-        "workload": dice.choice(("swebench", "bfcl", "openhands")),
-        "num_programs": dice.randint(16, 40),
-        "length_scale": round(10 ** dice.uniform(-1.0, -0.3), 2),
-        "jps": round(10 ** dice.uniform(-0.9, 0.5), 2),
-        "gpu": dice.choice(("h100-80gb", "a100-80gb")),
-        "tool_times": tool_times,
-        "arrivals": dice.choice(("poisson", "poisson", "gamma:3", "gamma:0.3")),
-    }
-    turns = [job.program for job in jobs_of(cell, 0)]
-    sizes = [max(p + t.output_tokens for p, t in zip(one.prompt_tokens(), one.turns, strict=True)) for one in turns]
-    fitting = 10 ** dice.uniform(0.15, 1.1)
-    return cell | {"kv_blocks": int(max(fitting * sum(sizes) / len(sizes), 1.1 * max(sizes)) / 16)}
+    logs = mean_interval([math.log(runs[seed][key] / base[seed][key]) for seed in seeds])
+    return Interval(math.exp(logs.mean), *map(math.exp, logs.bounds or ()))
 
 
 def main() -> None:
@@ -317,27 +234,21 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, default=Path(), help="folder of the cells' trace files")
     parser.add_argument("--only", default="", help="only cells whose name contains this")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--table", type=Path, nargs="*")
     parser.add_argument("--base", default="continuum")
     parser.add_argument("--verdicts", type=Path, nargs="*")
-    parser.add_argument("--tails", type=Path, nargs="*")
     parser.add_argument("--of", default="working-set")
-    parser.add_argument("--draw", type=int, help="seed of the cells that are drawn at random")
     given = parser.parse_args()
     if given.cells:
         try:
             run(given)
         except BenchError as error:
             parser.error(str(error))
-    files = given.table or given.verdicts or given.tails or ([given.out] if given.out else [])
-    rows = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    cells = by_cell(rows)
-    chosen = verdicts(cells, given.of) if given.verdicts else tails(cells) if given.tails else None
-    chosen = chosen if given.draw is None else drawn(given.draw)
-    for line in chosen or table(cells, given.base):
+    files = given.table or given.verdicts or ([given.out] if given.out else [])
+    cells = by_cell([json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()])
+    for line in verdicts(cells, given.of) if given.verdicts else table(cells, given.base):
         print(line)  # noqa: T201
 
 
@@ -368,8 +279,7 @@ def run(given: argparse.Namespace) -> None:
     if given.out.exists():
         rows = [json.loads(line) for line in given.out.read_text().splitlines()]
         known = {(row["cell"], row["arm"], row["seed"]) for row in rows}
-    seeds = range(given.first_seed, given.first_seed + given.seeds)
-    tasks = [(n, c, a, arm, s) for s in seeds for n, c in chosen.items() for a, arm in arms.items()]
+    tasks = [(n, c, a, arm, s) for s in range(given.seeds) for n, c in chosen.items() for a, arm in arms.items()]
     tasks = [task for task in tasks if (task[0], task[2], task[4]) not in known]
     with multiprocessing.get_context("fork").Pool(given.jobs) as pool, given.out.open("a", encoding="utf-8") as out:
         for row in pool.imap(play, tasks, chunksize=1):

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import psutil
 from commands import markdown
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
@@ -51,6 +52,10 @@ REST_S = MAX_TTL_S + 20.0
 """Seconds that the server gets after that until nothing runs, waits or is pinned."""
 MOST_DEATHS = 3
 """Deaths of the engine that this command did not cause; after more of them the run is given up."""
+CLIENTS = 6
+"""Honest agents, and as many hostile clients, at the same time."""
+KV_BLOCKS, TIME_SCALE, MAX_GROWTH_MB = 1200, 2.0, 200.0
+"""The server's pool, modelled seconds in each real second, and the growth of a process that counts as lost."""
 SAMPLE_S = 2.0
 """Seconds between two samples of the processes' memory."""
 
@@ -68,18 +73,10 @@ def say(text: str) -> None:
 
 def engine_core(server: Server) -> int | None:
     """Return the process id of the server's engine core; None if it is not found."""
-    for status in Path("/proc").glob("[0-9]*/status"):
-        with suppress(OSError, KeyError):
-            facts = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
-            if facts["Name"].startswith("VLLM::Engine") and int(facts["PPid"]) == server.process.pid:
-                return int(status.parent.name)
-    return None
-
-
-def resident_mb(pid: int | None) -> float | None:
-    with suppress(OSError):
-        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-        return int(found[1]) / 1024 if found else None
+    with suppress(psutil.Error):
+        for child in psutil.Process(server.process.pid).children():
+            if child.name().startswith("VLLM::Engine"):
+                return child.pid
     return None
 
 
@@ -90,9 +87,9 @@ class Memory:
     samples: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
     def add(self, name: str, pid: int | None) -> None:
-        mb = resident_mb(pid)
-        if mb is not None and pid is not None:
-            self.samples.setdefault((name, pid), []).append(mb)
+        with suppress(psutil.Error):
+            if pid is not None:
+                self.samples.setdefault((name, pid), []).append(psutil.Process(pid).memory_info().rss / 2**20)
 
     def growth_mb(self, name: str) -> float:
         """Return the largest growth of a process with that name after the first quarter of its life."""
@@ -180,17 +177,17 @@ class Soak:
 
     # -------------------------------------------------------------------------------- its clients
 
-    async def run(self, seconds: float, agents: int, hostile: int, seed: int) -> dict[str, Any]:
+    async def run(self, seconds: float, seed: int) -> dict[str, Any]:
         """Run the whole soak, and return the engine's state at rest."""
         await self.start()
         watching = asyncio.ensure_future(self.watch())
-        honest = [Agent(self.site, self.seen, f"{n}", seed + n).run() for n in range(agents)]
-        others = [Hostile(self.site, self.seen, f"{n}", seed + 1000 + n).run() for n in range(hostile)]
+        honest = [Agent(self.site, self.seen, f"{n}", seed + n).run() for n in range(CLIENTS)]
+        others = [Hostile(self.site, self.seen, f"{n}", seed + 1000 + n).run() for n in range(CLIENTS)]
         playing = [asyncio.ensure_future(each) for each in (*honest, *others)]
         try:
             await self.beside(watching, self.two_halves(seconds))
             await self.beside(watching, asyncio.wait(playing, timeout=LEAVE_S))
-            self.count_unfinished(playing, agents)
+            self.count_unfinished(playing)
             state: dict[str, Any] = await self.beside(watching, self.at_rest())
         finally:
             await ended([watching, *playing])
@@ -216,9 +213,9 @@ class Soak:
             watching.result()
         return task.result()
 
-    def count_unfinished(self, playing: Sequence[asyncio.Future[None]], agents: int) -> None:
+    def count_unfinished(self, playing: Sequence[asyncio.Future[None]]) -> None:
         for number, each in enumerate(playing):
-            if not each.done() and number < agents:
+            if not each.done() and number < CLIENTS:
                 self.seen.failures.append(f"agent {number}: its program did not end within {LEAVE_S:g} s")
             elif each.done() and each.exception() is not None:
                 raise SoakError(f"a client of the soak failed: {each.exception()!r}") from each.exception()
@@ -339,8 +336,8 @@ def tried(soak: Soak, record: Record, state: dict[str, Any]) -> Rows:
     }
 
 
-def lost(soak: Soak, record: Record, state: dict[str, Any], most_mb: float) -> Rows:
-    seen, all_blocks = soak.seen, int(soak.config.kv_blocks or 0) - 1  # vLLM keeps the null block
+def lost(soak: Soak, record: Record, state: dict[str, Any]) -> Rows:
+    seen, all_blocks = soak.seen, KV_BLOCKS - 1  # vLLM keeps the null block
     free, dropped = int(state["free_blocks"]), int(state["record_events_dropped"])
     errors = plugin_errors(soak.log.read_text(encoding="utf-8", errors="replace"))
     rows = {
@@ -356,7 +353,7 @@ def lost(soak: Soak, record: Record, state: dict[str, Any], most_mb: float) -> R
     }
     for name in ("engine", "API server"):
         grown_mb = soak.memory.growth_mb(name)
-        rows[f"memory growth of the {name}, MB"] = Cell(f"{grown_mb:.0f}", grown_mb > most_mb)
+        rows[f"memory growth of the {name}, MB"] = Cell(f"{grown_mb:.0f}", grown_mb > MAX_GROWTH_MB)
     for text in [*seen.failures[:10], *errors[:10], *([record.fault] if record.fault else [])]:
         say(f"{soak.config.policy}: {text}")
     return rows
@@ -377,24 +374,19 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0, help="minutes of traffic for each policy")
     parser.add_argument("--policy", default=DEFAULT, help=f"separated by commas; default {DEFAULT}")
-    parser.add_argument("--agents", type=int, default=6, help="honest agents at the same time")
-    parser.add_argument("--hostile", type=int, default=6, help="hostile clients at the same time")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kv-blocks", type=int, default=1200, help="KV blocks of 16 tokens")
-    parser.add_argument("--time-scale", type=float, default=2.0, help="modelled seconds in each real second")
-    parser.add_argument("--max-growth-mb", type=float, default=200.0, help="growth of a process that counts as lost")
     parser.add_argument("--folder", type=Path, help="keep logs and records in this folder; it must not contain any yet")
     return parser.parse_args()
 
 
-def config_of(policy: str, options: argparse.Namespace, folder: Path) -> ServerConfig:
+def config_of(policy: str, folder: Path) -> ServerConfig:
     return ServerConfig(
         policy=find_policy(policy).name,
         port=0,
-        kv_blocks=options.kv_blocks,
-        max_model_len=options.kv_blocks * 16 * 3 // 4,
+        kv_blocks=KV_BLOCKS,
+        max_model_len=KV_BLOCKS * 16 * 3 // 4,
         guards=Guards(max_ttl_s=MAX_TTL_S),
-        emulated=EmulatedSettings(time_scale=options.time_scale),
+        emulated=EmulatedSettings(time_scale=TIME_SCALE),
         record=folder / "record",
         drain_s=5,
         vllm_arguments=("--disable-uvicorn-access-log",),
@@ -406,13 +398,13 @@ def soak_policy(policy: str, options: argparse.Namespace, folder: Path) -> tuple
     if (folder / "record" / EVENTS).exists():
         raise SoakError(f"{folder}: holds a record already")
     say(f"{policy}: {options.minutes:g} minutes of traffic; log {folder / 'server.log'}")
-    soak = Soak(config_of(policy, options, folder), folder)
+    soak = Soak(config_of(policy, folder), folder)
     try:
-        state = asyncio.run(soak.run(60 * options.minutes, options.agents, options.hostile, options.seed))
+        state = asyncio.run(soak.run(60 * options.minutes, options.seed))
     finally:
         soak.stop()
     record = read_record(folder / "record")
-    return tried(soak, record, state), {**lost(soak, record, state, options.max_growth_mb), **fairness(soak)}
+    return tried(soak, record, state), {**lost(soak, record, state), **fairness(soak)}
 
 
 def main() -> int:

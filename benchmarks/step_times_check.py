@@ -1,6 +1,6 @@
 """Compares step times with measurements. docs/results/step-times.md has the numbers that this prints.
 
-    python benchmarks/step_times_check.py [interpolation|roofline|silicon|capacity ...] [--fit]
+    python benchmarks/step_times_check.py [interpolation|roofline|silicon ...] [--fit]
 
 ``interpolation`` and ``silicon`` need the extra ``step-times-build``.
 """
@@ -21,14 +21,11 @@ from continuum_server.step_times.catalog import (
     TENSOR_PARALLEL,
     find_gpu,
     find_model,
-    kv_capacity,
     load_step_times,
     table_name,
 )
-from continuum_server.step_times.model import DoesNotFit, StepTimes, StepTimesError
+from continuum_server.step_times.model import StepTimes, StepTimesError
 from continuum_server.step_times.roofline import RooflineStepTimes, Shares
-from continuum_server.step_times.specs import GPUS
-from continuum_server.step_times.specs import MODELS as ALL_MODELS
 from continuum_server.step_times.table import TableStepTimes, table_from_json
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
@@ -150,28 +147,11 @@ def silicon_lines() -> Iterator[str]:
         yield f"| {group.label} | {len(errors)} | {cells} |"
 
 
-def capacity_lines() -> Iterator[str]:
-    yield "| GPU | model | tp | blocks of 16 | tokens | weights GiB | KV bytes per token |"
-    yield "|---|---|---|---|---|---|---|"
-    for gpu in GPUS:
-        for model in ALL_MODELS:
-            for degree in TENSOR_PARALLEL:
-                try:
-                    found = kv_capacity(gpu.name, model.name, degree)
-                except DoesNotFit:
-                    continue
-                yield (
-                    f"| {gpu.name} | {model.name} | {degree} | {found.num_blocks:,} | {found.tokens:,} | "
-                    f"{found.weight_bytes / 2**30:.1f} | {found.bytes_per_token:,} |"
-                )
-
-
 def main() -> int:
     parts: dict[str, Callable[[], Iterator[str]]] = {
         "interpolation": interpolation_lines,
         "roofline": lambda: roofline_lines(Shares()),
         "silicon": silicon_lines,
-        "capacity": capacity_lines,
     }
     parser = argparse.ArgumentParser(description="Check step times against what is known.")
     parser.add_argument("parts", nargs="*", help=f"what to check: {', '.join(parts)} (default: all)")
@@ -179,7 +159,7 @@ def main() -> int:
     options = parser.parse_args()
     unknown = set(options.parts) - set(parts)
     if unknown:
-        parser.error(f"unknown part {', '.join(sorted(unknown))}; there are: {', '.join(parts)}")
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; choose from {', '.join(parts)}")
     try:
         if options.fit:
             parts["roofline"] = lambda: roofline_lines(fit_shares())

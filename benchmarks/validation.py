@@ -1,9 +1,9 @@
 """Measured servers beside the model. docs/results/validation.md has the numbers that this prints.
 
-    python benchmarks/validation.py [attention|dense|logs|steps|agents ...] [--data ../shared]
+    python benchmarks/validation.py [attention|dense|steps|agents ...] [--data ../shared]
 
 ``attention``: the tile model of FlashAttention-2 against kernel times (``--fit``: fits its constants again).
-``dense``: rooflines of cards against kernel times without attention. ``logs``: request logs of servers. ``steps``:
+``dense``: rooflines of cards against kernel times without attention. ``steps``:
 decode steps of servers on H100. ``agents``: real agents, one at a time and four at a time. The measurements are not in
 the repository; where they are missing, a line says so.
 """
@@ -22,19 +22,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from continuum_bench.options.validate import ValidateOptions
-from continuum_bench.validate.command import engine_of
-from continuum_bench.validate.logs import read_log
-from continuum_bench.validate.numbers import errors_of, numbers_of
+from continuum_bench.validate.numbers import numbers_of
 from continuum_bench.validate.replay import play
 from continuum_bench.validate.served import LoggedRun, Served
 from continuum_server.step_times.attention import KERNELS, MixedAttention, TileModel
 from continuum_server.step_times.catalog import find_gpu, find_model, load_step_times
 from continuum_server.step_times.model import PrefillChunk, StepTimes
-from continuum_server.step_times.overhead import is_asynchronous
 from continuum_server.step_times.roofline import RooflineStepTimes, Shares
 from continuum_server.step_times.stages import StagedStepTimes
-from continuum_server.virtual.config import EngineConfig, times_of
+from continuum_server.virtual.config import EngineConfig
 
 PROFILES = (
     ("RTX PRO 6000", "rtx-pro-6000", "RTXPRO6000/meta-llama/Llama-3.1-8B/bf16/tp1", "llama-3.1-8b", 1),
@@ -44,11 +40,9 @@ PROFILES = (
     ("RTX PRO 6000", "rtx-pro-6000", "RTXPRO6000/Qwen/Qwen3-30B-A3B-Instruct-2507/bf16/tp1", "qwen3-30b-a3b", 1),
     ("RTX 4090", "rtx-4090", "RTX4090/meta-llama/Llama-3.1-8B/bf16/tp1", "llama-3.1-8b", 1),
 )
-LOGS = (("RTXPRO6000_Llama-3.1-8B", "rtx-pro-6000"), ("RTXPRO6000_Qwen3-32B", "rtx-pro-6000"))
 LARGEST_BATCH_TOKENS = 600_000
 """Of decodes in the rows that are used; larger batches fit no card of these."""
 FIT_ROWS = 1500
-COLUMNS = ("e2e_mean", "ttft_mean", "tpot_mean", "e2e_p99", "output_tokens_per_s")
 
 
 def attention_lines(data: Path, again: bool) -> Iterator[str]:
@@ -156,20 +150,6 @@ def _measured_ms(data: Path, folder: str, model: str, tokens: int) -> float:
 def _at(table: Any, name: str, size: int) -> float:
     rows = table[table.layer == name]
     return float(np.interp(size, rows.iloc[:, 1], rows.time_us))
-
-
-def log_lines(data: Path) -> Iterator[str]:
-    yield "| run | overhead | " + " | ".join(COLUMNS) + " |"
-    yield "|---|---|" + "---|" * len(COLUMNS)
-    for name, gpu in LOGS:
-        path = data / "validation/llmservingsim" / name
-        (run,) = read_log(path)
-        for overhead_ms in (None, 0.0, 1.0):
-            config = engine_of(run, ValidateOptions(log=path, gpu=gpu, step_overhead_ms=overhead_ms))
-            modelled = play(run, config, times_of(config), is_asynchronous(config.vllm))
-            errors = errors_of(numbers_of(modelled), numbers_of(run.served))
-            cells = " | ".join(f"{errors[f'{column}_error']:+.1%}" for column in COLUMNS)
-            yield f"| {name} | {'by version' if overhead_ms is None else f'{overhead_ms:g} ms'} | {cells} |"
 
 
 def step_lines(data: Path) -> Iterator[str]:
@@ -280,30 +260,6 @@ def agent_lines(data: Path) -> Iterator[str]:
         for what, pair in _agent_numbers(run.served, modelled).items():
             error = pair[1] / pair[0] - 1
             yield f"| {name} | {len(run.served)} | {what} | {pair[0]:.4g} | {pair[1]:.4g} | {error:+.1%} |"
-    yield "| run | decoding at the same time | turns | ms a token, fastest tenth |\n|---|---|---|---|"
-    for name, run in (("concurrency 1", alone), ("concurrency 4", together)):
-        yield from (f"| {name} | {row}" for row in _by_company(run))
-
-
-COMPANY = ((1.0, 1.2), (2.0, 2.3), (2.7, 3.1), (3.5, 3.8), (3.8, 4.1))
-SHORTEST = 40
-"""Output tokens of turns that are grouped by how many decode at the same time."""
-
-
-def _by_company(run: LoggedRun) -> Iterator[str]:
-    """Measured times of a token, by how many turns decoded at the same time on average."""
-    spans = np.asarray([(each.first_token_s, each.finish_s) for each in run.served])
-    tokens = np.asarray([each.output_tokens for each in run.served])
-    seconds = spans[:, 1] - spans[:, 0]
-    together = [
-        np.clip(np.minimum(spans[:, 1], end) - np.maximum(spans[:, 0], start), 0, None).sum() / max(end - start, 1e-9)
-        for start, end in spans
-    ]
-    token_ms = seconds / tokens * 1e3
-    for low, high in COMPANY:
-        used = token_ms[(np.asarray(together) >= low) & (np.asarray(together) < high) & (tokens >= SHORTEST)]
-        if len(used) > 1:
-            yield f"{low:g} to {high:g} | {len(used)} | {np.quantile(used, 0.1):.1f} |"
 
 
 def _agent_run(path: Path) -> LoggedRun:
@@ -378,14 +334,13 @@ def _agent_numbers(measured: Sequence[Served], modelled: Sequence[Served]) -> di
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["attention", "dense", "logs", "steps", "agents"])
+    parser.add_argument("parts", nargs="*", default=["attention", "dense", "steps", "agents"])
     parser.add_argument("--data", type=Path, default=Path("../shared"))
     parser.add_argument("--fit", action="store_true")
     options = parser.parse_args()
     parts = {
         "attention": lambda: attention_lines(options.data, options.fit),
         "dense": lambda: dense_lines(options.data),
-        "logs": lambda: log_lines(options.data),
         "steps": lambda: step_lines(options.data),
         "agents": lambda: agent_lines(options.data),
     }

@@ -104,5 +104,3 @@ def test_the_ideal_engine_keeps_the_order() -> None:
     (first, second), _ = in_order(jobs, machine)
     assert first == pytest.approx(alone, rel=0.01)
     assert second == pytest.approx(2 * alone, rel=0.01)
-    (slower,), _ = in_order(jobs[:1], machine, slower=1.5)
-    assert slower == pytest.approx(1.5 * alone)

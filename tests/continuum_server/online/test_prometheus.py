@@ -42,6 +42,6 @@ def test_every_panel_has_data_under_static_ttl(emulated: Live, tmp_path: Path) -
 
 @pytest.mark.parametrize("policy", ["concur", "continuum", "working-set"])
 def test_every_panel_has_data_under(policy: str, tmp_path: Path) -> None:
-    """The policies that have a row of their own; ``benchmarks/dashboard.py`` asks under all."""
+    """The policies that have a row of their own."""
     with live(tmp_path, policy=policy, policy_options=OPTIONS.get(policy, {}), **FAST) as server:
         check(server, policy, tmp_path)

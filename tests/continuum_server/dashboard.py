@@ -1,20 +1,10 @@
-"""Asks a real Prometheus for every query of the Grafana dashboard, under each policy that a server can have.
-
-    python benchmarks/dashboard.py [POLICY ...]
-
-For each policy: an emulated server, Prometheus that scrapes it once a second, a small load of agents, then all queries
-of the panels that apply to the policy. Needs Prometheus (Debian: prometheus) and about a minute a policy.
-"""
+"""What tests of the Grafana dashboard share: a real Prometheus that scrapes a server, and the queries of the panels."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import shutil
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -25,13 +15,9 @@ from typing import Any
 
 import httpx
 from continuum_bench.cli import app
-from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.launcher import Server
-from continuum_server.policy.registry import POLICIES
 from continuum_server.ports import hold_port
-from continuum_server.server_config import ServerConfig
 
-DOCS = Path(__file__).parents[1] / "docs" / "server"
+DOCS = Path(__file__).parents[2] / "docs" / "server"
 LOAD = "swebench --num-programs 6 --jps 4 --length-scale 0.1 --tool-times constant:0.01 --no-report --seed 1 --quiet"
 """The tools are so quick that every policy that pins at all pins here."""
 HOLDING = "Only under policies that hold KV"
@@ -42,19 +28,9 @@ RATE_INTERVAL = "5m"
 """Longer than the load and the questions take: a rate over less of it may have seen nothing, which is no number."""
 
 
-class NoPrometheus(Exception):
-    """Prometheus is not installed."""
-
-
 @contextmanager
 def prometheus(folder: Path, target: str) -> Iterator[httpx.Client]:
-    """Prometheus on a free port; it scrapes the server once a second.
-
-    Raises:
-        NoPrometheus: it is not installed.
-    """
-    if shutil.which("prometheus") is None:
-        raise NoPrometheus("prometheus is not installed (Debian: prometheus)")
+    """Prometheus on a free port; it scrapes the server once a second."""
     folder.mkdir()
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
@@ -141,40 +117,3 @@ def ask(client: httpx.Client, policy: str) -> Answers:
 def load(url: str, out: Path) -> None:
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         app([*LOAD.split(), "--base-url", f"{url}/v1", "--out", str(out)], standalone_mode=False)
-
-
-def serve_and_ask(policy: str, folder: Path) -> Answers:
-    """Start a server with this policy, put load on it, and send the queries."""
-    config = ServerConfig(
-        port=0,
-        drain_s=5,
-        policy=policy,
-        policy_options=OPTIONS.get(policy, {}),
-        kv_blocks=1200,
-        block_size=16,
-        max_model_len=16_000,
-        emulated=EmulatedSettings(time_scale=20.0),
-    )
-    with (
-        Server(config, folder / "server.log") as server,
-        prometheus(folder / "prometheus", server.url.removeprefix("http://")) as client,
-    ):
-        load(server.url, folder / "run")
-        return ask(client, policy)
-
-
-def main() -> None:
-    served = [name for name, policy in POLICIES.items() if policy.label != "bound"]
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("policies", nargs="*", metavar="POLICY", help=f"default: {', '.join(served)}")
-    sys.stdout.write("| policy | pins made | queries | without data |\n|---|---|---|---|\n")
-    for policy in parser.parse_args().policies or served:
-        with tempfile.TemporaryDirectory() as folder:
-            got = serve_and_ask(policy, Path(folder))
-        empty = ", ".join(got.without_data) or "none"
-        sys.stdout.write(f"| `{policy}` | {got.pins} | {got.asked} | {empty} |\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
