@@ -21,6 +21,7 @@ from typing import Any
 
 from continuum_traces.wire import FINAL_HEADER, SESSION_HEADERS, read_program_id
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from continuum_server.defaults import SERVER_NAME
 from continuum_server.vllm_plugin.callers import caller_of, headers_of
@@ -72,12 +73,12 @@ class ContinuumMiddleware:
             self._draining = _set_at_shutdown(scope["app"].state)
         path, method = scope["path"].removeprefix(scope.get("root_path", "")), scope["method"]
         if path.startswith("/continuum/"):
-            await self._own(path, method, scope, send)
+            await self._own(path, method, scope, receive, send)
         elif path.rstrip("/") == "/metrics":
             await self._metrics(scope, receive, send)
         elif method == "POST" and (carrier := self._carrier(path, scope["app"])) is not None:
             if self._draining.is_set():
-                await _reply(send, 503, STOPPING)
+                await _json(503, STOPPING)(scope, receive, send)
             else:
                 await self._generate(carrier, path, scope, receive, send)
         else:
@@ -90,18 +91,16 @@ class ContinuumMiddleware:
 
     # ------------------------------------------------------------------------------ own endpoints
 
-    async def _own(self, path: str, method: str, scope: Scope, send: Send) -> None:
-        caller = caller_of(scope)
-        if caller is None:
-            await _reply(send, 401, {"error": "Unauthorized"})
-            return
+    async def _own(self, path: str, method: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            status, content = await self._answer(path, method, caller, scope)
+            status, content = await self._answer(path, method, caller_of(scope), scope)
         except NoAnswer as error:
             status, content = 503, {"error": str(error)}
-        await _reply(send, status, content)
+        await _json(status, content)(scope, receive, send)
 
-    async def _answer(self, path: str, method: str, caller: Caller, scope: Scope) -> tuple[int, dict[str, Any]]:
+    async def _answer(self, path: str, method: str, caller: Caller | None, scope: Scope) -> tuple[int, dict[str, Any]]:
+        if caller is None:
+            return 401, {"error": "Unauthorized"}
         if path == "/continuum/state" and method == "GET":
             return await self._state(caller, scope)
         if path == "/continuum/engine" and method == "GET":
@@ -181,7 +180,8 @@ class ContinuumMiddleware:
             try:
                 tagged = normalize_tags(body, headers, caller, nested=carrier is Carrier.EXTRA_ARGS)
             except UnreadableBody as error:
-                await _reply(send, 400, {"error": {"message": str(error), "type": "BadRequestError", "code": 400}})
+                refusal = {"error": {"message": str(error), "type": "BadRequestError", "code": 400}}
+                await _json(400, refusal)(scope, receive, send)
                 return
             body, rejected = tagged.body, tagged.rejected
         if rejected:
@@ -280,8 +280,6 @@ def _engine(scope: Scope) -> dict[str, Any]:
     return {"emulated": section, "server": os.environ.get(SERVER_NAME)}
 
 
-async def _reply(send: Send, status: int, content: dict[str, Any]) -> None:
-    body = json.dumps(content).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _json(status: int, content: dict[str, Any]) -> Response:
+    """Return a response that may contain infinite numbers, as a user's policy may, which ``JSONResponse`` refuses."""
+    return Response(json.dumps(content), status, media_type="application/json")
