@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from continuum_traces.run_dir import MANIFEST, read_manifest
+from continuum_traces.schema import Manifest
 from continuum_traces.stats import slowest_tenth_share
 
 from continuum_analysis.records.facts import RunFacts, facts_of
@@ -18,7 +19,7 @@ from continuum_analysis.records.misses import reusable_tokens
 from continuum_analysis.records.percentiles import percentile
 from continuum_analysis.records.reading import read_run
 from continuum_analysis.records.scheduler_time import RecordedSchedulerTime, read_scheduler_time
-from continuum_analysis.records.timeline import FAILED, TurnTimes
+from continuum_analysis.records.timeline import FAILED, ProgramTimes, TurnTimes
 
 Value = float | int | None
 
@@ -57,6 +58,31 @@ def analyze_run(path: Path, alone_s: Mapping[str, float] | None = None) -> RunMe
     for program in programs:
         program.reference_s = (alone_s or {}).get(program.program_id)
     return measure(facts_of(programs, manifest, read_scheduler_time(path)))
+
+
+SIZES = {1_000: "below 1K", 8_000: "1K to 8K", 64_000: "8K to 64K"}
+"""Upper limits of a first prompt's size in tokens, and the names of the groups."""
+FIRST_PROMPT = "first-prompt"
+
+
+def group_of(program: ProgramTimes, by: str) -> str:
+    """Return the program's group: the size of its first prompt, or the value of its metadata named ``by``."""
+    if by != FIRST_PROMPT:
+        return str(program.metadata.get(by, "other"))
+    tokens = program.turns[0].prompt_tokens if program.turns else 0
+    return next((name for limit, name in SIZES.items() if tokens < limit), "64K and more")
+
+
+def by_group(measured: RunMetrics, by: str, manifest: Manifest) -> dict[str, RunMetrics]:
+    """Return the metrics of each group of a run's programs (see ``group_of``), by name."""
+    everyone = (*measured.facts.everyone, *measured.facts.uncounted)
+    groups: dict[str, list[ProgramTimes]] = {}
+    for program in everyone:
+        groups.setdefault(group_of(program, by), []).append(program)
+    return {
+        name: measure(facts_of(programs, manifest, measured.facts.scheduler_time))
+        for name, programs in sorted(groups.items())
+    }
 
 
 def completion_times(path: Path) -> dict[str, float]:
@@ -98,6 +124,7 @@ def _of_turns(name: str) -> Values:
 
 
 _jcts, _worst_ttfts, _slowdowns = map(_of_programs, ("jct_s", "worst_ttft_s", "slowdown"))
+_admit_waits = _of_programs("admit_wait_s")
 _waits, _ttfts, _tpots = map(_of_turns, ("wait_s", "ttft_s", "tpot_s"))
 
 
@@ -288,6 +315,14 @@ METRICS: tuple[Metric, ...] = (
         _mean(_waits),
     ),
     Metric("queue_wait_p95_s", "s", "95th percentile of the queue wait over turns", _percentile(95, _waits)),
+    Metric(
+        "admit_wait_mean_s",
+        "s",
+        "mean over finished programs of the queue wait of their first turn, the wait to be admitted",
+        _mean(_admit_waits),
+    ),
+    *_percentiles("admit_wait", _admit_waits),
+    Metric("admit_wait_max_s", "s", "the longest of the same", _over(np.max, _admit_waits)),
     Metric(
         "requeue_mean_s",
         "s",

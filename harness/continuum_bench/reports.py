@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from continuum_analysis.compare.runs import (
 )
 from continuum_analysis.compare.summary import Summary, summarize_runs
 from continuum_analysis.compare.words import TextTable, cause_table, verdict
-from continuum_analysis.metrics import METRICS, Metric, completion_times
+from continuum_analysis.metrics import METRICS, Metric, by_group, completion_times
 from continuum_analysis.records.misses import cause_rows
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.records.unknown import cannot_be_known
@@ -176,14 +176,35 @@ def compare_runs(options: CompareOptions, slo: SloOptions, gate: GateOptions) ->
     directories = _directories(options.directories, slo)
     # With conditions, directories of the same arms and seeds are versions of one experiment, and not merged.
     groups = [[path] for path in directories] if gate.fail_if and side_by_side(directories) else [list(directories)]
-    summaries = {", ".join(map(str, group)): _summaries(directories, group, options.baseline) for group in groups}
+    summaries = {
+        (", ".join(map(str, group)), title): _summaries(part, group, options.baseline)
+        for title, part in _parts(directories, options.by).items()
+        for group in groups
+    }
     outcomes = apply_conditions(directories, conditions, options.baseline)
     if options.json_output:
-        print_json(_comparison_json([each for by_jps in summaries.values() for each in by_jps.items()]))
+        print_json(
+            _comparison_json([(title, *each) for (_, title), by_jps in summaries.items() for each in by_jps.items()])
+        )
     else:
-        for caption, by_jps in summaries.items():
-            _print_comparison(caption, by_jps, slo)
+        for (caption, title), by_jps in summaries.items():
+            _print_comparison(", ".join(filter(None, (caption, title))), by_jps, slo)
     return conclude(outcomes, gate)
+
+
+def _parts(directories: Mapping[Path, Sequence[Run]], by: str | None) -> dict[str, Mapping[Path, Sequence[Run]]]:
+    """Return the runs with the metrics of each group of programs, by the group's title; without ``by``, all of them."""
+    if by is None:
+        return {"": directories}
+    groups = {run.path: by_group(run.metrics, by, run.manifest) for runs in directories.values() for run in runs}
+    names = sorted({name for each in groups.values() for name in each})
+    return {
+        f"{by} {name}": {
+            path: [replace(run, metrics=groups[run.path][name]) for run in runs if name in groups[run.path]]
+            for path, runs in directories.items()
+        }
+        for name in names
+    }
 
 
 def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], slo: SloOptions) -> None:
@@ -206,14 +227,17 @@ def _write_comparison(options: CompareOptions, slo: SloOptions) -> int:
     form, out = options.form or "csv", options.out
     summaries = _summaries(directories := _directories(options.directories, slo), list(directories), options.baseline)
     if form == "json":
-        return _wrote(write_text(json.dumps(_comparison_json(list(summaries.items())), indent=2) + "\n", out), out)
+        return _wrote(
+            write_text(json.dumps(_comparison_json([("", *each) for each in summaries.items()]), indent=2) + "\n", out),
+            out,
+        )
     table = summary_words(summaries) if form in ("latex", "markdown") else summary_table(summaries)
     return _wrote(write_table(table, form, out), out)
 
 
-def _comparison_json(summaries: Sequence[tuple[float | None, Summary]]) -> object:
-    """Return the contents of summary.json, or a list of them if there are several loads."""
-    data = [{"jps": jps, **summary.to_json()} for jps, summary in summaries]
+def _comparison_json(summaries: Sequence[tuple[str, float | None, Summary]]) -> object:
+    """Return the contents of summary.json, or a list of them if there are several groups or loads."""
+    data = [{**({"group": group} if group else {}), "jps": jps, **each.to_json()} for group, jps, each in summaries]
     return data[0] if len(data) == 1 else data
 
 

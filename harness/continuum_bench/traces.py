@@ -17,7 +17,7 @@ from continuum_traces.run_dir import EVENTS, TURNS, create, read_events, write_j
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
 from continuum_traces.stats import TABLE_2, MeanStd, Published, TraceStats, trace_stats
-from continuum_traces.synth import BUNDLED, Reading, Repeats, bundled, fit, load_profile, synthesize
+from continuum_traces.synth import BUNDLED, Reading, Repeats, bundled, fit, load_profile, mix, synthesize
 from rich.console import Console
 from rich.table import Table
 
@@ -64,16 +64,50 @@ def _read_source(source: Path, form: str | None) -> tuple[list[Program], int]:
 
 def synth_traces(options: SynthOptions) -> int:
     check_free(options.target, options.overwrite)
-    profile, number, seed = load_profile(options.profile), options.num_programs, options.seed
+    number, seed = options.num_programs, options.seed
     repeats = Repeats(options.runs_per_task, options.task_correlation)
-    reading = cast(Reading, options.tokens_reading)
-    programs = synthesize(profile, number, seed, reading, options.length_scale, repeats)
-    note = f"{counted(number, 'program')}, seed {seed}, {reading} reading, lengths x {options.length_scale:g}"
+    kinds = _kinds(options.mix) if options.mix is not None else {options.profile: 1.0}
+    parts = {
+        kind: (share, _drawn(kind, max(1, round(number * share)), options, repeats)) for kind, share in kinds.items()
+    }
+    programs = list(parts[options.profile][1]) if options.mix is None else mix(parts, number, seed)
+    note = f"{counted(number, 'program')}, seed {seed}, {options.tokens_reading} reading"
+    note += f", lengths x {options.length_scale:g}"
     if repeats.runs > 1:
         note += f", {repeats.runs} runs of each task with rank correlation {repeats.correlation:g}"
-    write_programs(options.target, programs, source=f"synthetic:{profile.name}", note=note, synthetic=True)
+    synthetic = all(program.synthetic for program in programs)
+    source = options.mix or f"synthetic:{load_profile(options.profile).name}"
+    write_programs(options.target, programs, source=source, note=note, synthetic=synthetic)
     print_notice(f"{note}: written to {options.target}")
     return 0
+
+
+def _drawn(kind: str, number: int, options: SynthOptions, repeats: Repeats) -> list[Program]:
+    """Return the programs of a trace file, or programs drawn from a profile."""
+    if Path(kind).is_file() and not kind.endswith(".json"):
+        return list(read_any(Path(kind)))
+    reading = cast(Reading, options.tokens_reading)
+    return synthesize(load_profile(kind), number, options.seed, reading, options.length_scale, repeats)
+
+
+def _kinds(text: str) -> dict[str, float]:
+    """Read ``--mix``: the share of each kind, whose sum is 1.
+
+    Raises:
+        BenchError: the text is no list of kinds and shares.
+    """
+    kinds = dict[str, float]()
+    for part in text.split(","):
+        kind, _, share = part.rpartition(":")
+        try:
+            kinds[kind] = float(share)
+        except ValueError:
+            raise BenchError(f"--mix {part}: write KIND:SHARE, for example chat:0.9") from None
+        if not kind or not 0.0 < kinds[kind] <= 1.0:
+            raise BenchError(f"--mix {part}: a share is above 0 and at most 1")
+    if abs(sum(kinds.values()) - 1.0) > 1e-6 or len(kinds) != text.count(",") + 1:
+        raise BenchError(f"--mix {text}: the shares of different kinds add up to 1, not to {sum(kinds.values()):g}")
+    return kinds
 
 
 def fit_profile(options: FitOptions) -> int:

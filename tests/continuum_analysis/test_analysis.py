@@ -73,6 +73,9 @@ EXPECTED = {
     "bubble_mean_s": (1.0 + 0.5) / 2,
     "bubble_per_turn_s": 1.0 / 3,
     "queue_wait_p95_s": 0.9 * 1.0,  # waits 0, 0, 1: 95% lies nine tenths of the way from the second to the third
+    **{f"admit_wait_p{q}_s": q / 100 * 1.0 for q in (50, 90, 95, 99)},  # waits of first turns: 1, 0
+    "admit_wait_mean_s": (1.0 + 0.0) / 2,
+    "admit_wait_max_s": 1.0,
     "requeue_mean_s": 0.5 / 2,
     "prefix_hit_ratio": 112 / 350,
     "prefix_hit_ratio_ideal": 112 / 350,  # no replay: a's first prompt, 100, and what was found

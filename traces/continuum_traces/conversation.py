@@ -125,14 +125,16 @@ def converse(
             yield _failed(never_sent, given_up)
             return
         open_turn(context, program, index)
-        tags = replace(
-            hints[index] if hints else Tags(),
-            program_id=program_id,
-            is_last_step=index == last,
-            this_func_call=turn.slowest_tool.name if turn.slowest_tool is not None else None,
-            parent_id=program.parent_id,
-            turn_id=turn_id(index),
-        )
+        tags = Tags(turn_id=turn_id(index))
+        if program.tagged:
+            tags = replace(
+                hints[index] if hints else tags,
+                program_id=program_id,
+                is_last_step=index == last,
+                this_func_call=turn.slowest_tool.name if turn.slowest_tool is not None else None,
+                parent_id=program.parent_id,
+                turn_id=turn_id(index),
+            )
         result = yield Send(index, turn, tags)
         assert result is not None, "a turn that was sent has a result"
         record = TurnRecord(
@@ -143,6 +145,7 @@ def converse(
             reusable_tokens=reusable[index] if exact_lengths else None,
             is_last=index == last,
             turn_id=tags.turn_id,
+            metadata=program.metadata if index == 0 else None,
         )
         if isinstance(result, Failed):
             yield _failed(record, result)

@@ -113,7 +113,9 @@ class Program:
     """Programs with the same id begin with the same tokens (a system prompt)."""
     shared_prefix_tokens: int = 0
     metadata: Metadata | None = field(default=None, hash=False)
-    """What the user noted about the program: text and numbers by name."""
+    """What the user noted about the program: text and numbers by name. ``compare --by`` groups programs by it."""
+    tagged: bool = True
+    """False: its requests name no program, as those of clients that know nothing of Continuum."""
 
     def prompt_tokens(self) -> list[int]:
         """Return the length of each turn's prompt."""
@@ -268,6 +270,8 @@ class TurnRecord:
     token_gaps_ms: Mapping[str, int] | None = None
     """Gaps between two chunks of the answer with output tokens, in milliseconds to three significant digits, and how
     often each gap occurs; recorded with --token-times."""
+    metadata: Metadata | None = None
+    """The program's metadata; in the record of its first turn only."""
 
     def __post_init__(self) -> None:
         for gap, count in (self.token_gaps_ms or {}).items():

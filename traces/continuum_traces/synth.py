@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -26,7 +26,7 @@ from continuum_traces.typed import from_json
 Reading = Literal["context", "cumulative"]
 Floats = NDArray[np.float64]
 
-PROFILES = ("swebench", "bfcl", "openhands", "claude-code", "long-prompts")
+PROFILES = ("swebench", "bfcl", "openhands", "claude-code", "long-prompts", "chat")
 BUNDLED = ("swebench", "bfcl")
 
 
@@ -73,6 +73,10 @@ class WorkloadProfile:
     shared_prefix_tokens: int
     """Leading tokens that are the same in every program (a system prompt)."""
     assumptions: str = ""
+    prompt_tokens: Spread | None = None
+    """The prompts of programs of one turn. Not None: ``tokens`` is not used."""
+    tagged: bool = True
+    """Whether requests name their program (``Program.tagged``)."""
 
 
 def load_profile(name_or_path: str) -> WorkloadProfile:
@@ -147,12 +151,16 @@ def synthesize(
     outputs = _lognormal_within(_uniforms(rng, total), profile.output_tokens)
     calls = _tool_calls(rng, profile, total)
     weights = rng.gamma(1.0, 1.0, total)
+    prompts = None if profile.prompt_tokens is None else _lognormal_within(_uniforms(rng, total), profile.prompt_tokens)
     programs, first = [], 0
     for number in range(num_programs):
         part = slice(first, first + int(turns[number]))
         first = part.stop
         weights[part.start] = profile.first_prompt_weight
-        inputs, generated = _fit_lengths(weights[part], outputs[part], float(tokens[number]), profile, reading)
+        if prompts is not None:
+            inputs, generated = prompts[part], outputs[part]
+        else:
+            inputs, generated = _fit_lengths(weights[part], outputs[part], float(tokens[number]), profile, reading)
         programs.append(_program(profile, number, inputs, generated, calls[part], length_scale))
     return programs if repeats.runs == 1 else [_run_of(programs[i % tasks], programs[i]) for i in range(num_programs)]
 
@@ -180,7 +188,7 @@ def _program(
                 new_input_tokens=max(1, round(float(new) * scale)),
                 output_tokens=output,
                 carried_tokens=max(1, round(output * (1 - profile.reasoning_share))),
-                tool_calls=() if last else (calls[index],),
+                tool_calls=() if last or not calls else (calls[index],),
             )
         )
     prefix = min(round(profile.shared_prefix_tokens * scale), turns[0].new_input_tokens)
@@ -191,7 +199,27 @@ def _program(
         synthetic=True,
         shared_prefix_id=f"{profile.name}-system" if prefix else None,
         shared_prefix_tokens=prefix,
+        tagged=profile.tagged,
     )
+
+
+def mix(parts: Mapping[str, tuple[float, Sequence[Program]]], number: int, seed: int) -> list[Program]:
+    """Return a workload of several kinds of programs in random order, with their kinds as metadata ``kind``.
+
+    Args:
+        parts: each kind's share of the programs, and the programs to take; they are repeated if they are too few.
+        number: number of programs.
+        seed: seed of the order.
+    """
+    counts = _shares(number, [share for share, _ in parts.values()])
+    programs = []
+    for (kind, (_, given)), count in zip(parts.items(), counts, strict=True):
+        for index in range(count):
+            round_, at = divmod(index, len(given))
+            name = given[at].program_id + (f"#{round_}" if round_ else "")
+            metadata = {**(given[at].metadata or {}), "kind": kind}
+            programs.append(replace(given[at], program_id=name, metadata=metadata))
+    return [programs[at] for at in np.random.default_rng(seed).permutation(number)]
 
 
 def _fit_lengths(
@@ -259,6 +287,8 @@ def _lognormal_within(uniforms: Floats, spread: Spread) -> Floats:
 
 def _tool_calls(rng: np.random.Generator, profile: WorkloadProfile, n: int) -> list[ToolCall]:
     """Draw n calls in random order. Each tool has its share of the calls, and its tail the tail's share of them."""
+    if not profile.tools:
+        return []
     counts = _shares(n, [tool.share for tool in profile.tools])
     calls: list[ToolCall] = []
     for tool, count in zip(profile.tools, counts, strict=True):

@@ -10,7 +10,7 @@ from continuum_analysis.compare.words import TextTable
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 TOKENS = "throughput_output_tokens_per_s_per_gpu"
-CAPTION = "Latency of turns on the client's clock"
+CAPTION = "Queue wait of first turns, and latency of all turns on the client's clock"
 NO_GAPS = "; percentiles of ITL need runs with --token-times"
 HEADINGS = ("policy", "", *(each.upper() if each != "mean" else each for each in STATISTICS))
 
@@ -19,7 +19,12 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.1f}"
 
 
-SPANS = (("TTFT, s", "ttft", "{:.2f}".format), ("TPOT, ms", "tpot", _ms), ("ITL, ms", "itl", _ms))
+SPANS = (
+    ("admitted, s", "admit_wait", "{:.2f}".format),
+    ("TTFT, s", "ttft", "{:.2f}".format),
+    ("TPOT, ms", "tpot", _ms),
+    ("ITL, ms", "itl", _ms),
+)
 """Heading of the row, name of the metric, and the function that writes a number of seconds."""
 
 

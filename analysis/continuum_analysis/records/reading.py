@@ -41,12 +41,22 @@ def read_run(path: Path) -> list[ProgramTimes]:
     if has_turns or has_events:
         records = list(read_turns(path)) if has_turns else []
         events = read_record(path) if has_events else client_events(records)
-        programs = add_client_records(order_events(events), records)
+        programs = add_client_records(order_events(named(events, records)), records)
         return add_arrivals(programs, read_arrivals(path)) if (path / ARRIVALS).exists() else programs
     for candidate in (path, path / PREVIEW_EVENTS):
         if candidate.is_file():
             return order_events(read_preview(candidate))
     raise AnalysisError(f"{path}: holds neither {EVENTS} nor {TURNS} nor {PREVIEW_EVENTS}")
+
+
+def named(events: Iterable[SchedulerEvent], records: Iterable[TurnRecord]) -> Iterator[SchedulerEvent]:
+    """Yield the events. The server names a request without a program id by its request id. It gets the name that its
+    client recorded."""
+    names = {record.turn_id: record.program_id for record in records if record.turn_id is not None}
+    for event in events:
+        if event.program_id == event.request_id and event.turn_id in names:
+            event.program_id = names[event.turn_id]
+        yield event
 
 
 def client_events(records: Iterable[TurnRecord]) -> Iterator[SchedulerEvent]:

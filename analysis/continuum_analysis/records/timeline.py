@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from continuum_traces.schema import TurnRecord
+from continuum_traces.schema import Metadata, TurnRecord
 
 State = Literal["finished", "failed", "unfinished"]
 
@@ -184,6 +184,16 @@ class ProgramTimes:
     """When the client meant to start the program, from its arrival record, where no turn was recorded."""
     reference_s: float | None = None
     """Its completion time in a run in which programs had the machine for themselves, where such a run was given."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the user noted about the program, as the client recorded it."""
+        return next((t.client.metadata for t in self.turns if t.client and t.client.metadata), {})
+
+    @property
+    def admit_wait_s(self) -> float | None:
+        """Seconds that the first turn waited in the queue."""
+        return self.turns[0].wait_s if self.turns else None
 
     @property
     def state(self) -> State:

@@ -15,6 +15,7 @@ from continuum_bench.options.together import Needs, Without
 SLO = "Slowdown and SLO"
 GATE = "For CI"
 TABLE = "write the table with a command of its own"
+BY = "--by prints its tables, or JSON"
 AS_JSON = "--format json writes a table as JSON"
 
 Directories = Annotated[
@@ -65,6 +66,8 @@ class CompareOptions(Options):
 
     directories: Directories
     baseline: Baseline = None
+    by: Annotated[str | None, Without("form", BY), Without("out", BY)] = None
+    """Compare groups of programs: by kind, by first-prompt (its size), or by any name in the programs' metadata."""
     form: TableForm = None
     out: TableFile = None
     json_output: JsonAlone = False

@@ -174,6 +174,11 @@ class EngineOptions(GpuOptions):
     """Pinned KV that a waiting request may take while other requests run: never (none), waiting (of programs that
     arrived later and whose next request waits too), later (of all programs that arrived later), anyone (of all
     programs). With policy, the policy decides."""
+    one_offs: Annotated[str, one_of("first", "fcfs")] = Guards().one_offs
+    """Requests that belong to no conversation: before programs, within their share of the engine's work (first), or in
+    the policy's order (fcfs, as in the papers)."""
+    first_token_s: Annotated[float | None, ABOVE_ZERO] = None
+    """Target for the first token of a program. A first turn that would miss it runs before all others."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,10 @@ class SynthOptions(Options):
 
     target: Target
     profile: str = "swebench"
-    """swebench, bfcl, openhands, claude-code, long-prompts, or a profile file."""
+    """swebench, bfcl, openhands, claude-code, long-prompts, chat, or a profile file."""
+    mix: Annotated[str | None, Without("profile", "--mix names the profiles")] = None
+    """Several kinds of programs in random order, with their shares: chat:0.9,swebench:0.1. A kind is a profile or a
+    trace file. Each program gets its kind as metadata, for --by kind."""
     num_programs: Annotated[int, typer.Option("-n", "--num-programs", min=1)] = 100
     """Number of programs."""
     seed: Annotated[int, NOT_NEGATIVE] = 0

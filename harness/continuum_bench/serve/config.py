@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.policy.limits import LimitError
-from continuum_server.policy.program_table import Guards, PinsYieldTo
+from continuum_server.policy.program_table import Guards, OneOffsOrder, PinsYieldTo
 from continuum_server.server_config import EngineName, ServerConfig
 
 from continuum_bench.errors import BenchError
@@ -72,6 +72,8 @@ def _guards(options: ServeOptions) -> Guards:
             max_programs=options.max_programs,
             max_overtake_s=options.max_overtake_s,
             pins_yield_to=cast(PinsYieldTo, options.pins_yield_to),
+            one_offs=cast(OneOffsOrder, options.one_offs),
+            first_token_s=options.first_token_s,
         )
     except LimitError as error:
         raise BenchError(f"--{error.name.replace('_', '-')} {error.given}: must be {error.allowed}") from error

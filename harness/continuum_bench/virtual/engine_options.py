@@ -40,6 +40,8 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         step_overhead_ms=options.step_overhead_ms,
         step_times=defaults.STEP_TIMES if options.step_times == BAND else options.step_times,
         pins_yield_to=options.pins_yield_to,
+        one_offs=options.one_offs,
+        first_token_s=options.first_token_s,
         offload=offload,
         profile=str(options.profile) if options.profile else None,
         replicas=options.replicas,

@@ -97,6 +97,10 @@ class TurnState:
     """The turn is in the batch now."""
     gone: bool = False
     """The turn left the engine: it finished, was aborted or failed."""
+    one_off: bool = False
+    """The turn continues no conversation (``policy.one_offs``)."""
+    urgent_s: float | None = None
+    """When it became overdue because of the target for first tokens."""
     overdue: bool = False
     """The turn runs next regardless of the policy: it waited for ``Guards.max_overtake_s``, or no request ran."""
     blocks: Sequence[Hashable] | None = None

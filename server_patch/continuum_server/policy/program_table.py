@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 from continuum_server.policy.base import Policy, Yielding
 from continuum_server.policy.blocks import DistinctBlocks
+from continuum_server.policy.estimate import RecentMean
 from continuum_server.policy.facts import (
     NO_HOLD,
     Hold,
@@ -28,11 +29,15 @@ from continuum_server.policy.facts import (
     TurnState,
 )
 from continuum_server.policy.limits import Count, Range, check_fields
+from continuum_server.policy.one_offs import OneOffs
 from continuum_server.policy.programs import Programs, Prompt, TurnNumbers, kept_of, marks_of
 from continuum_server.policy.tool_statistics import hinted
 
+RECENT = 16
+"""Number of first turns over which their waits are averaged."""
 PinsYieldTo = Literal["policy", Yielding]
 """``policy``: the policy's own ``pins_yield_to``."""
+OneOffsOrder = Literal["first", "fcfs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,12 @@ class Guards:
     """Number of idle programs that are remembered. The programs that were idle for longest are forgotten first."""
     max_overtake_s: float = 1800.0
     """A request that has waited this long runs before all later requests, and pins are released for it."""
+    first_token_s: Annotated[float, Range(0.0, 1e9, above=True)] | None = None
+    """Target for the first token of a program. A first turn that would miss it, as expected from its prefill and from
+    the recent waits of such turns, runs before all later requests; None: no target."""
+    one_offs: OneOffsOrder = "first"
+    """Requests that continue no conversation run before programs, within their share (first), or in the policy's order
+    (fcfs, as in the papers)."""
     pins_yield_to: PinsYieldTo = "policy"
     """Which pins a waiting request may release while other requests run (``Yielding``).
 
@@ -108,6 +119,11 @@ class ProgramTable:
         self._sequence = 0
         self._ties = count()
         self._acts_soon = False
+        self._targets: list[tuple[float, int, TurnState]] = []
+        """A heap of the waiting first turns, by the latest instants at which they can start and meet the target."""
+        self._urgent_wait_s = RecentMean(RECENT)
+        """Mean seconds until such a turn started, once it came before all later requests."""
+        self.one_offs = OneOffs(policy.machine, guards.one_offs == "first")
         self._pins_of_client: Counter[str] = Counter()
 
     # ------------------------------------------------------------------------------------ turns
@@ -158,8 +174,11 @@ class ProgramTable:
         turn.index, again = self._programs.note_busy(program, turn.turn_id, turn.prompt)
         if again:  # no tool ran since its last finish
             program.last_finish_s = None
+        turn.one_off = self.one_offs.includes(turn)
         if program.turns_arrived:
             self._compare(turn, now_s)
+        if program.turns_arrived == 1:
+            self.one_offs.returned(program)
         program.turns_arrived += 1
         program.turn = turn
         program.root.family_requests += 1
@@ -167,6 +186,9 @@ class ProgramTable:
         program.marks = marks_of(turn.blocks, program.shared_blocks or 0)
         self._turns[turn.request_id] = self._waiting[turn.request_id] = turn
         turn.since_s, turn.chain_s = now_s, program.root.served_s
+        if program.turns_arrived == 1 and self.guards.first_token_s is not None:
+            lead_s = self.policy.machine.prefill.seconds(turn.prompt_tokens) + self._urgent_wait_s.value
+            heapq.heappush(self._targets, (now_s + self.guards.first_token_s - lead_s, next(self._ties), turn))
         self.policy.turn_arrived(turn, now_s)
         program.last_finish_s = None  # the tool time has ended
         self.act_soon()
@@ -202,6 +224,8 @@ class ProgramTable:
         program = turn.program
         self._waiting.pop(turn.request_id, None)
         turn.waited_s = turn.waited(now_s)
+        if turn.urgent_s is not None and turn.start_s is None:
+            self._urgent_wait_s.add(now_s - turn.urgent_s)
         turn.running, turn.since_s = True, now_s
         if program.shared_blocks is None:
             program.shared_blocks = hit_tokens // self.policy.machine.block_size
@@ -211,7 +235,9 @@ class ProgramTable:
         turn.start_s = now_s
         enough = (turn.repeated_tokens // block_size - 1) * block_size
         evicted, lost = hit_tokens - reloaded_tokens < enough, hit_tokens < enough
-        self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted, lost, reload_s))
+        start = TurnStart(turn, now_s, hit_tokens, evicted, lost, reload_s)
+        self.one_offs.started(start)
+        self.policy.turn_started(start)
         return True
 
     def preempt(self, turn: TurnState, now_s: float) -> None:
@@ -239,20 +265,24 @@ class ProgramTable:
                 same identity. Called only if the policy wants a hold.
         """
         program, root = self._leave(turn), turn.program.root
+        self.one_offs.finished(turn, context_tokens, output_tokens)
         program.turns_finished += 1
         program.last_finish_s, program.last_tool = now_s, tool
         program.context_tokens, program.prompt_tokens = context_tokens, turn.prompt_tokens
         root.served_s = max(root.served_s, turn.chain_s + turn.served(now_s))
         root.waited_s += turn.waited(now_s)
+        if turn.one_off and (turn.is_last or not turn.tagged):
+            self._programs.forget(program)
+            return None
         if turn.is_last:
             self._end_program(program)
             return None
-        if not turn.tagged:
-            self._programs.forget(program)
-            return None
         if tool is None and turn.tool_hint is not None:  # for this decision only: it names no sample
             tool = hinted(turn.tool_hint)
-        hold = self.policy.turn_finished(TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored))
+        finish = TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored)
+        hold = NO_HOLD if turn.one_off else self.policy.turn_finished(finish)
+        if turn.one_off:  # the policy sees the program's next turn as its first
+            program.policy_state = None
         turn.blocks = None  # a policy may remember the turn, but not the memory of its request
         allowed = self._allow(hold, blocks, turn.client)
         soft_s = min(turn.soft_hold_s, self.guards.max_ttl_s)
@@ -321,9 +351,19 @@ class ProgramTable:
             if turn.since_s + self.guards.max_overtake_s >= now_s:
                 break
             out.append(self._waiting.pop(turn.request_id))
+        while self._next_target_s() < now_s:
+            turn = heapq.heappop(self._targets)[2]
+            turn.urgent_s = now_s
+            out.append(self._waiting.pop(turn.request_id))
         for turn in out:
             turn.overdue = True
         return out
+
+    def _next_target_s(self) -> float:
+        """Return when the next first turn will be overdue by the target; infinite: none waits."""
+        while self._targets and self._targets[0][2].request_id not in self._waiting:
+            heapq.heappop(self._targets)
+        return self._targets[0][0] if self._targets else math.inf
 
     def next_deadline_s(self) -> float | None:
         """Return the earliest time after which a pin expires or the policy may act; None: there is none."""
@@ -332,6 +372,7 @@ class ProgramTable:
         instants = [instant for instant in (self._next_expiry_s(), self.policy.next_event_s()) if instant is not None]
         if self._waiting:
             instants.append(next(iter(self._waiting.values())).since_s + self.guards.max_overtake_s)
+            instants.append(self._next_target_s())
         return min(instants) if instants else None
 
     # ------------------------------------------------------------------------------------- pins
@@ -387,6 +428,10 @@ class ProgramTable:
             pin.blocks = ()  # the pin stays in ``_deadlines`` for a while
         return pin
 
+    def goes_first(self, turn: TurnState) -> bool:
+        """Whether the turn now runs before those of programs."""
+        return turn.one_off and self.one_offs.first
+
     def pinned(self, turn: TurnState) -> bool:
         """Whether the turn comes before turns without a pin: its program's pin has what its prompt repeats."""
         return turn.program.program_id in self.pins and turn.kept_share >= 1.0
@@ -430,7 +475,7 @@ class ProgramTable:
             asker: the turn that does not fit.
             must_free: without a release no request could run, or a running request would be preempted.
         """
-        allowed = "anyone" if must_free or asker.overdue else self._yielding
+        allowed = "anyone" if must_free or asker.overdue or self.goes_first(asker) else self._yielding
         if allowed == "never" or not self.pins:
             return []
         pins = [pin for pin in self.pins.values() if pin.program is not asker.program]

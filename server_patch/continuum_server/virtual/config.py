@@ -69,6 +69,10 @@ class EngineConfig:
     """Compute several undisturbed steps in one scheduler call. This does not change the results."""
     pins_yield_to: str = Guards().pins_yield_to
     """Which requests may take a pin while others run; policy: the policy decides."""
+    one_offs: str = Guards().one_offs
+    """Whether requests that belong to no conversation run first, or in the policy's order (fcfs)."""
+    first_token_s: float | None = None
+    """Target for the first token of a program; None: no target."""
     offload: Offload | None = None
     """Memory tiers below the GPU; None: KV that leaves the GPU is lost."""
     profile: str | None = None

@@ -101,6 +101,8 @@ def settings_of(
         max_ttl_s=config.max_ttl_s,
         max_pinned_share=config.max_pinned_share,
         pins_yield_to=config.pins_yield_to,  # type: ignore[arg-type]
+        one_offs=config.one_offs,  # type: ignore[arg-type]
+        first_token_s=config.first_token_s,
     )
     return Settings(
         policy=policy,

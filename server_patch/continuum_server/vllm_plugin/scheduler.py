@@ -26,7 +26,7 @@ from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.held_kv import HeldKv
 from continuum_server.vllm_plugin.plugin_settings import read_settings
 from continuum_server.vllm_plugin.preemption import Preemption
-from continuum_server.vllm_plugin.queue import HELD_BACK, OVERDUE, PINNED, PREEMPTED, REST, RankedQueue
+from continuum_server.vllm_plugin.queue import HELD_BACK, ONE_OFF, OVERDUE, PINNED, PREEMPTED, REST, RankedQueue
 from continuum_server.vllm_plugin.statistics_files import load_statistics
 from continuum_server.vllm_plugin.turns import TagReader, make_turn
 from continuum_server.vllm_plugin.versions import PluginError
@@ -88,7 +88,7 @@ class ProgramSchedulerMixin(Scheduler):
         """Requests whose KV is being loaded from a tier: number of tokens, and start of the load."""
         self._order_is_void = False
         """The ranks in the queue come from a policy that was replaced after a failure."""
-        self._ranked = None if policy.stock_order else RankedQueue(self._queue_key)
+        self._ranked = None if policy.stock_order else RankedQueue(self._queue_key, lambda: self.table.one_offs.first)
         if self._ranked is not None:
             self.waiting = self._ranked
         self.preemption = Preemption(self) if policy.preempts else None
@@ -353,6 +353,8 @@ class ProgramSchedulerMixin(Scheduler):
         if rank is None:
             return HELD_BACK, ()
         rank = tuple(map(float, rank))
+        if turn.one_off and not touch_points.is_preempted(request):
+            return ONE_OFF, rank
         if not self.table.policy.classes_first:
             return REST, rank
         if touch_points.is_preempted(request):

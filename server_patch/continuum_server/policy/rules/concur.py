@@ -64,7 +64,7 @@ class Concur(Gate):
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         program = turn.program
-        if turn.tagged and program not in self._alive:
+        if not turn.one_off and program not in self._alive:
             self._drop_forgotten()
             self._alive[program] = None
         if program not in self._alive or program in islice(self._alive, self._window):

@@ -92,7 +92,7 @@ class LeaseGate(Gate):
     # ------------------------------------------------------------------------------- what happens
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
-        if not turn.tagged:
+        if turn.one_off:
             self.enqueue(turn)
             return
         session = self._session(turn.program)

@@ -163,7 +163,7 @@ class WorkingSet(ProgramFcfs):
         """
         root = turn.program.root
         called = root is not turn.program and root.program_id in self._inside.tokens and root.family_requests == 1
-        return not turn.tagged or called or self.options.share <= 0.0
+        return turn.one_off or called or self.options.share <= 0.0
 
     def _wait_outside(self, program: ProgramState, member: Member, now_s: float) -> None:
         self._inside.drop(program.program_id)
@@ -174,7 +174,7 @@ class WorkingSet(ProgramFcfs):
 
     def _enter(self, turn: TurnState, member: Member) -> None:
         member.phase = Phase.BUSY
-        if turn.tagged:
+        if not turn.one_off:
             self._inside.put(turn.program.program_id, turn.prompt_tokens, turn.blocks or ())
 
     def turn_started(self, start: TurnStart) -> None:

@@ -1,0 +1,130 @@
+"""One-offs on vLLM's scheduler: requests that belong to no conversation run before programs, within their share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from continuum_server.policy import one_offs
+from continuum_server.policy.one_offs import RECENT, SHARE
+from continuum_server.policy.program_table import Guards
+from continuum_traces.conversation import Job
+from nano import Played, play, program
+from policy_driver import MACHINE, Driver
+
+RANKED = ["program-fcfs", "continuum", "working-set", "concur"]
+FCFS = Guards(one_offs="fcfs")
+
+
+@pytest.fixture(autouse=True)
+def short_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine here is so small that its work in a test is a fraction of a second."""
+    monkeypatch.setattr(one_offs, "WINDOW_S", WINDOW_S)
+
+
+WINDOW_S = 0.4
+
+
+def agents(count: int = 8, turns: int = 16, every_s: float = 0.5) -> list[Job]:
+    """Programs that fill a pool of 120 blocks several times over."""
+    return [Job(program(f"agent-{i}", turns=turns, new=64, output=24, tool_s=0.3), every_s * i) for i in range(count)]
+
+
+def chats(count: int = 20, first_s: float = 40.0, every_s: float = 1.0, output: int = 8) -> list[Job]:
+    made = [replace(program(f"chat-{i}", turns=1, new=60, output=output), tagged=False) for i in range(count)]
+    return [Job(each, first_s + every_s * i) for i, each in enumerate(made)]
+
+
+def mean_s(played: Played, kind: str) -> float:
+    """Mean seconds until a program of that kind is done, from its first turn's due time to its last turn's end."""
+    first = {turn.program_id: turn.due_s for turn in reversed(played.turns) if turn.program_id.startswith(kind)}
+    last = {turn.program_id: turn.finish_s or 0.0 for turn in played.turns if turn.program_id.startswith(kind)}
+    return sum(last[name] - first[name] for name in first) / len(first)
+
+
+@pytest.mark.parametrize("policy", RANKED)
+def test_chats_beside_agents_are_no_slower_than_under_stock_vllm(policy: str) -> None:
+    jobs = [*agents(), *chats(first_s=6.0, every_s=0.5)]
+    stock, papers, ours = (
+        play(jobs, blocks=121),
+        play(jobs, policy, blocks=121, guards=FCFS),
+        play(jobs, policy, blocks=121),
+    )
+    assert mean_s(ours, "chat") <= 1.1 * mean_s(stock, "chat")
+    assert mean_s(ours, "chat") <= mean_s(papers, "chat")
+    assert mean_s(ours, "agent") <= 1.1 * mean_s(papers, "agent")
+
+
+def test_a_flood_of_chats_starves_no_agent() -> None:
+    """Chats arrive faster than the engine serves them; agents go on at their share, as under stock order or faster."""
+    jobs = [*agents(3, 6), *chats(600, first_s=2.0, every_s=0.01, output=16)]
+    stock, ours = play(jobs, blocks=121), play(jobs, "working-set", blocks=121)
+    assert mean_s(ours, "agent") <= 1.2 * mean_s(stock, "agent")
+
+
+def test_a_hold_gives_way_to_a_one_off() -> None:
+    """The pin of the only program takes most of the pool, and a one-off needs more than the rest."""
+    holding = Job(program("agent", turns=2, new=1500, output=16, tool_s=60.0), 0.0)
+    large = Job(replace(program("chat", turns=1, new=640), tagged=False), 30.0)
+    busy = Job(program("other", turns=1, new=64, output=4000), 0.5)  # so that the engine is not idle
+    waits = {}
+    for mode in ("first", "fcfs"):
+        played = play([holding, busy, large], "static-ttl", {"ttl_s": 100.0}, blocks=400, guards=Guards(one_offs=mode))
+        arrived = {event.request_id: event.t for event in played.of("arrive")}
+        waits[mode] = next(
+            e.t - arrived[e.request_id] for e in played.of("start") if e.turn_id and e.turn_id.startswith("2/")
+        )
+    assert waits["first"] <= waits["fcfs"]
+
+
+def took(driver: Driver, name: str, seconds: float, tagged: bool) -> None:
+    """A turn whose prefill takes so many engine seconds."""
+    turn = driver.arrive(name, prompt=round(seconds * 1000), tagged=tagged)
+    driver.finish(driver.start(turn), context=0)
+
+
+def test_one_offs_are_first_while_they_take_less_than_their_share() -> None:
+    driver = Driver("program-fcfs", guards=Guards())
+    assert not driver.table.one_offs.first  # nothing is known yet
+    took(driver, "agent", 0.2 * WINDOW_S, tagged=True)
+    assert driver.table.one_offs.first
+    for number in range(100):
+        took(driver, f"chat-{number}", 0.05 * WINDOW_S, tagged=False)
+    assert not driver.table.one_offs.first
+    for number in range(100):  # agents take twice what is left of the share
+        took(driver, "agent", (1.0 - SHARE) * 0.2 * WINDOW_S, tagged=True)
+        took(driver, f"chat-{number}", SHARE * 0.1 * WINDOW_S, tagged=False)
+    assert driver.table.one_offs.first
+    assert not Driver("program-fcfs", guards=FCFS).table.one_offs.first
+
+
+def test_small_first_turns_are_one_offs_only_if_few_of_them_go_on() -> None:
+    small, large = MACHINE.kv_tokens // 64, MACHINE.kv_tokens // 64 + 1
+    driver = Driver("program-fcfs", guards=Guards())
+    assert not driver.arrive("agent", prompt=small).one_off
+    assert driver.arrive("single", prompt=small, last=True).one_off
+    assert not driver.arrive("large", prompt=large, last=True).one_off
+    assert driver.arrive("untagged", prompt=large, tagged=False).one_off
+    for number in range(3 * RECENT):
+        driver.turn(f"chat-{number}")
+    turn = driver.arrive("new", prompt=small)
+    assert turn.one_off
+    driver.finish(driver.start(turn))
+    assert not driver.arrive("new", prompt=small).one_off  # its second turn
+    for number in range(3 * RECENT):
+        driver.turn(f"agent-{number}")
+        driver.turn(f"agent-{number}")
+    assert not driver.arrive("later", prompt=small).one_off
+
+
+@pytest.mark.parametrize("policy", ["program-fcfs", "working-set", "lease-gate"])
+def test_a_target_for_first_tokens_lets_newcomers_in(policy: str) -> None:
+    jobs = agents(12, 20, every_s=1.0)
+
+    def worst_s(guards: Guards) -> float:
+        played = play(jobs, policy, blocks=121, guards=guards)
+        return max((t.first_token_s or 0.0) - t.due_s for t in played.turns if t.turn == 0)
+
+    without, target_s = worst_s(Guards()), 4.0
+    assert without > 2.0 * target_s
+    assert worst_s(Guards(first_token_s=target_s)) < 1.5 * target_s
