@@ -91,7 +91,7 @@ class ProgramRecord:
         return self.status not in UNFINISHED
 
 
-class Sink(Protocol):
+class ProgramSink(Protocol):
     """Receives the records of programs."""
 
     def offset_s(self) -> float:
@@ -112,7 +112,7 @@ def batch_label(out: Path) -> str:
 class Runner:
     """Plays one batch. ``run`` may be called once."""
 
-    def __init__(self, batch: Batch, arrivals: list[Arrival], sink: Sink) -> None:
+    def __init__(self, batch: Batch, arrivals: list[Arrival], sink: ProgramSink) -> None:
         self._batch = batch
         self._left = iter(arrivals)
         self._sink = sink
@@ -272,12 +272,12 @@ async def _passes(test: str, workspace: Path) -> bool:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def play(batch: Batch, arrivals: list[Arrival], sink: Sink, say: Callable[[str], None]) -> bool:
+def play(batch: Batch, arrivals: list[Arrival], sink: ProgramSink, say: Callable[[str], None]) -> bool:
     """Play a batch. Returns False if a signal stopped it; a second signal kills all processes at once."""
     return asyncio.run(_guarded(batch, arrivals, sink, say))
 
 
-async def _guarded(batch: Batch, arrivals: list[Arrival], sink: Sink, say: Callable[[str], None]) -> bool:
+async def _guarded(batch: Batch, arrivals: list[Arrival], sink: ProgramSink, say: Callable[[str], None]) -> bool:
     runner = Runner(batch, arrivals, sink)
     running = asyncio.create_task(runner.run())
     signals = 0

@@ -86,15 +86,11 @@ class _Models(msgspec.Struct):
     data: list[_Model] = []
 
 
-class _Version(msgspec.Struct):
+class _Facts(msgspec.Struct):
+    """What vLLM's /version, and the plugin's /continuum/state and /continuum/engine, say."""
+
     version: str | None = None
-
-
-class _State(msgspec.Struct):
     engines: list[dict[str, Any]] = []
-
-
-class _Engine(msgspec.Struct):
     emulated: dict[str, Any] | None = None
     server: str | None = None
 
@@ -127,8 +123,8 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
         raise BenchError(f"--base-url {base}: serves no model")
     root, first = base.removesuffix("/v1"), models[0]
     state = (_states(root, api_key) or [{}])[0]
-    version = _maybe(f"{root}/version", api_key, _Version).version
-    engine = _maybe(f"{root}/continuum/engine", api_key, _Engine)
+    version = _maybe(f"{root}/version", api_key).version
+    engine = _maybe(f"{root}/continuum/engine", api_key)
     names, (tokens, block_size) = tuple(model.id for model in models), kv_size(root)
     kv = KvPool(tokens=tokens, block_size=block_size) if tokens and block_size else None
     facts = first.max_model_len, version, state, engine.emulated, first.owned_by, kv, engine.server
@@ -142,7 +138,7 @@ def plugin_errors(root: str, api_key: str | None) -> int:
 
 def _states(root: str, api_key: str | None) -> list[dict[str, Any]]:
     """Return the state of each engine of a server with the plugin; else empty."""
-    return list(_maybe(f"{root}/continuum/state", api_key, _State).engines or ())
+    return list(_maybe(f"{root}/continuum/state", api_key).engines or ())
 
 
 def _check_url(base_url: str) -> None:
@@ -165,12 +161,12 @@ def _get(url: str, api_key: str | None, kind: type[Answer]) -> Answer:
         return msgspec.json.decode(answer.read(), type=kind)
 
 
-def _maybe(url: str, api_key: str | None, kind: type[Answer]) -> Answer:
-    """Return the answer of this URL; without its fields if there is none."""
+def _maybe(url: str, api_key: str | None) -> _Facts:
+    """Return the answer of this URL; without facts if there is none."""
     try:
-        return _get(url, api_key, kind)
+        return _get(url, api_key, _Facts)
     except NO_ANSWER:
-        return kind()
+        return _Facts()
 
 
 def kv_size(root: str) -> tuple[int | None, int | None]:

@@ -37,7 +37,7 @@ class Report:
 Listener = Callable[[Report], None]
 
 
-class Task(Protocol):
+class PoolTask(Protocol):
     """One run. It is pickled and sent to its process."""
 
     @property
@@ -47,7 +47,7 @@ class Task(Protocol):
         """Run, and ``tell`` the progress and, at the end, whether the task is done or failed."""
 
 
-Live = dict[Connection, tuple[Task, BaseProcess]]
+Live = dict[Connection, tuple[PoolTask, BaseProcess]]
 """The running tasks, by the connection of their reports."""
 
 
@@ -58,7 +58,7 @@ class Outcome:
     interrupted: bool = False
 
 
-def play_here(tasks: Sequence[Task], jobs: int, on_report: Listener) -> Outcome:
+def play_here(tasks: Sequence[PoolTask], jobs: int, on_report: Listener) -> Outcome:
     """Run every task, at most ``jobs`` at once. Ctrl-C stops the tasks that run; finished tasks are kept."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -85,7 +85,7 @@ def play_here(tasks: Sequence[Task], jobs: int, on_report: Listener) -> Outcome:
     return outcome
 
 
-def _start(context: ForkServerContext, task: Task, live: Live) -> None:
+def _start(context: ForkServerContext, task: PoolTask, live: Live) -> None:
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_body, args=(task, sender), daemon=True)
     process.start()
@@ -188,7 +188,7 @@ def _listen(ready: Connection, live: Live, outcome: Outcome, on_report: Listener
     on_report(report)
 
 
-def _body(task: Task, sender: Connection) -> None:
+def _body(task: PoolTask, sender: Connection) -> None:
     """Run the task, as the body of its process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     task.play(sender.send)
