@@ -88,6 +88,8 @@ def test_a_grid_is_the_product_of_its_axes(tmp_path: Path) -> None:
     grid = read_grid(tmp_path / "grid.yaml", ["jps=4", "num_programs=2"])
     assert [(point.options.jps, point.options.hint_error) for point in grid.points] == [(4.0, "0"), (4.0, "0.5")]
     assert tuple(arm.policy for arm in grid.points[0].arms) == DEFAULT_POLICIES
+    grid = grid_of(raw, "here", Path(), "g", ["jps=4", "seed=7"])
+    assert {(point.options.jps, point.seeds) for point in grid.points} == {(4.0, (7,))}  # in every case too
 
 
 def test_the_grid_in_the_documentation() -> None:
