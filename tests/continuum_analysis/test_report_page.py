@@ -22,7 +22,7 @@ E = SchedulerEvent
 TITLES = [
     "Job completion time by policy",
     "One program's life, under two policies",
-    "Why returns found their KV, or did not",
+    "Cache hits and misses of returning turns, by cause",
     "Waiting, turn by turn",
     "How pins ended",
     "TTL chosen against what was needed",

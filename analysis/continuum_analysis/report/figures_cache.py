@@ -178,7 +178,7 @@ def miss_figure(groups: Groups) -> Figure:
     rows = [(policy, *row) for policy, returned in returns.items() for row in cause_table(returned).rows]
     return Figure(
         "misses",
-        "Why returns found their KV, or did not",
+        "Cache hits and misses of returning turns, by cause",
         "Every turn but the first of each program, by the cause of its hit or miss, derived from the records; all "
         "seeds together. continuum-bench analyze DIR --misses shows the causes of each run, --table turns those of "
         "each turn.",
