@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from continuum_traces.jsonl import TraceError
+from continuum_traces.schema import Program, Turn
 from continuum_traces.stats import TABLE_2, slowest_tenth_share, trace_stats
 from continuum_traces.synth import (
     BUNDLED,
@@ -74,6 +75,8 @@ def test_turn_scaling_keeps_the_context() -> None:
         scaled = scale_turns(program, k)
         assert len(scaled.turns) == k * len(program.turns)
         assert scaled.final_context_tokens == pytest.approx(program.final_context_tokens, rel=0.03)
+    rewritten = Program("p", (Turn(100, 10), Turn(20, 10, kept_tokens=50)))
+    assert [turn.kept_tokens for turn in scale_turns(rewritten, 2).turns] == [None] * 4  # no repetition cuts the others
 
 
 def test_unknown_names() -> None:

@@ -16,17 +16,15 @@ the events of its last moments. Other files are written under a temporary name a
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
-from continuum_traces.typed import FieldError, from_json, parse, read_line, to_json
+from continuum_traces.typed import FieldError, field_names, from_json, parse, read_line, to_json
 
 MANIFEST = "manifest.json"
 EVENTS = "scheduler_timestamps.jsonl"
@@ -54,13 +52,8 @@ class RunDirError(Exception):
 
 def compact(row: Any) -> dict[str, Any]:
     """Convert a dataclass instance to a dictionary, without the fields that are None or empty."""
-    values = ((name, getattr(row, name)) for name in _field_names(row.__class__))
+    values = ((name, getattr(row, name)) for name in field_names(row.__class__))
     return {name: value for name, value in values if value is not None and value != ()}
-
-
-@cache
-def _field_names(row_type: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(row_type))
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def read_line(text: str) -> Any:
 
 def numbers(row: Any, where: str = "") -> Iterator[tuple[str, int | float]]:
     """Yield the number in each field of a dataclass, and of the dataclasses in its fields, with the field's name."""
-    for name in _names(type(row)):
+    for name in field_names(row.__class__):
         value = getattr(row, name)
         kind = type(value)
         if kind is int or kind is float:
@@ -107,7 +107,8 @@ def numbers(row: Any, where: str = "") -> Iterator[tuple[str, int | float]]:
 
 
 @cache
-def _names(row_type: Any) -> tuple[str, ...]:
+def field_names(row_type: Any) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields."""
     return tuple(field.name for field in fields(row_type))
 
 
