@@ -12,7 +12,6 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -21,11 +20,13 @@ from typing import Any
 import openai
 from bfcl_eval.model_handler import base_handler
 from continuum_traces.run_dir import write_json
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 
 from continuum_agents.bfcl_benchmark import Benchmark, Handler
 from continuum_agents.bfcl_web import LIVE, use_web
 from continuum_agents.channel import Channel
-from continuum_agents.edge import MAX_NAME_CHARS, Turns, ending, recording_client, serve
+from continuum_agents.edge import Turns, ending, recording_client, serve, tool_name
 from continuum_agents.protocol import Done, Start
 from continuum_client import OpenAI
 
@@ -33,42 +34,21 @@ MAX_RETRIES = 40
 """Retries of the client. They take four to five minutes, so that a program survives a restart of the server."""
 NAME = "continuum"
 """Our model's name in BFCL's table of models. BFCL uses the tools API for any name that contains FC."""
-NAMELESS = "tool"
-"""The tool name of a call without a usable function name."""
 ANSWERED, STEP_LIMIT, NOT_DECODED, FAILED = "Answered", "StepLimit", "NotDecoded", "InferenceError"
 """The endings of a program: with an answer, at BFCL's step limit, with calls that BFCL cannot read, with an error."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class BfclSettings:
-    """The settings that the KEY=VALUE pairs of ``Start.config`` contain."""
+    """The settings that the KEY=VALUE pairs of ``Start.config`` contain. Pydantic reads the text of the values."""
 
     web: str = LIVE
     record_web: str | None = None
-    data: str | None = None
+    data: Path | None = None
     """The folder with entries in BFCL's layout; None: bfcl-eval's own entries."""
     temperature: float = 0.001
     prompting: bool = False
     """Put the functions into the prompt and read the calls from the text, instead of using the tools API."""
-
-    @classmethod
-    def read(cls, config: tuple[str, ...]) -> BfclSettings:
-        """Read the pairs.
-
-        Raises:
-            ValueError: no setting has that name.
-        """
-        settings = dict(part.partition("=")[::2] for part in config)
-        unknown = settings.keys() - cls.__dataclass_fields__.keys()
-        if unknown:
-            raise ValueError(f"no such setting: {', '.join(sorted(unknown))}")
-        return cls(
-            web=settings.get("web", LIVE),
-            record_web=settings.get("record_web"),
-            data=settings.get("data"),
-            temperature=float(settings.get("temperature", 0.001)),
-            prompting=settings.get("prompting") == "True",
-        )
 
 
 class TaggedHandler(Handler):
@@ -109,14 +89,14 @@ class TimedTools:
         return results, instances
 
     def _timed(self, call: str, *context: Any, **options: Any) -> list[str]:
-        tool = self._turns.program.tool(name_of(call))
+        tool = self._turns.program.tool(tool_name(call.split("(", 1)[0]))
         try:
             with tool, time_limit(self._limit_s):
                 return self._execute([call], *context, **options)[0]
         except TimeoutError as error:  # mostly BFCL catches the error itself, and returns this text
             return [f"Error during execution: {error}"]
         finally:
-            self._turns.tool_ended(tool.name, round(tool.seconds or 0.0, 6))
+            self._turns.tool_ended(tool.name, tool.seconds or 0.0)
 
 
 @contextmanager
@@ -140,17 +120,11 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-def name_of(call: str) -> str:
-    """Return the name of the function in a call that BFCL is about to evaluate."""
-    name = call.split("(", 1)[0].strip()[:MAX_NAME_CHARS]
-    return name if name and name.isprintable() else NAMELESS
-
-
 def run(start: Start, channel: Channel) -> Done:
     """Run the program from its question to its answer."""
-    settings = BfclSettings.read(start.config)
+    settings = BfclSettings(**dict(part.split("=", 1) for part in start.config))  # type: ignore[arg-type]
     use_web(settings.web, settings.record_web)
-    benchmark = Benchmark(None if settings.data is None else Path(settings.data))
+    benchmark = Benchmark(settings.data)
     entry = benchmark.entry(start.instance_id)
     if start.step_limit is not None:
         base_handler.MAXIMUM_STEP_LIMIT = start.step_limit - 1

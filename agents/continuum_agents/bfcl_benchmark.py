@@ -58,8 +58,7 @@ class Benchmark:
         return dict(entry)
 
     def has_answers(self) -> bool:
-        answers = Path(utils.POSSIBLE_ANSWER_PATH) / f"{utils.VERSION_PREFIX}_web_search.json"
-        return answers.exists()
+        return (Path(utils.POSSIBLE_ANSWER_PATH) / f"{utils.VERSION_PREFIX}_web_search.json").exists()
 
     def valid(self, handler: Handler, result: dict[str, Any]) -> bool | None:
         """Return whether an entry's result is right, by BFCL's scorer; None if the folder has no answers."""

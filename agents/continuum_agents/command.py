@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from continuum_agents.channel import Channel
-from continuum_agents.edge import Stopped, serve
+from continuum_agents.edge import Reports, Stopped, serve
 from continuum_agents.patches import head_of, patch_of
-from continuum_agents.protocol import Done, Start, ToolEnded, TurnEnded
+from continuum_agents.protocol import Done, Start
 from continuum_client.proxy import Proxy
 from continuum_client.proxy_command import proxy_settings
 from continuum_client.reply import Reply
@@ -28,27 +28,22 @@ GRACE_S = 5.0
 """Seconds from SIGTERM until a command is killed."""
 
 
-class Reporter:
+class Reporter(Reports):
     """Reports the events of the proxy to the harness."""
 
     def __init__(self, channel: Channel, step_limit: int | None) -> None:
-        self.turns = 0
+        super().__init__(channel)
         self.at_limit = asyncio.Event()
         """Set when the number of turns has reached the step limit."""
-        self._channel = channel
         self._step_limit = step_limit
 
     def turn(self, reply: Reply) -> None:
         """Report a reply that has ended."""
-        event = TurnEnded(self.turns, reply.prompt_tokens, reply.output_tokens, reply.cached_tokens)
-        self._channel.say(event)
-        self.turns += 1
-        if self._step_limit is not None and self.turns >= self._step_limit:
+        self.turn_ended(reply.prompt_tokens, reply.output_tokens, reply.cached_tokens)
+        if self._step_limit is not None and self.count >= self._step_limit:
             self.at_limit.set()
 
-    def tool(self, name: str, seconds: float) -> None:
-        """Report a tool that ran after the latest reply."""
-        self._channel.say(ToolEnded(max(0, self.turns - 1), name, round(seconds, 6)))
+    tool = Reports.tool_ended
 
 
 def words_of(start: Start) -> list[str]:
@@ -83,9 +78,9 @@ async def _run(start: Start, channel: Channel) -> Done:
     except (subprocess.CalledProcessError, OSError):  # the agent may have damaged its folder
         patch = ""
     if status is None:
-        return Done(LIMIT, patch, reporter.turns, False)
+        return Done(LIMIT, patch, reporter.count, False)
     exit_status = FINISHED if status == 0 else f"Exit {status}" if status > 0 else f"Signal {-status}"
-    return Done(exit_status, patch, reporter.turns, status == 0)
+    return Done(exit_status, patch, reporter.count, status == 0)
 
 
 async def _play(words: list[str], folder: str, environment: Mapping[str, str], reporter: Reporter) -> int | None:

@@ -118,8 +118,26 @@ def ending(program: Program) -> Iterator[None]:
         program.close()
 
 
-class Turns:
-    """Makes calls and tools belong to one program, and reports them to the harness as they end.
+class Reports:
+    """Reports calls and tools to the harness as they end."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.count = 0
+        """The number of calls that were answered."""
+        self._channel = channel
+
+    def turn_ended(self, *tokens: int | None) -> None:
+        """Report a reply, with its tokens: prompt, output, cached."""
+        self._channel.say(TurnEnded(self.count, *tokens))
+        self.count += 1
+
+    def tool_ended(self, name: str, seconds: float, returncode: int | None = None) -> None:
+        """Report a tool that ran after the latest reply."""
+        self._channel.say(ToolEnded(max(0, self.count - 1), name, round(seconds, 6), returncode))
+
+
+class Turns(Reports):
+    """Makes calls and tools belong to one program, and reports them.
 
     Args:
         program: the program.
@@ -128,11 +146,9 @@ class Turns:
     """
 
     def __init__(self, program: Program, channel: Channel, step_limit: int = 0) -> None:
+        super().__init__(channel)
         self.program = program
         self.step_limit = step_limit
-        self.count = 0
-        """The number of calls that were answered."""
-        self._channel = channel
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -145,18 +161,8 @@ class Turns:
     def answered(self, response: Any) -> None:
         """Report a reply, with its token counts if it contains them."""
         usage = getattr(response, "usage", None)
-        event = TurnEnded(
-            self.count,
-            prompt_tokens=getattr(usage, "prompt_tokens", None),
-            output_tokens=getattr(usage, "completion_tokens", None),
-            cached_tokens=getattr(getattr(usage, "prompt_tokens_details", None), "cached_tokens", None),
-        )
-        self._channel.say(event)
-        self.count += 1
-
-    def tool_ended(self, name: str, seconds: float, returncode: int | None = None) -> None:
-        """Report a tool that ran after the latest reply."""
-        self._channel.say(ToolEnded(max(0, self.count - 1), name, seconds, returncode))
+        cached = getattr(getattr(usage, "prompt_tokens_details", None), "cached_tokens", None)
+        self.turn_ended(getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None), cached)
 
 
 def tool_name(name: str) -> str:

@@ -11,13 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 PINS = Path(__file__).with_name("pins")
 FOLDER_VARIABLE = "CONTINUUM_AGENTS_DIR"
 DISTRIBUTION = "continuum-ttl"
+PYTHON = "bin/python"
 PACKAGES = ("continuum_agents", "continuum_client", "continuum_traces")
 """The packages of this project that an agent's process imports."""
 
@@ -58,12 +59,8 @@ class Framework:
         """Return environment variables with which the framework asks no questions and writes nothing to the user's
         home."""
         config = str(environments_folder() / f"{self.name}-config")
-        return {
-            "MSWEA_GLOBAL_CONFIG_DIR": config,
-            "BFCL_PROJECT_ROOT": config,
-            "OH_PERSISTENCE_DIR": config,
-            **VARIABLES,
-        }
+        folders = ("MSWEA_GLOBAL_CONFIG_DIR", "BFCL_PROJECT_ROOT", "OH_PERSISTENCE_DIR")
+        return {**dict.fromkeys(folders, config), **VARIABLES}
 
     @property
     def pins(self) -> Path:
@@ -133,7 +130,7 @@ def python_of(framework: Framework) -> Path:
             that makes it.
     """
     folder = environments_folder() / framework.name
-    python = _python_in(folder)
+    python = folder / PYTHON
     if not python.exists():
         raise AgentEnvironmentError(
             f"no environment for {framework.name} in {folder}; make it with: {framework.setup_command}"
@@ -167,7 +164,7 @@ def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
     folder = environments_folder() / framework.name
     if is_current(framework) and not anew:
         say(f"{framework.name}: {folder} is current")
-        return _python_in(folder)
+        return folder / PYTHON
     base = find_python(framework)
     say(f"{framework.name}: making {folder} ({framework.distribution} {framework.pinned_version})")
     if folder.exists():
@@ -175,8 +172,8 @@ def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     uv = _uv()
     _run([*uv, "venv", "-q", "--python", base, str(folder)] if uv else [base, "-m", "venv", str(folder)])
-    install = _installer(uv, _python_in(folder))
-    _run([*install, *_links(), "--no-deps", "-r", str(framework.pins)])  # the pins list every dependency that is used
+    install = _installer(uv, folder / PYTHON)
+    _run([*install, "--no-deps", "-r", str(framework.pins)])  # the pins list every dependency that is used
     root = source_root()
     if root is not None:
         _run([*install, "--no-deps", "-e", str(root)])
@@ -184,7 +181,7 @@ def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
         _copy_ourselves(folder)
     _stamp(folder).write_text(_wanted(framework), encoding="utf-8")
     say(f"{framework.name}: done")
-    return _python_in(folder)
+    return folder / PYTHON
 
 
 def find_python(framework: Framework) -> str:
@@ -232,10 +229,6 @@ def _works(python: str, number: str) -> bool:
     return asked.returncode == 0 and asked.stdout.strip() == number
 
 
-def _python_in(folder: Path) -> Path:
-    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-
-
 def _stamp(folder: Path) -> Path:
     return folder / "continuum-environment.txt"
 
@@ -247,18 +240,12 @@ def _wanted(framework: Framework) -> str:
 
 def _ourselves() -> str:
     root = source_root()
-    if root is not None:
-        return f"-e {root}"
-    try:
-        return f"{DISTRIBUTION}=={version(DISTRIBUTION)}"
-    except PackageNotFoundError as error:
-        raise AgentEnvironmentError(f"{DISTRIBUTION} is neither installed nor a checkout") from error
+    return f"-e {root}" if root is not None else f"{DISTRIBUTION}=={version(DISTRIBUTION)}"
 
 
 def _copy_ourselves(folder: Path) -> None:
     """Copy the packages of an agent's process from this installation, because their wheel may not be on any index."""
-    ask = [str(_python_in(folder)), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    to = Path(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip())
+    (to,) = folder.glob("lib/python3*/site-packages")
     for name in PACKAGES:
         spec = find_spec(name)
         assert spec is not None
@@ -276,15 +263,10 @@ def _uv() -> list[str]:
 
 
 def _installer(uv: Sequence[str], python: Path) -> list[str]:
-    if uv:
-        return [*uv, "pip", "install", "-q", "--compile-bytecode", "--python", str(python)]
-    return [str(python), "-m", "pip", "install", "-q"]
-
-
-def _links() -> list[str]:
-    """Return the option for PIP_FIND_LINKS, a folder of wheels. uv does not read this variable of pip's."""
+    """Return the command that installs packages. uv does not read PIP_FIND_LINKS, pip's folder of wheels."""
+    pip = [*uv, "pip", "install", "-q", "--compile-bytecode", "--python", str(python)] if uv else []
     links = os.environ.get("PIP_FIND_LINKS")
-    return ["--find-links", links] if links else []
+    return [*(pip or [str(python), "-m", "pip", "install", "-q"]), *(["--find-links", links] if links else [])]
 
 
 def _run(command: list[str]) -> None:

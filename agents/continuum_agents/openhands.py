@@ -8,7 +8,6 @@ limit for commands.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from datetime import datetime
@@ -16,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.run_dir import write_json
 from openhands.sdk import LLM, LocalConversation, Tool
 from openhands.sdk.conversation.state import ConversationExecutionStatus
 from openhands.sdk.event import ActionEvent
@@ -160,7 +160,7 @@ def _conversation(start: Start, settings: OpenHandsSettings, calls: Calls, clock
     llm = TaggedLLM(**settings.llm)
     llm._calls = calls
     agent = get_default_agent(llm, cli_mode=True)
-    terminal = Tool(name=TERMINAL, params={**settings.terminal, "limit_s": settings.tool_limit_s})
+    terminal = Tool(name=TERMINAL, params={**settings.terminal, "limit_s": start.tool_limit_s})
     tools = [terminal if tool.name == TERMINAL else tool for tool in agent.tools]
     condenser = agent.condenser.model_copy(update=settings.condenser)
     agent = agent.model_copy(update={"tools": tools, "condenser": condenser})
@@ -189,10 +189,7 @@ def _write_trajectory(start: Start, conversation: LocalConversation, metrics: di
     history = [event.model_dump(mode="json") for event in conversation.state.events]
     file = Path(start.trajectory)
     file.parent.mkdir(parents=True, exist_ok=True)
-    whole = {"instance_id": start.program_id, "history": history, "metrics": metrics}
-    unfinished = file.with_suffix(".tmp")
-    unfinished.write_text(json.dumps(whole) + "\n", encoding="utf-8")
-    unfinished.replace(file)
+    write_json(file, {"instance_id": start.program_id, "history": history, "metrics": metrics})
 
 
 if __name__ == "__main__":

@@ -44,7 +44,6 @@ class OpenHandsSettings:
     conversation: dict[str, Any]
     condenser: dict[str, Any]
     instruction: str
-    tool_limit_s: int | None
 
     def message(self, start: Start) -> str:
         """Return the first message to the agent: the instruction with the task in it."""
@@ -72,17 +71,11 @@ def settings_of(start: Start) -> OpenHandsSettings:
     instruction = config.pop("instruction", INSTRUCTION)
     if config:
         raise ValueError(f"configuration {next(iter(config))!r}: there are {', '.join(known)}, instruction")
-    conversation = {"max_iteration_per_run": MAX_ITERATIONS, **parts["conversation"]}
+    parts["llm"] = _llm(start, parts["llm"])
+    parts["conversation"] = {"max_iteration_per_run": MAX_ITERATIONS, **parts["conversation"]}
     if start.step_limit is not None:
-        conversation["max_iteration_per_run"] = start.step_limit
-    return OpenHandsSettings(
-        llm=_llm(start, parts["llm"]),
-        terminal=parts["terminal"],
-        conversation=conversation,
-        condenser=parts["condenser"],
-        instruction=str(instruction),
-        tool_limit_s=start.tool_limit_s,
-    )
+        parts["conversation"]["max_iteration_per_run"] = start.step_limit
+    return OpenHandsSettings(**parts, instruction=str(instruction))
 
 
 def _llm(start: Start, configured: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,16 +107,12 @@ def _part(values: Any, name: str, options: frozenset[str]) -> dict[str, Any]:
 def _read(spec: str) -> dict[str, Any]:
     """Read a YAML or JSON file, or a pair such as ``llm.temperature=0``."""
     key, is_pair, value = spec.partition("=")
-    if not is_pair:
-        read = yaml.safe_load(Path(spec).read_text(encoding="utf-8"))
-        if not isinstance(read, dict):
-            raise ValueError(f"{spec}: expected an object")
-        return read
-    nested: Any = yaml.safe_load(value)
-    for part in reversed(key.split(".")):
-        nested = {part: nested}
-    fields: dict[str, Any] = nested
-    return fields
+    read: Any = yaml.safe_load(value if is_pair else Path(spec).read_text(encoding="utf-8"))
+    for part in reversed(key.split(".") if is_pair else []):
+        read = {part: read}
+    if not isinstance(read, dict):
+        raise ValueError(f"{spec}: expected an object")
+    return read
 
 
 def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:

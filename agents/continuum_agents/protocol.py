@@ -9,8 +9,9 @@ SIGTERM it kills its tool, ends its program and sends ``done``.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 MARK_VARIABLE = "CONTINUUM_AGENT_MARK"
 """An environment variable of the agent and all its child processes. By this variable the harness finds tools that
@@ -119,8 +120,6 @@ class Failed:
 Event = Ready | TurnEnded | ToolEnded | Done | Failed
 _EVENTS: dict[str, type[Event]] = {event.kind: event for event in (Ready, TurnEnded, ToolEnded, Done, Failed)}
 
-Message = TypeVar("Message", bound=Any)
-
 
 def to_line(message: Start | Event) -> str:
     """Return a message as a line of JSON, with its line end."""
@@ -133,11 +132,8 @@ def read_start(line: str) -> Start:
     Raises:
         ProtocolError: the line is not a start.
     """
-    data = _object(line)
-    if data.pop("type", None) != Start.kind:
-        raise ProtocolError(f"expected a start: {line[:200]!r}")
-    lists = {name: tuple(data.get(name, ())) for name in ("config", "labels")}
-    return _made(Start, {**data, **lists}, line)
+    start: Start = _read(line, {Start.kind: Start})
+    return start
 
 
 def read_event(line: str) -> Event:
@@ -146,28 +142,16 @@ def read_event(line: str) -> Event:
     Raises:
         ProtocolError: the line is not an event.
     """
-    data = _object(line)
-    event_type = _EVENTS.get(str(data.pop("type", None)))
-    if event_type is None:
-        raise ProtocolError(f"not a known event: {line[:200]!r}")
-    return _made(event_type, data, line)
+    event: Event = _read(line, _EVENTS)
+    return event
 
 
-def _object(line: str) -> dict[str, Any]:
+def _read(line: str, types: Mapping[str, Any]) -> Any:
+    """Read a message of one of these types, and the fields that the type has. A later version may send more."""
     try:
         data = json.loads(line)
-    except ValueError as error:
-        raise ProtocolError(f"not JSON: {line[:200]!r}") from error
-    if not isinstance(data, dict):
-        raise ProtocolError(f"expected a JSON object: {line[:200]!r}")
-    return data
-
-
-def _made(message_type: type[Message], data: dict[str, Any], line: str) -> Message:
-    """Make a message of the fields that its type has. A later version may send further fields."""
-    known = {field.name for field in fields(message_type)}
-    try:
-        message: Message = message_type(**{name: value for name, value in data.items() if name in known})
-    except TypeError as error:
-        raise ProtocolError(f"{error}: {line[:200]!r}") from error
-    return message
+        message_type = types[data["type"]]
+        given = {field.name: data[field.name] for field in fields(message_type) if field.name in data}
+        return message_type(**{name: tuple(got) if isinstance(got, list) else got for name, got in given.items()})
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"not a message: {line[:200]!r} ({error!r})") from error

@@ -1,4 +1,4 @@
-"""Read a recorded web: the answers of a search engine and of web servers, with their times. Standard library only.
+"""Read a recorded web: the answers of a search engine and of web servers, with their times.
 
 The file consists of JSON lines. Each line is a search or a page::
 
@@ -12,30 +12,44 @@ line counts.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 
 class RecordedWebError(Exception):
     """A file is not a recorded web. The message names file, line and field."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a search, or to the request for a page."""
+class Answer(BaseModel):
+    """The answer to a search, or to the request for a page: a line of the file."""
 
-    seconds: float
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    seconds: float = Field(ge=0, allow_inf_nan=False)
     """The time from the request to the answer."""
+    query: str | None = None
+    url: str | None = None
     error: str | None = None
     """The text of the exception if the request failed."""
-    response: Mapping[str, Any] = field(default_factory=dict)
+    response: dict[str, Any] | None = None
     """SerpAPI's response to a search."""
-    text: str = ""
+    text: str | None = None
     """The body of a page."""
-    status: int = 200
+    status: int = Field(default=200, ge=100, le=599)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Answer:
+        if (self.query is None) == (self.url is None):
+            raise ValueError("expected query or url")
+        if self.query is not None and "429" in (self.error or ""):
+            raise ValueError("error: BFCL repeats a search that fails with 429 for ever")
+        name, answer = ("response", self.response) if self.url is None else ("text", self.text)
+        if self.error is None and answer is None:
+            raise ValueError(f"{name}: missing")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,47 +84,14 @@ def read_web(path: Path) -> RecordedWeb:
     web = RecordedWeb()
     for number, line in enumerate(lines, 1):
         if line.strip():
-            _add(web, f"{path}:{number}", line)
+            try:
+                answer = Answer.model_validate_json(line)
+            except ValidationError as error:
+                (what, *_) = error.errors()
+                said = ": ".join([*map(str, what["loc"]), what["msg"].removeprefix("Value error, ")])
+                raise RecordedWebError(f"{path}:{number}: {said}") from error
+            if answer.url is None:
+                web.searches[query_key(str(answer.query))] = answer
+            else:
+                web.pages[answer.url] = answer
     return web
-
-
-def _add(web: RecordedWeb, where: str, line: str) -> None:
-    try:
-        data = json.loads(line)
-    except ValueError as error:
-        raise RecordedWebError(f"{where}: not JSON: {error}") from error
-    if not isinstance(data, dict) or ("query" in data) == ("url" in data):
-        raise RecordedWebError(f"{where}: expected an object with query or url")
-    name = "query" if "query" in data else "url"
-    key = _text(where, data, name)
-    answer = _answer(where, data, name)
-    if name == "query":
-        web.searches[query_key(key)] = answer
-    else:
-        web.pages[key] = answer
-
-
-def _answer(where: str, data: dict[str, Any], name: str) -> Answer:
-    seconds = data.get("seconds")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
-        raise RecordedWebError(f"{where}: seconds: expected a number, 0 or more")
-    if data.get("error") is not None:
-        error = _text(where, data, "error")
-        if name == "query" and "429" in error:
-            raise RecordedWebError(f"{where}: error: BFCL repeats a search that fails with 429 for ever")
-        return Answer(float(seconds), error=error)
-    if name == "query":
-        if not isinstance(data.get("response"), dict):
-            raise RecordedWebError(f"{where}: response: expected SerpAPI's JSON object")
-        return Answer(float(seconds), response=data["response"])
-    status = data.get("status", 200)
-    if not isinstance(status, int) or not 100 <= status <= 599:
-        raise RecordedWebError(f"{where}: status: expected an HTTP status")
-    return Answer(float(seconds), text=_text(where, data, "text"), status=status)
-
-
-def _text(where: str, data: dict[str, Any], name: str) -> str:
-    value = data.get(name)
-    if not isinstance(value, str):
-        raise RecordedWebError(f"{where}: {name}: expected text")
-    return value

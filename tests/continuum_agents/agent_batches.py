@@ -7,16 +7,18 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from continuum_agents.environments import AgentEnvironmentError, NoPython, find_framework, is_current, set_up
+from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.ports import hold_port
 from continuum_server.server_config import ServerError
+from continuum_traces.jsonl import validate
 from continuum_traces.run_dir import read_turns
 from continuum_traces.schema import SchedulerEvent
 from live_server import Live, live
@@ -38,6 +40,18 @@ class Batch:
         """Status and what it said."""
         said, _ = self.process.communicate(timeout=600)
         return self.process.returncode, said
+
+    def ended(self, status: int = 0) -> str:
+        """What it said. It ended with this status, its trace is whole, and nothing that it started is left."""
+        found, said = self.wait()
+        assert found == status, said
+        assert self.processes() == []
+        assert not (self.out / "trace.jsonl").exists() or list(validate(self.out / "trace.jsonl")) == []
+        return said
+
+    def ends(self) -> dict[str, tuple[str, bool | None]]:
+        """Each program's status, and whether it passed its test."""
+        return {name: (done["status"], done["passed"]) for name, done in self.programs().items()}
 
     def programs(self) -> dict[str, dict[str, Any]]:
         """programs.jsonl, by program."""
@@ -99,6 +113,42 @@ def events_of(server: Live, program_id: str, turns: int) -> list[SchedulerEvent]
     return server.events(program_id)
 
 
+def finished(server: Live, program_id: str, turns: int) -> list[str | None]:
+    """The tools that the server saw asked for at the end of each turn."""
+    events = [event for event in events_of(server, program_id, turns) if event.event == "finish"]
+    assert [event.turn for event in events] == list(range(turns))
+    return [event.tool for event in events]
+
+
+def unpinned(server: Live, program_id: str, turns: int) -> list[str | None]:
+    """Why each hold of the program's KV ended."""
+    return [event.reason for event in events_of(server, program_id, turns) if event.event == "unpin"]
+
+
+@contextmanager
+def scripted(
+    folder: Path, programs: dict[str, Any] | Path, policy: str = "static-ttl", **config: Any
+) -> Iterator[Live]:
+    """A server with a modelled GPU, twenty times as fast, whose model says what the script holds by program."""
+    script = programs
+    if isinstance(programs, dict):
+        script = folder / "script.jsonl"
+        lines = (json.dumps({"program": name, "replies": said}) + "\n" for name, said in programs.items())
+        script.write_text("".join(lines))
+    emulated = EmulatedSettings(time_scale=20.0, replies=str(script))
+    with live(
+        folder, policy=policy, **{"kv_blocks": 6000, "max_model_len": 32_000, "emulated": emulated, **config}
+    ) as server:
+        yield server
+
+
+def slow_prefill(folder: Path) -> dict[str, Any]:
+    """Options of ``continuum``, which has no samples yet: prefill is slow, so that tau = ln(T + C) outlasts tools."""
+    profile = folder / "profile.json"
+    profile.write_text(json.dumps({"prefill": {"a": 0.0, "b": 1000.0, "c": 0.0}}))
+    return {"policy": "continuum", "profile": profile}
+
+
 def second_turns(out: Path) -> set[str]:
     """Programs that have had two turns."""
     if not (out / "turns.jsonl").exists():
@@ -106,34 +156,32 @@ def second_turns(out: Path) -> set[str]:
     return {turn.program_id for turn in read_turns(out) if turn.turn == 1}
 
 
-def through_a_restart(
-    folder: Path, run: Callable[[str], Batch], config: dict[str, Any]
-) -> tuple[Batch, list[SchedulerEvent]]:
+def through_a_restart(folder: Path, run: Callable[[str], Batch], script: dict[str, Any]) -> Batch:
     """A batch of one program ``patient`` whose server goes away in its second turn, and comes back at the same port
     once a call has failed.
 
     Args:
         folder: the test's; the batch records into ``run`` below it.
         run: starts the batch against a server of this URL; the second turn's command waits for a file ``go``.
-        config: of both servers; the second one begins its script of answers anew.
+        script: of both servers; the second one begins it anew.
 
     Returns:
-        The batch, which ended well, and the second server's events of the program's three turns there.
+        The batch, which ended well after three turns on the second server.
     """
     out = folder / "run"
     for name in ("first", "second"):
         (folder / name).mkdir()
     with hold_port("127.0.0.1", 0) as held:
-        config = {**config, "port": held.getsockname()[1]}
-        with live(folder / "first", **config) as first:
+        port = held.getsockname()[1]
+        with scripted(folder / "first", script, port=port) as first:
             batch = run(first.server.url)
             wait_for(lambda: "patient" in second_turns(out), batch)
         (out / "workspaces" / "patient" / "go").touch()  # its next call finds nobody
         wait_for(lambda: any(turn.error for turn in read_turns(out)), batch)
-        with live(folder / "second", **config) as second:
-            status, said = batch.wait()
-            assert status == 0, said
-            return batch, events_of(second, "patient", 3)
+        with scripted(folder / "second", script, port=port) as second:
+            batch.ended()
+            assert len(finished(second, "patient", 3)) == 3
+            return batch
 
 
 def wait_for(condition: Callable[[], bool], batch: Batch | None) -> None:

@@ -61,7 +61,7 @@ def test_a_torn_line_is_no_event(tmp_path: Path) -> None:
     [
         (("echo Welcome", "exit 3"), "ended with status 3"),
         ((DONE,), "sent 'done' before it was ready"),
-        ((READY, "echo Welcome"), "not JSON: 'Welcome"),
+        ((READY, "echo Welcome"), "not a message: 'Welcome"),
         ((READY, "head -c 70000 /dev/zero | tr '\\0' x", "echo"), "a line of more than 65536 bytes"),
     ],
 )

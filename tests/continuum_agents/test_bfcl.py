@@ -10,19 +10,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from agent_batches import Batch, environment, events_of
+from agent_batches import Batch, environment, events_of, scripted, slow_prefill
 from agent_checks import (
     a_replay_has_the_same_turns_and_tokens,
     pins_are_hit_by_the_next_turn,
     the_trace_is_what_the_server_saw,
 )
-from bfcl_batches import BFCL, calls, entry, own_record, says, tools_said, write_lines
+from bfcl_batches import BFCL, calls, entry, own_record, says, tools_said
 from continuum_agents.environments import find_framework, python_of
 from continuum_bench.cli import app
-from continuum_server.emulated.settings import EmulatedSettings
 from continuum_traces.importers.registry import read_any
 from continuum_traces.run_dir import read_manifest, read_turns
-from live_server import Live, live
+from live_server import Live
 from typer.testing import CliRunner
 
 NAMES = {entry(number) for number in range(3)}
@@ -32,20 +31,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server under ``continuum``, with the scenarios' replies and some for BFCL's own entries. It has no samples yet,
-    and is told that prefill is slow, so that tau = ln(T + C) outlasts the tools."""
+    """The scenarios' replies, and some for BFCL's own entries."""
     folder = tmp_path_factory.mktemp("bfcl")
-    profile = folder / "profile.json"
-    profile.write_text(json.dumps({"prefill": {"a": 0.0, "b": 1000.0, "c": 0.0}}))
-    scenarios = [json.loads(line) for line in (BFCL / "replies.jsonl").read_text().splitlines()]
+    lines = map(json.loads, (BFCL / "replies.jsonl").read_text().splitlines())
     search = calls("search_engine_query", keywords="kestrel clock built town")
-    wrong = {"program": "web_search_no_snippet_5", "replies": [search, says("{'answer': 'I do not know'}")]}
-    right = {"program": "web_search_base_5", "replies": [search, says(f"{{'answer': '{bfcl_s_own_answer(5)}'}}")]}
-    script = write_lines(folder / "script.jsonl", [*scenarios, right, wrong])
-    emulated = EmulatedSettings(time_scale=20.0, replies=str(script))
-    with live(
-        folder, policy="continuum", profile=profile, kv_blocks=4000, max_model_len=16_000, emulated=emulated
-    ) as found:
+    script = {line["program"]: line["replies"] for line in lines}
+    script["web_search_no_snippet_5"] = [search, says("{'answer': 'I do not know'}")]
+    script["web_search_base_5"] = [search, says(f"{{'answer': '{bfcl_s_own_answer(5)}'}}")]
+    with scripted(folder, script, **slow_prefill(folder)) as found:
         yield found
 
 
@@ -61,12 +54,9 @@ def test_three_programs_at_once_and_again(server: Live, tmp_path: Path, start: C
     out = tmp_path / "run"
     options = ("--web", str(BFCL / "web.jsonl"), "--workers", "3", "--time-limit", "120")
     batch = start(BFCL, server.server.url, out, *options, framework="bfcl")
-    status, said = batch.wait()
-    assert status == 0, said
+    batch.ended()
     programs = batch.programs()
-    assert {name: (done["status"], done["passed"]) for name, done in programs.items()} == {
-        name: ("Answered", True) for name in NAMES
-    }
+    assert batch.ends() == {name: ("Answered", True) for name in NAMES}
     assert max(done["start_s"] for done in programs.values()) < min(done["end_s"] for done in programs.values())
     assert programs[entry(1)]["tools"] == ["search_engine_query"] * 2 + ["fetch_url_content"] * 2
     the_trace_is_what_the_server_saw(server, out, NAMES)
@@ -76,7 +66,6 @@ def test_three_programs_at_once_and_again(server: Live, tmp_path: Path, start: C
     tools_took_what_was_recorded(out)
     results_are_bfcl_s(out)
     assert read_manifest(out).workload.more["web"]["kind"] == "recorded"
-    assert batch.processes() == []
     nothing_is_left_to_do(start(BFCL, server.server.url, out, *options, framework="bfcl"))
 
 
@@ -125,8 +114,7 @@ def results_are_bfcl_s(out: Path) -> None:
 
 
 def nothing_is_left_to_do(batch: Batch) -> None:
-    status, said = batch.wait()
-    assert status == 0, said
+    said = batch.ended()
     assert "0 programs" in said
     assert "3 finished before" in said
     assert "3 of 3 right" in said
@@ -141,8 +129,7 @@ def test_bfcl_s_own_entries_with_and_without_snippets(
     out = tmp_path / "run"
     options = ("--category", "web_search", "--slice", "5:6", "--web", str(BFCL / "web.jsonl"))
     batch = start(None, server.server.url, out, *options, framework="bfcl")
-    status, said = batch.wait()
-    assert status == 0, said
+    said = batch.ended()
     verdicts = {name: done["passed"] for name, done in batch.programs().items()}
     assert verdicts == {"web_search_base_5": True, "web_search_no_snippet_5": False}
     assert "web_search_base: 1 of 1 right" in said
@@ -172,3 +159,16 @@ eval_runner.main([{model!r}], ["web_search"], {str(out / "result")!r}, {str(out 
     table = dict(zip(header.split(","), row.split(","), strict=True))
     assert table["Web Search Base"] == "100.00%"
     assert table["Web Search No Snippet"] == "0.00%"
+
+
+def test_bfcl_s_tools_see_the_recorded_web_as_the_live_one(tmp_path: Path) -> None:
+    """A web on this machine: seen live and recorded, then seen in the recording. SerpAPI's key is in neither."""
+    framework = find_framework("bfcl")
+    script, file = Path(__file__).with_name("web_in_bfcl.py"), tmp_path / "web.jsonl"
+    variables = {**os.environ, **framework.variables(), "SERPAPI_API_KEY": "a-secret"}
+    command = [str(python_of(framework)), "-I", str(script), str(file)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=variables)
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert len(seen["live"]) == 9
+    assert seen["live"] == seen["recorded"]
+    assert "a-secret" not in done.stdout + file.read_text()

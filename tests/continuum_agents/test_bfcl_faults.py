@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_batches import Batch, events_of, is_free, second_turns, wait_for
+from agent_batches import Batch, events_of, finished, is_free, scripted, second_turns, unpinned, wait_for
 from bfcl_batches import HUGE, NEVER, calls, entry, fetches, own_record, questions, says, tools_said, web, write_lines
-from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.ports import hold_port
-from continuum_traces.jsonl import validate
 from continuum_traces.run_dir import read_turns
-from live_server import Live, live
+from live_server import Live
 
 pytestmark = pytest.mark.slow
 
@@ -42,31 +40,17 @@ SCRIPT[4][1]["tool_calls"][0]["arguments"] = ["a list"]
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all files: questions, web.jsonl, script.jsonl."""
+    """The folder of all files: questions, web.jsonl."""
     folder = tmp_path_factory.mktemp("bfcl-faults")
     questions(folder, len(SCRIPT))
     web(folder)
-    again = [{"program": f"{entry(9)}#2", "replies": SCRIPT[0]}]
-    write_lines(folder / "script.jsonl", [{"program": entry(n), "replies": r} for n, r in SCRIPT.items()] + again)
     return folder
 
 
 @pytest.fixture(scope="module")
-def config(data: Path) -> dict[str, Any]:
-    emulated = EmulatedSettings(time_scale=20.0, replies=str(data / "script.jsonl"))
-    return {
-        "policy": "static-ttl",
-        "policy_options": {"ttl_s": 2.0},
-        "kv_blocks": 4000,
-        "max_model_len": 16_000,
-        "emulated": emulated,
-    }
-
-
-@pytest.fixture(scope="module")
-def server(data: Path, config: dict[str, Any]) -> Iterator[Live]:
-    (data / "server").mkdir()
-    with live(data / "server", **config) as found:
+def server(data: Path) -> Iterator[Live]:
+    script = {entry(number): replies for number, replies in SCRIPT.items()} | {f"{entry(9)}#2": SCRIPT[0]}
+    with scripted(data, script, policy_options={"ttl_s": 2.0}, max_model_len=16_000) as found:
         yield found
 
 
@@ -84,10 +68,9 @@ def ask(data: Path, start: Callable[..., Batch]) -> Callable[..., Batch]:
 def test_one_program_s_fault_is_its_own(server: Live, tmp_path: Path, ask: Callable[..., Batch]) -> None:
     out = tmp_path / "run"
     batch = ask(server.server.url, out, "0:7", "--workers", "4", "--tool-limit", "3", "--time-limit", "20")
-    status, said = batch.wait()
-    assert status == 0, said
+    said = batch.ended()
     programs = batch.programs()
-    assert {name: (done["status"], done["passed"]) for name, done in programs.items()} == {
+    assert batch.ends() == {
         entry(0): ("Answered", True),
         entry(1): ("Answered", True),  # its page was given up at the tool's limit, and BFCL went on
         entry(2): ("TimeLimit", False),
@@ -98,11 +81,8 @@ def test_one_program_s_fault_is_its_own(server: Live, tmp_path: Path, ask: Calla
     }, said
     assert 3.0 <= programs[entry(1)]["tool_s"] < 20.0
     assert programs[entry(3)]["tools"] == ["open_page", "fetch_url_content"]
-    assert batch.processes() == []
     what_bfcl_told_the_model(out)
-    finishes = [event.tool for event in events_of(server, entry(3), 3) if event.event == "finish"]
-    assert finishes == ["open_page", "fetch_url_content", None]
-    assert list(validate(out / "trace.jsonl")) == []
+    assert finished(server, entry(3), 3) == ["open_page", "fetch_url_content", None]
     (score,) = out.glob("score/*/agentic/*_score.json")
     head = json.loads(score.read_text().splitlines()[0])
     assert (head["correct_count"], head["total_count"]) == (3, 7)
@@ -125,27 +105,22 @@ def test_the_call_at_the_step_limit_is_known_to_be_the_last(
 ) -> None:
     out = tmp_path / "run"
     batch = ask(server.server.url, out, "7:8", "--step-limit", "2")
-    status, said = batch.wait()
-    assert status == 0, said
+    batch.ended()
     done = batch.programs()[entry(7)]
     assert (done["status"], done["passed"], done["turns"]) == ("StepLimit", False, 2)
     assert [turn.is_last for turn in read_turns(out)] == [False, True]
-    events = events_of(server, entry(7), 2)
-    assert [event.turn for event in events if event.event == "finish"] == [0, 1]
-    assert [event.turn for event in events if event.event == "pin"] == [0]
+    assert len(finished(server, entry(7), 2)) == 2
+    assert [event.turn for event in events_of(server, entry(7), 2) if event.event == "pin"] == [0]
 
 
 def test_calls_in_text(server: Live, tmp_path: Path, ask: Callable[..., Batch]) -> None:
     out = tmp_path / "run"
     batch = ask(server.server.url, out, "8:9", "--prompting")
-    status, said = batch.wait()
-    assert status == 0, said
+    batch.ended()
     done = batch.programs()[entry(8)]
     assert (done["status"], done["passed"], done["tools"]) == ("Answered", True, ["fetch_url_content"])
     assert "Ida Corran" in tools_said(own_record(out, entry(8)))[0]
-    finishes = [event for event in events_of(server, entry(8), 2) if event.event == "finish"]
-    assert [event.tool for event in finishes] == ["fetch_url_content", None]
-    assert list(validate(out / "trace.jsonl")) == []
+    assert finished(server, entry(8), 2) == ["fetch_url_content", None]
 
 
 def test_a_killed_process_ends_its_program_alone(server: Live, tmp_path: Path, ask: Callable[..., Batch]) -> None:
@@ -153,17 +128,13 @@ def test_a_killed_process_ends_its_program_alone(server: Live, tmp_path: Path, a
     batch = ask(server.server.url, out, "9:11", "--workers", "2")
     wait_for(lambda: entry(9) in second_turns(out), batch)
     os.kill(process_of(batch, entry(9)), signal.SIGKILL)
-    status, said = batch.wait()
-    assert status == 1, said
+    batch.ended(1)
     programs = batch.programs()
     assert {name: done["status"] for name, done in programs.items()} == {entry(9): "AgentDied", entry(10): "Answered"}
     assert "signal 9" in programs[entry(9)]["error"]
     assert programs[entry(10)]["passed"] is True
-    assert batch.processes() == []
     assert server.wait_for(lambda: entry(9) not in server.pins())
-    ends = [event.reason for event in events_of(server, entry(9), 2) if event.event == "unpin"]
-    assert ends == ["hit", "expired"]
-    assert list(validate(out / "trace.jsonl")) == []
+    assert unpinned(server, entry(9), 2) == ["hit", "expired"]
     turns = [turn.program_id for turn in read_turns(out)]
     assert (turns.count(entry(9)), turns.count(entry(10))) == (2, 4)
     the_dead_one_is_tried_again(ask(server.server.url, out, "9:11"))
@@ -182,8 +153,7 @@ def process_of(batch: Batch, instance_id: str) -> int:
 
 
 def the_dead_one_is_tried_again(batch: Batch) -> None:
-    status, said = batch.wait()
-    assert status == 0, said
+    said = batch.ended()
     assert "1 programs" in said
     assert "1 finished before" in said
     assert batch.programs()[f"{entry(9)}#2"]["passed"] is True
@@ -196,25 +166,18 @@ def test_ctrl_c_keeps_records_and_leaves_no_process(server: Live, tmp_path: Path
     batch = ask(server.server.url, out, "11:13", "--workers", "2")
     wait_for(lambda: {entry(11), entry(12)} <= second_turns(out), batch)
     batch.process.send_signal(signal.SIGINT)
-    status, said = batch.wait()
-    assert status == 130, said
-    assert batch.processes() == []
+    batch.ended(130)
     assert {done["status"] for done in batch.programs().values()} == {"Interrupted"}
     assert not (out / "answers.json").exists()
     recorded = sorted((turn.program_id, turn.turn) for turn in read_turns(out))
     assert recorded == [(entry(number), turn) for number in (11, 12) for turn in (0, 1)]
-    assert list(validate(out / "trace.jsonl")) == []
     for name in (entry(11), entry(12)):
-        assert [event.turn for event in events_of(server, name, 2) if event.event == "finish"] == [0, 1]
+        assert len(finished(server, name, 2)) == 2
 
 
-def test_a_program_outlives_its_server(
-    data: Path, config: dict[str, Any], tmp_path: Path, ask: Callable[..., Batch]
-) -> None:
+def test_a_program_outlives_its_server(data: Path, tmp_path: Path, ask: Callable[..., Batch]) -> None:
     """The client tries again until the new server answers; the id stays, and so does the record."""
-    slow = [fetches(), fetches("https://patient.example/"), says()]
-    script = write_lines(tmp_path / "script.jsonl", [{"program": entry(0), "replies": slow}])
-    emulated = EmulatedSettings(time_scale=20.0, replies=str(script))
+    script = {entry(0): [fetches(), fetches("https://patient.example/"), says()]}
     pages = [*map(json.loads, (data / "web.jsonl").read_text().splitlines())]
     patient = {"url": "https://patient.example/", "text": "<p>Yes.</p>", "seconds": 4.0}
     file = write_lines(tmp_path / "web.jsonl", [*pages, patient])
@@ -222,18 +185,15 @@ def test_a_program_outlives_its_server(
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     with hold_port("127.0.0.1", 0) as held:
-        config = {**config, "emulated": emulated, "port": held.getsockname()[1]}
-        with live(tmp_path / "first", **config) as first:
+        port = held.getsockname()[1]
+        with scripted(tmp_path / "first", script, port=port) as first:
             batch = ask(first.server.url, out, "0:1", "--web", str(file))
             wait_for(lambda: entry(0) in second_turns(out), batch)
             first.server.kill()  # before the patient page is there
-        wait_for(lambda: is_free(config["port"]), batch)
-        with live(tmp_path / "second", **config) as second:
-            status, said = batch.wait()
-            assert status == 0, said
-            finishes = [event.turn for event in events_of(second, entry(0), 3) if event.event == "finish"]
+        wait_for(lambda: is_free(port), batch)
+        with scripted(tmp_path / "second", script, port=port) as second:
+            batch.ended()
+            assert len(finished(second, entry(0), 3)) == 3  # the new server begins its script anew
     assert batch.programs()[entry(0)]["passed"] is True
-    assert finishes == [0, 1, 2]  # the new server begins its script anew
-    assert list(validate(out / "trace.jsonl")) == []
     answered = [turn for turn in read_turns(out) if turn.error is None]
     assert [turn.program_id for turn in answered] == [entry(0)] * 5

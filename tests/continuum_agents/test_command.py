@@ -11,17 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from agent_batches import SCENARIOS, Batch, events_of, wait_for
+from agent_batches import SCENARIOS, Batch, events_of, scripted, unpinned, wait_for
 from agent_checks import (
     a_replay_has_the_same_turns_and_tokens,
     pins_are_hit_by_the_next_turn,
     programs_of,
     the_trace_is_what_the_server_saw,
 )
-from continuum_server.emulated.settings import EmulatedSettings
-from continuum_traces.jsonl import validate
 from continuum_traces.run_dir import read_manifest, read_turns
-from live_server import Live, live
+from live_server import Live
 
 pytestmark = pytest.mark.slow
 
@@ -33,9 +31,7 @@ BASH = ("bash", str(HERE / "agent.sh"), "{model}", "{task}")
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = tmp_path_factory.mktemp("command")
-    emulated = EmulatedSettings(time_scale=20.0, replies=str(HERE / "replies.jsonl"))
-    options = {"kv_blocks": 4000, "max_model_len": 16_000, "policy_options": {"ttl_s": 120.0}}
-    with live(folder, policy="static-ttl", emulated=emulated, **options) as found:
+    with scripted(folder, HERE / "replies.jsonl", policy_options={"ttl_s": 120.0}) as found:
         yield found
 
 
@@ -60,15 +56,11 @@ def test_programs_that_do_not_know_us(
         pytest.skip("curl or jq is not installed here")
     names = {f"{Path(agent[0]).name}-{number}" for number in range(2)}
     batch = play(dict.fromkeys(names, "Say fine."), "--check", "grep -q fine answer.txt", agent=agent)
-    status, said = batch.wait()
-    assert status == 0, said
+    batch.ended()
     programs = batch.programs()
-    assert {name: (done["status"], done["passed"]) for name, done in programs.items()} == dict.fromkeys(
-        names, ("Finished", True)
-    )
+    assert batch.ends() == dict.fromkeys(names, ("Finished", True))
     assert all(done["tools"] == ["ls", "seq", "sleep", "echo"] for done in programs.values())
     assert all("answer.txt" in prediction["model_patch"] for prediction in batch.predictions().values())
-    assert batch.processes() == []
     the_trace_is_what_the_server_saw(server, batch.out, names)
     pins_are_hit_by_the_next_turn(server, names, all_of_them=True)
     a_replay_has_the_same_turns_and_tokens(batch.out, tmp_path / "replayed")
@@ -82,16 +74,14 @@ def test_ends_of_commands_and_again(server: Live, play: Callable[..., Batch]) ->
     """The outcome is the exit status; a hanging command is stopped; what finished is not run again."""
     tasks = {"good": "exit 0", "bad": "exit 3", "hangs": "sleep 987 & sleep 987", "shot": "kill -9 $$"}
     batch = play(tasks, "--time-limit", "10", agent=("bash", "-c", "{task}"))
-    status, said = batch.wait()
-    assert status == 0, said
-    ends = {name: (done["status"], done["passed"]) for name, done in batch.programs().items()}
+    said = batch.ended()
+    ends = batch.ends()
     assert ends == {
         "good": ("Finished", True),
         "bad": ("Exit 3", False),
         "hangs": ("TimeLimit", False),
         "shot": ("Signal 9", False),
     }
-    assert batch.processes() == []
     again = play({**tasks, "new": "true"}, agent=("bash", "-c", "{task}"))
     status, said = again.wait()
     assert (status, "4 finished before" in said) == (0, True), said
@@ -111,11 +101,8 @@ def test_ctrl_c_keeps_records_and_leaves_no_process(server: Live, play: Callable
     wait_for(lambda: (batch.out / "turns.jsonl").exists() and len(list(read_turns(batch.out))) == 5, batch)
     wait_for(lambda: bool(batch.processes("sleep 987")), batch)
     batch.process.send_signal(signal.SIGINT)
-    status, said = batch.wait()
-    assert status == 130, said
-    assert batch.processes() == []
+    batch.ended(130)
     assert [done["status"] for done in batch.programs().values()] == ["Interrupted"]
-    assert list(validate(batch.out / "trace.jsonl")) == []
     assert not server.pins()
 
 
@@ -141,20 +128,22 @@ assert b"message_stop" in text
 
 
 def test_anthropic_s_api_through_the_proxy(server: Live, tmp_path: Path) -> None:
-    ours = [
+    ours = ["-m", "continuum_client.proxy_command", "--upstream", server.server.url, "--program", "claude"]
+    line = [
         sys.executable,
-        "-m",
-        "continuum_client.proxy_command",
-        "--upstream",
-        server.server.url,
-        "--program",
-        "claude",
+        *ours,
+        "--record",
+        str(tmp_path),
+        "--content",
+        "digest",
+        "--",
+        "env",
+        f"MODEL={server.model}",
     ]
-    line = [*ours, "--record", str(tmp_path), "--content", "digest", "--", "env", f"MODEL={server.model}"]
     done = subprocess.run([*line, sys.executable, "-c", ANTHROPIC], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     (program,) = programs_of(tmp_path / "trace.jsonl").values()
     assert [[call.name for call in turn.tool_calls] for turn in program.turns] == [["ls"], ["seq"]]
     events = events_of(server, "claude", 2)
     assert [event.prompt_tokens for event in events if event.event == "start"] == program.prompt_tokens()
-    assert [event.reason for event in events if event.event == "unpin"] == ["hit", "last"]
+    assert unpinned(server, "claude", 2) == ["hit", "last"]

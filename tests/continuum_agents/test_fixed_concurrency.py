@@ -11,9 +11,7 @@ from continuum_agents.protocol import Start
 from continuum_bench.agents.batch import Arrival, Batch, ProgramRecord, play
 from continuum_bench.agents.run import _times, at_once
 from continuum_bench.agents.tasks import Task
-from continuum_bench.cli import app
 from continuum_bench.options.agent import AgentOptions
-from typer.testing import CliRunner
 
 AGENT = """\
 #!{python}
@@ -78,19 +76,3 @@ def test_an_agent_that_dies_keeps_its_arrival(tmp_path: Path) -> None:
     assert record.start_s is not None
     assert record.end_s is not None
     assert record.arrival_s <= record.start_s <= record.end_s
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--arrivals", "concurrency:2", "--workers", "3"], "--workers 3, --arrivals concurrency:2: give one of them"),
-        (["--arrivals", "concurrency:x"], "--arrivals concurrency:x: expected concurrency:PROGRAMS"),
-        (["--arrivals", "recorded:2"], "--arrivals recorded:2: tasks have no recorded arrivals"),
-    ],
-)
-def test_mistakes(options: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("continuum_bench.agents.run.environment_of", lambda name: (None, None))
-    words = ["agent", "openhands", "--tasks", "agents/scenarios/openhands-tasks.jsonl", "--base-url", "http://x/v1"]
-    done = CliRunner().invoke(app, [*words, *options])
-    assert done.exit_code == 2
-    assert done.stderr.startswith(f"error: {message}")

@@ -1,22 +1,26 @@
-"""What needs no framework: the protocol, environments that are missing, task files, workspaces."""
+"""The protocol, environments, files of tasks, entries and recorded webs, workspaces, and mistakes in options."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_batches import SCENARIOS
+from agent_batches import SCENARIOS, environment
 from continuum_agents import environments
-from continuum_agents.edge import recording_client
+from continuum_agents.edge import recording_client, tool_name
 from continuum_agents.environments import (
     FRAMEWORKS,
     AgentEnvironmentError,
     Framework,
+    NoPython,
     find_framework,
+    find_python,
     is_current,
     python_of,
     set_up,
@@ -34,14 +38,24 @@ from continuum_agents.protocol import (
     read_start,
     to_line,
 )
-from continuum_agents.recorded_web import read_web
-from continuum_bench.agents.tasks import Task, TaskError, prepare_workspace, read_tasks
+from continuum_agents.recorded_web import RecordedWebError, read_web
+from continuum_bench.agents.bfcl import read_entries
+from continuum_bench.agents.swebench import run_mini_swe, with_image
+from continuum_bench.agents.tasks import Task, TaskError, prepare_workspace, read_tasks, write_fixes
 from continuum_bench.cli import app
 from continuum_bench.errors import BenchError
+from continuum_bench.options.agent import MiniSweOptions
 from continuum_server.emulated.replies import read_script
+from fake_server import FakeServer
 from typer.testing import CliRunner
 
+from continuum_client.tagging import check_tool
+
+BFCL = SCENARIOS / "bfcl"
+ENTRIES = "BFCL_v4_web_search.json"
 START = Start("p", "Mend é.", "/w", "http://x/v1", "m", "/r", "/t.json", config=("a.yaml", "k=v"), step_limit=3)
+
+# ------------------------------------------------------------------------------------------- protocol
 
 
 @pytest.mark.parametrize(
@@ -55,14 +69,19 @@ START = Start("p", "Mend é.", "/w", "http://x/v1", "m", "/r", "/t.json", config
         Failed("ValueError: x"),
     ],
 )
-def test_events_come_back_as_they_were(event: Event) -> None:
+def test_messages_come_back_as_they_were(event: Event) -> None:
     line = to_line(event)
     assert line.count("\n") == 1
     assert read_event(line) == event
-
-
-def test_a_start_comes_back_as_it_was() -> None:
     assert read_start(to_line(START)) == START
+    assert read_event('{"type": "ready", "framework_version": "3", "new": 1}\n') == Ready("3")  # a newer version's
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", '"x"', '{"type": "what"}', '{"type": "turn"}', '{"type": ["x"]}'])
+def test_anything_else_is_an_error(line: str) -> None:
+    for read in (read_event, read_start):
+        with pytest.raises(ProtocolError):
+            read(line)
 
 
 def test_the_key_is_the_client_s_and_not_for_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,16 +91,11 @@ def test_the_key_is_the_client_s_and_not_for_commands(tmp_path: Path, monkeypatc
     assert "sk-secret" not in subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("line", ["", "{", "[]", '{"type": "what"}', '{"type": "turn"}', '{"type": ["x"]}'])
-def test_anything_else_is_an_error(line: str) -> None:
-    with pytest.raises(ProtocolError):
-        read_event(line)
-    with pytest.raises(ProtocolError):
-        read_start(line)
-
-
-def test_fields_of_a_newer_version_are_left_out() -> None:
-    assert read_event('{"type": "ready", "framework_version": "3", "new": 1}\n') == Ready("3")
+@pytest.mark.parametrize(
+    ("name", "sent"), [("think", "think"), (" a\nb\x00 ", "ab"), ("x" * 500, "x" * 128), ("\n", "unknown"), ("é", "é")]
+)
+def test_a_name_that_a_model_made_up_can_be_sent(name: str, sent: str) -> None:
+    assert check_tool(tool_name(name)) == sent
 
 
 # -------------------------------------------------------------------------------------- environments
@@ -92,17 +106,6 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No environment has been made."""
     monkeypatch.setenv("CONTINUUM_AGENTS_DIR", str(tmp_path / "agents"))
     return tmp_path / "agents"
-
-
-def test_a_missing_environment_names_the_command(nowhere: Path) -> None:
-    framework = find_framework("mini-swe")
-    assert not is_current(framework)
-    with pytest.raises(AgentEnvironmentError, match="continuum-bench agent setup mini-swe"):
-        python_of(framework)
-    tasks = str(SCENARIOS / "tasks.jsonl")
-    done = CliRunner().invoke(app, ["agent", "mini-swe", "--tasks", tasks, "--base-url", "http://127.0.0.1:9/v1"])
-    assert done.exit_code == 2
-    assert "continuum-bench agent setup mini-swe" in done.output
 
 
 def test_doctor_lists_environments_and_none_is_needed(nowhere: Path) -> None:
@@ -116,13 +119,17 @@ def test_doctor_lists_environments_and_none_is_needed(nowhere: Path) -> None:
     assert [check["name"] for check in checks.values() if check["optional"]] == [f"agent {n}" for n in FRAMEWORKS]
 
 
-def test_an_environment_of_other_pins_is_not_current(nowhere: Path) -> None:
+def test_an_environment_that_is_missing_or_of_other_pins(nowhere: Path) -> None:
+    framework = find_framework("mini-swe")
+    with pytest.raises(AgentEnvironmentError, match="continuum-bench agent setup mini-swe"):
+        python_of(framework)
     python = nowhere / "mini-swe" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()
     (nowhere / "mini-swe" / "continuum-environment.txt").write_text("mini-swe-agent==1.0\n")
+    assert not is_current(framework)
     with pytest.raises(AgentEnvironmentError, match="other versions"):
-        python_of(find_framework("mini-swe"))
+        python_of(framework)
 
 
 @pytest.mark.slow
@@ -140,44 +147,100 @@ def test_an_environment_of_an_installed_wheel(nowhere: Path, monkeypatch: pytest
     assert is_current(framework)
 
 
-def test_an_unknown_framework() -> None:
-    done = CliRunner().invoke(app, ["agent", "setup", "nobody"])
-    assert done.exit_code == 2
-    assert "there are: mini-swe" in done.output
-
-
 @pytest.mark.parametrize("framework", FRAMEWORKS.values(), ids=str)
-def test_every_version_is_pinned(framework: Any) -> None:
+def test_every_version_is_pinned(framework: Framework) -> None:
     lines = framework.pins.read_text().splitlines()
     assert all("==" in line for line in lines if line and not line.startswith("#"))
     assert framework.pinned_version
 
 
-# --------------------------------------------------------------------------------------------- names
+def test_pythons_for_a_framework(nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours where it will do. Neither a broken one on PATH nor an old one under the right name does."""
+    version = sys.version_info[:2]
+    ours = replace(find_framework("openhands"), pythons=(version, (version[0], version[1] + 1)))
+    assert find_python(ours) == sys.executable
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    for name, text in (("python3.97", "#!/bin/sh\nexit 127\n"), ("python3.98", "#!/bin/sh\necho 3.6\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    framework = replace(find_framework("openhands"), pythons=((3, 97), (3, 99)))
+    with pytest.raises(NoPython, match=r"openhands needs Python 3\.97 or later, before 3\.99"):
+        find_python(framework)
+    monkeypatch.setattr("continuum_bench.agents.environment.FRAMEWORKS", {"openhands": framework})
+    monkeypatch.setattr("continuum_bench.agents.environment.find_framework", lambda name: framework)
+    for words, code, said in ((["openhands"], 2, "needs Python 3.97"), ([], 0, "left out: openhands needs")):
+        done = CliRunner().invoke(app, ["agent", "setup", *words])
+        assert (done.exit_code, said in done.output) == (code, True)
 
 
-# --------------------------------------------------------------------------------------------- tasks
+# --------------------------------------------------------------------------------------------- files
+
+LINE: dict[str, Any] = {
+    "org": "shop",
+    "repo": "words",
+    "number": 7,
+    "base": {"label": "shop:main", "ref": "main", "sha": "0" * 40},
+    "resolved_issues": [{"number": 6, "title": "Count is wrong", "body": "For two spaces."}, {"title": "Another"}],
+    "fix_patch": "diff --git a/words.go b/words.go",
+}
+"""Multi-SWE-bench's."""
 
 
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        ("{", "t.jsonl:1: not JSON"),
-        ("[]", "t.jsonl:1: expected an object"),
-        ('{"problem_statement": "x"}', "t.jsonl:1: Object missing required field `instance_id`"),
-        ('{"instance_id": "../x", "problem_statement": "x"}', "matching regex"),
-        ('\n{"instance_id": "a"}', "t.jsonl:2: Object missing required field `problem_statement`"),
-        ('{"instance_id": "a", "problem_statement": "x", "folder": 3}', "`$.folder`"),
-        ('{"instance_id": "a", "problem_statement": "x"}\n' * 2, "t.jsonl:2: instance_id: 'a' is there already"),
-        ("\n", "no task in it"),
-    ],
-)
-def test_faults_of_a_task_file_are_named(tmp_path: Path, lines: str, said: str) -> None:
-    file = tmp_path / "t.jsonl"
-    file.write_text(lines)
-    with pytest.raises(BenchError) as caught:
-        read_tasks(file)
-    assert said in str(caught.value)
+def multi(**change: Any) -> str:
+    return json.dumps({**LINE, **change})
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "t.jsonl": read_tasks,
+    "w.jsonl": read_web,
+    ENTRIES: lambda path: read_entries(path, "web_search_base"),
+}
+FAULTS = [
+    ("t.jsonl", "{", ":1: not JSON"),
+    ("t.jsonl", "[]", ":1: expected an object"),
+    ("t.jsonl", '{"problem_statement": "x"}', ":1: Object missing required field `instance_id`"),
+    ("t.jsonl", '{"instance_id": "../x", "problem_statement": "x"}', "matching regex"),
+    ("t.jsonl", '\n{"instance_id": "a"}', ":2: Object missing required field `problem_statement`"),
+    ("t.jsonl", '{"instance_id": "a", "problem_statement": "x", "folder": 3}', "`$.folder`"),
+    ("t.jsonl", '{"instance_id": "a", "problem_statement": "x"}\n' * 2, ":2: instance_id: 'a'"),
+    ("t.jsonl", "\n", "no task in it"),
+    ("t.jsonl", multi(number="7"), "got `str` - at `$.number`"),
+    ("t.jsonl", multi(number=True), "got `bool` - at `$.number`"),
+    ("t.jsonl", multi(repo=None), ":1: Expected `str`, got `null` - at `$.repo`"),
+    ("t.jsonl", multi(resolved_issues=[]), "`$.resolved_issues`"),
+    ("t.jsonl", multi(resolved_issues=[{}]), "at `$.problem_statement`"),
+    ("t.jsonl", multi(base=None), "got `null` - at `$.base`"),
+    ("t.jsonl", multi(base={}), "missing required field `sha` - at `$.base`"),
+    ("w.jsonl", "{", ":1: Invalid JSON"),
+    ("w.jsonl", "[]", ":1: Input should be an object"),
+    ("w.jsonl", '{"query": "a", "url": "b", "seconds": 1}', ":1: expected query or url"),
+    ("w.jsonl", '{"seconds": 1}', ":1: expected query or url"),
+    ("w.jsonl", '{"query": 3, "seconds": 1}', ":1: query: "),
+    ("w.jsonl", '{"query": "a", "response": {}}', ":1: seconds: "),
+    ("w.jsonl", '{"query": "a", "response": {}, "seconds": -1}', ":1: seconds: "),
+    ("w.jsonl", '{"query": "a", "response": {}, "seconds": NaN}', ":1: seconds: "),
+    ("w.jsonl", '{"query": "a", "response": {}, "seconds": true}', ":1: seconds: "),
+    ("w.jsonl", '{"query": "a", "response": [], "seconds": 1}', ":1: response"),
+    ("w.jsonl", '{"query": "a", "seconds": 1}', ":1: response: missing"),
+    ("w.jsonl", '{"query": "a", "error": "429 Too Many Requests", "seconds": 1}', "for ever"),
+    ("w.jsonl", '{"url": "a", "seconds": 1}', ":1: text: missing"),
+    ("w.jsonl", '\n{"url": "a", "text": "", "status": 7, "seconds": 1}', ":2: status"),
+    (ENTRIES, "{", ":1: not JSON"),
+    (ENTRIES, "[]", ":1: expected an object"),
+    (ENTRIES, '{"id": "memory_3"}', "at `$.id`"),
+    (ENTRIES, '\n{"id": "web_search_1", "involved_classes": ["MathAPI"]}', ":2: Invalid enum value 'MathAPI'"),
+    (ENTRIES, '{"id": "web_search_1", "involved_classes": ["WebSearchAPI"], "question": []}', "`$.question`"),
+    (ENTRIES, "", "has no entry there"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "said"), FAULTS)
+def test_faults_of_a_file_are_named(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text + "\n")
+    with pytest.raises((BenchError, RecordedWebError)) as caught:
+        READERS[name](tmp_path / name)
+    assert (name in str(caught.value), said in str(caught.value)) == (True, True), caught.value
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
@@ -190,31 +253,173 @@ def test_line_separators_inside_json_are_text(tmp_path: Path, separator: str) ->
         return file
 
     text = f"one{separator}two"
-    assert read_tasks(written({"instance_id": "a", "problem_statement": text}))[0].problem_statement == text
+    (task,) = read_tasks(written({"instance_id": "a", "problem_statement": text}))
     answer = read_web(written({"url": "u", "text": text, "seconds": 1})).page("u")
-    assert answer is not None
-    assert answer.text == text
     reply = read_script(written({"program": "a", "replies": [{"text": text}]})).due("a")
+    assert answer is not None
     assert reply is not None
-    assert reply.text == text
+    assert task.problem_statement == answer.text == reply.text == text
 
 
-def test_the_scenarios_are_tasks() -> None:
-    tasks = read_tasks(SCENARIOS / "tasks.jsonl")
-    assert [task.instance_id for task in tasks] == ["roman", "spans", "slugs"]
+def test_a_recorded_web_answers_as_it_did(tmp_path: Path) -> None:
+    web = read_web(BFCL / "web.jsonl")
+    answer, page = web.search("  halden reach LIGHTHOUSE   engineer "), web.page("https://valley.example/railways")
+    assert answer is not None
+    assert answer.response is not None
+    assert (answer.seconds, answer.response["organic_results"][0]["title"]) == (0.42, "Halden Reach Light")
+    assert page is not None
+    assert (page.status, page.seconds) == (404, 0.12)
+    assert web.search("something else") is web.page("https://valley.example/") is None
+    lines = [{"url": "u", "text": text, "seconds": 1} for text in ("old", "new")]
+    (tmp_path / "web.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    later = read_web(tmp_path / "web.jsonl").page("u")
+    assert later is not None
+    assert later.text == "new"
+
+
+def test_entries_have_bfcl_s_names() -> None:
+    base = read_entries(BFCL / ENTRIES, "web_search_base")
+    assert [task.instance_id for task in base] == [f"web_search_base_{number}" for number in range(3)]
+    assert base[0].problem_statement.startswith("The lighthouse of Halden Reach")
+    both = [task.instance_id for task in read_entries(BFCL / ENTRIES, "web_search", "1:")]
+    assert both == [f"web_search_{kind}_{number}" for kind in ("base", "no_snippet") for number in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("file", "names"),
+    [("tasks.jsonl", ["roman", "spans", "slugs"]), ("openhands-tasks.jsonl", ["roman", "shop__words-7", "menu"])],
+)
+def test_the_scenarios_are_tasks(file: str, names: list[str]) -> None:
+    tasks = read_tasks(SCENARIOS / file)
+    assert [task.instance_id for task in tasks] == names
     assert all(task.folder is not None and task.folder.is_dir() and task.test for task in tasks)
+
+
+def test_a_line_of_multi_swe_bench_is_a_task(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(multi())
+    (task,) = read_tasks(file, tmp_path / "repos")
+    there = (tmp_path / "repos").resolve()
+    facts: dict[str, Any] = {"repository": "shop/words", "commit": "0" * 40, "number": 7}
+    assert task == Task("shop__words-7", "Count is wrong\n\nFor two spaces.", there / "shop/words", **facts)
+    (there / "shop__words").mkdir(parents=True)
+    file.write_text(multi(instance_id="w-1"))
+    (flat,) = read_tasks(file, tmp_path / "repos")
+    assert (flat.instance_id, flat.folder) == ("w-1", there / "shop__words")
+
+
+def test_patches_go_back_in_its_form(tmp_path: Path) -> None:
+    tasks = read_tasks(SCENARIOS / "openhands-tasks.jsonl")
+    write_fixes(tmp_path, tasks, {"roman": {"model_patch": "x"}})
+    assert list(tmp_path.iterdir()) == []
+    write_fixes(tmp_path, tasks, {"roman": {"model_patch": "x"}, "shop__words-7": {"model_patch": "y"}})
+    written = json.loads((tmp_path / "fix_patches.jsonl").read_text())
+    assert written == {"org": "shop", "repo": "words", "number": 7, "fix_patch": "y"}
+
+
+def test_a_task_without_an_image_has_swe_bench_s() -> None:
+    task = with_image(Path("t.jsonl"), Task("Django__django-123", "x"))
+    assert task.image == "docker.io/swebench/sweb.eval.x86_64.django_1776_django-123:latest"
+    assert with_image(Path("t.jsonl"), replace(task, image="mine")).image == "mine"
+    with pytest.raises(BenchError, match="roman: image: missing"):
+        with_image(Path("t.jsonl"), Task("roman", "x"))
+
+
+# ---------------------------------------------------------------------------------------- workspaces
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=x", "-c", "user.email=x@localhost")
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def test_a_workspace_is_a_commit_of_the_code_as_given(tmp_path: Path) -> None:
     workspace = tmp_path / "w"
     for _ in range(2):  # the second attempt starts afresh
         prepare_workspace(Task("roman", "x", SCENARIOS / "roman"), workspace)
-        assert subprocess.run(["git", "status", "--porcelain"], cwd=workspace, capture_output=True).stdout == b""
+        assert git(workspace, "status", "--porcelain") == ""
         (workspace / "roman" / "__init__.py").write_text("changed\n")
-        assert b"changed" in subprocess.run(["git", "diff"], cwd=workspace, capture_output=True).stdout
+        assert "changed" in git(workspace, "diff")
 
 
-@pytest.mark.parametrize("folder", [None, Path("nowhere")])
-def test_a_task_without_code(tmp_path: Path, folder: Path | None) -> None:
-    with pytest.raises(TaskError, match="folder"):
-        prepare_workspace(Task("a", "x", folder), tmp_path / "w")
+def test_the_workspace_is_the_base_commit_and_nothing_later(tmp_path: Path) -> None:
+    clone, workspace = tmp_path / "repos" / "shop" / "words", tmp_path / "w"
+    clone.mkdir(parents=True)
+    git(clone, "init", "-q")
+    for text in ("before", "after"):
+        (clone / "words.go").write_text(text)
+        git(clone, "add", "-A")
+        git(clone, "commit", "-q", "-m", text)
+    before = git(clone, "rev-parse", "HEAD~1")
+    (tmp_path / "t.jsonl").write_text(multi(base={"sha": before}))
+    (task,) = read_tasks(tmp_path / "t.jsonl", tmp_path / "repos")
+    prepare_workspace(task, workspace)
+    assert (workspace / "words.go").read_text() == "before"
+    assert git(workspace, "rev-parse", "HEAD") == before
+    assert "after" not in git(workspace, "log", "--all", "--format=%s")
+    faults = [
+        (replace(task, folder=None), "--repos, a folder with a clone of shop/words"),
+        (replace(task, folder=tmp_path / "elsewhere"), r"git clone https://github\.com/shop/words"),
+        (replace(task, commit="0" * 40), "git failed"),
+        (Task("a", "x"), "folder"),
+        (Task("a", "x", Path("nowhere")), "folder"),
+    ]
+    for wrong, said in faults:
+        with pytest.raises(TaskError, match=said):
+            prepare_workspace(wrong, tmp_path / "none")
+
+
+# ------------------------------------------------------------------------------------------- options
+
+MISTAKES = [
+    ("setup nobody", "there are: mini-swe"),
+    ("mini-swe", "give --tasks FILE or --subset NAME"),
+    ("mini-swe --subset lite --tasks x", "give --tasks FILE or --subset NAME"),
+    ("mini-swe --subset lite --environment cloud", "local, bubblewrap, docker"),
+    ("bfcl {entries}", "SERPAPI_API_KEY"),
+    ("bfcl {entries} --web nowhere.jsonl", "nowhere.jsonl: cannot read"),
+    ("bfcl {entries} {web} --record-web x.jsonl", "--record-web"),
+    ("bfcl {entries} {web} --temperature 3", "--temperature 3"),
+    ("bfcl {entries} {web} --category memory", "web_search_base"),
+    ("bfcl {entries} {web} --slice 3", "START:STOP"),
+    ("bfcl {entries} {web} --slice 7:", "has no entry there"),
+    ("bfcl {web} --tasks /nowhere", "BFCL_v4_web_search.json: cannot read"),
+    (
+        "mini-swe --tasks {tasks} -c agent.step_limit=3",
+        "AgentConfig system_template Field required",
+    ),
+    ("openhands --tasks {oh_tasks} -c llm.nonsense=1", "-c llm.nonsense=1: ValueError: configuration llm.nonsense"),
+    ("openhands --tasks {oh_tasks} --arrivals concurrency:2 --workers 3", "give one of them"),
+    ("openhands --tasks {oh_tasks} --arrivals concurrency:x", "concurrency:PROGRAMS"),
+    ("openhands --tasks {oh_tasks} --arrivals recorded:2", "no recorded arrivals"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "said"), MISTAKES)
+def test_a_user_s_mistakes_are_one_line_before_anything_is_made(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SERPAPI_API_KEY", raising=False)
+    framework = words.split()[0]
+    files = {"tasks": SCENARIOS / "tasks.jsonl", "oh_tasks": SCENARIOS / "openhands-tasks.jsonl"}
+    options = {"entries": f"--tasks {BFCL}", "web": f"--web {BFCL / 'web.jsonl'}"}
+    given = words.format(**files, **options).split()
+    with FakeServer() as server:
+        if framework in FRAMEWORKS:
+            environment(framework)
+            given += ["--base-url", server.url, "--out", str(tmp_path / "out")]
+        done = CliRunner().invoke(app, ["agent", *given])
+    assert (done.exit_code, len(done.stderr.splitlines()), said in done.stderr) == (2, 1, True), done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_an_environment_or_bubblewrap(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for framework in FRAMEWORKS:
+        given = ["--tasks", str(BFCL if framework == "bfcl" else SCENARIOS / "tasks.jsonl")]
+        done = CliRunner().invoke(app, ["agent", framework, *given, "--base-url", "http://127.0.0.1:9/v1"])
+        assert (done.exit_code, f"continuum-bench agent setup {framework}" in done.output) == (2, True), done.output
+    monkeypatch.setenv("MSWEA_BUBBLEWRAP_EXECUTABLE", "no-such-bwrap")
+    with pytest.raises(BenchError, match="no-such-bwrap; Debian: apt-get install bubblewrap"):
+        run_mini_swe(MiniSweOptions(base_url="", subset="lite", environment="bubblewrap"))

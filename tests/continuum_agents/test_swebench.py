@@ -7,20 +7,13 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from agent_batches import environment
 from continuum_agents.environments import find_framework, python_of
 from continuum_bench.agents.batch import batch_label
-from continuum_bench.agents.swebench import run_mini_swe, with_image
-from continuum_bench.agents.tasks import Task
-from continuum_bench.cli import app
-from continuum_bench.errors import BenchError
-from continuum_bench.options.agent import MiniSweOptions
 from fake_docker import Daemon
-from typer.testing import CliRunner
 
 ROWS = [
     {
@@ -102,25 +95,6 @@ def test_a_dataset_that_cannot_be_had_is_one_line(python: Path, tmp_path: Path) 
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ((), "give --tasks FILE or --subset NAME"),
-        (("--subset", "lite", "--tasks", "x"), "give --tasks FILE or --subset NAME"),
-        (("--subset", "lite", "--environment", "cloud"), "there are local, bubblewrap, docker"),
-    ],
-)
-def test_options_that_do_not_fit(options: tuple[str, ...], said: str) -> None:
-    done = CliRunner().invoke(app, ["agent", "mini-swe", "--base-url", "http://127.0.0.1:9/v1", *options])
-    assert (done.exit_code, said in done.output) == (2, True), done.output
-
-
-def test_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MSWEA_BUBBLEWRAP_EXECUTABLE", "no-such-bwrap")
-    with pytest.raises(BenchError, match="there is no no-such-bwrap; Debian: apt-get install bubblewrap"):
-        run_mini_swe(MiniSweOptions(base_url="", subset="lite", environment="bubblewrap"))
-
-
 # ---------------------------------------------------------------------------------------------- docker
 
 
@@ -163,11 +137,3 @@ def test_no_daemon_is_one_line(python: Path, tmp_path: Path) -> None:
     done = ask(python, "continuum_agents.containers", "clean", DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert done.stderr == f"docker (unix://{tmp_path}/nobody.sock): no daemon answers; is Docker running?\n"
-
-
-def test_a_task_without_an_image_has_swe_bench_s() -> None:
-    task = with_image(Path("t.jsonl"), Task("Django__django-123", "x"))
-    assert task.image == "docker.io/swebench/sweb.eval.x86_64.django_1776_django-123:latest"
-    assert with_image(Path("t.jsonl"), replace(task, image="mine")).image == "mine"
-    with pytest.raises(BenchError, match="roman: image: missing"):
-        with_image(Path("t.jsonl"), Task("roman", "x"))
