@@ -143,7 +143,7 @@ def test_one_program_s_fault_is_its_own(kind: Kind, server: Live, play: Callable
     assert {line["program_id"] for line in lines if line["kind"] == "end"} == set(turns)
     assert server.wait_for(lambda: "dies" not in server.pins())
     assert unpinned(server, "dies", 2) == ["hit", "expired"]
-    again = play(*names, "--time-limit", "60", without_folder=("bare",))  # what finished is skipped
+    again = play(*names, "--tool-limit", "3", "--time-limit", "60", without_folder=("bare",))  # skips what finished
     said = again.ended(1)
     assert "2 programs" in said
     assert f"{len(good)} finished before" in said

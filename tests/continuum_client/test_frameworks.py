@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -26,18 +26,7 @@ ENVIRONMENTS = REPO / ".frameworks"
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 
 
-MODULES = {
-    "langchain": "langchain_openai",
-    "openai-agents": "agents",
-    "pydantic-ai": "pydantic_ai",
-    "litellm": "litellm",
-    "llama-index": "llama_index",
-    "smolagents": "smolagents",
-    "autogen": "autogen_agentchat",
-    "instructor": "instructor",
-    "crewai": "crewai",
-}
-"""The modules of the frameworks."""
+MODULES = {"langchain": "langchain_openai", "openai-agents": "agents", "litellm": "litellm"}
 
 
 class State(TypedDict):
@@ -46,13 +35,12 @@ class State(TypedDict):
     task: str
 
 
-@pytest.fixture
-def vllm(serve: Callable[..., FakeServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+@pytest.fixture(autouse=True)
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    monkeypatch.setenv("CREWAI_DISABLE_TELEMETRY", "true")
-    yield serve("vllm")
+    for name in ("LITELLM_LOCAL_MODEL_COST_MAP", "OTEL_SDK_DISABLED"):
+        monkeypatch.setenv(name, "True")
+    yield
     uninstrument()
     hook.remove()
 
@@ -68,7 +56,7 @@ def tools(server: FakeServer) -> tuple[str | None, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["langchain", "litellm", "openai-agents"])
+@pytest.mark.parametrize("name", MODULES)
 def test_in_its_own_environment(name: str) -> None:
     """What the tests below check of a framework; test_frameworks_on_vllm.py runs every example."""
     python = ENVIRONMENTS / name / "bin" / "python"

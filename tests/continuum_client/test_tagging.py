@@ -10,7 +10,7 @@ import pytest
 from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_from_headers, tags_from_xargs
 from fake_server import EXTRA, refusal
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from continuum_client.dialects import DIALECTS, cache_key
@@ -85,6 +85,8 @@ def test_an_id_is_usable_or_refused(raw: str) -> None:
 
 
 @given(ids)
+@example("x" * 64)
+@example("x" * 65)
 def test_cache_keys_fit(program_id: str) -> None:
     key = cache_key(program_id)
     assert len(key) <= 64
