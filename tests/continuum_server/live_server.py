@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 from continuum_server.launcher import Server
 from continuum_server.server_command import model_name
 from continuum_server.server_config import ServerConfig
@@ -131,10 +132,8 @@ def serve_command(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def sessions_of(folder: Path) -> set[int]:
     """Sessions of all that was started with ``MARK`` set to this folder and runs now, and of its children."""
-    marker = f"{MARK}={folder}".encode()
-    everything = list(_processes())
-    marked = {one.number for one in everything if marker in one.environment}
-    return {one.session for one in everything if one.number in marked or one.parent in marked}
+    marked = {number for number, process in _running().items() if process["environ"].get(MARK) == str(folder)}
+    return {process["session"] for number, process in _running().items() if marked & {number, process["ppid"]}}
 
 
 def processes_of(sessions: set[int]) -> dict[int, str]:
@@ -142,27 +141,21 @@ def processes_of(sessions: set[int]) -> dict[int, str]:
 
     By session, not by environment: vLLM's engine and the router write their titles over theirs.
     """
-    return {one.number: one.command for one in _processes() if one.session in sessions}
+    return {
+        number: " ".join(process["cmdline"]) for number, process in _running().items() if process["session"] in sessions
+    }
 
 
-@dataclass(frozen=True)
-class _Process:
-    number: int
-    parent: int
-    session: int
-    command: str
-    environment: list[bytes]
-
-
-def _processes() -> Iterator[_Process]:
-    """All that run; one that ended and was not waited for is none."""
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            state, parent, _, session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
-            command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-            environment = (path / "environ").read_bytes().split(b"\0")
-            if state != "Z":
-                yield _Process(int(path.name), int(parent), int(session), command, environment)
+def _running() -> dict[int, dict[str, Any]]:
+    """All processes by id; one that ended and was not waited for is none."""
+    found = {}
+    for process in psutil.process_iter(["ppid", "cmdline", "environ", "status"]):
+        facts = process.info
+        with suppress(ProcessLookupError, PermissionError):
+            facts.update(session=os.getsid(process.pid), environ=facts["environ"] or {}, cmdline=facts["cmdline"] or [])
+            if facts["status"] != psutil.STATUS_ZOMBIE:
+                found[process.pid] = facts
+    return found
 
 
 def ends_soon(sessions: set[int], seconds: float = 120.0) -> list[str]:

@@ -1,37 +1,48 @@
-"""A nano-sized engine: real scheduler, tiny pool, step times of round numbers."""
+"""A nano-sized engine: real scheduler, tiny pool, step times of round numbers; and what must hold for every run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+import pytest
 from continuum_server.policy.facts import PrefillCurve
 from continuum_server.policy.program_table import Guards
-from continuum_server.step_times.model import PrefillChunk, Provenance
+from continuum_server.policy.registry import POLICIES
+from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimes
 from continuum_server.virtual.config import EngineShape
 from continuum_server.virtual.engine import build_engine
 from continuum_server.virtual.loop import VirtualLoop
-from continuum_server.virtual.offload import Offload
+from continuum_server.virtual.offload import Offload, Tier
 from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_traces.conversation import Job
-from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, TurnRecord
+from continuum_traces.schema import Program, SchedulerEvent, Tags, ToolCall, Turn, TurnRecord
+from hypothesis import strategies as st
+
+BLOCK_BYTES = 4096
+BITING: dict[str, dict[str, Any]] = {name: dict(policy.test_options) for name, policy in POLICIES.items()}
+"""Options with which each rule acts often in a run of a few seconds."""
+SERVED = sorted(name for name, policy in POLICIES.items() if policy.label != "bound")
+QUICK = ("autellix", "continuum", "working-set")
+"""One that preempts, one that holds, one that admits: the policies of ``make test``. CI runs all."""
 
 
-class PlainTimes:
+def each_policy(names: Sequence[str] = tuple(sorted(POLICIES))) -> pytest.MarkDecorator:
+    """Parametrize a test with these policies."""
+    marked = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
+    return pytest.mark.parametrize("policy", marked)
+
+
+class PlainTimes(StepTimes):
     """10 ms a step, 0.1 ms a prefilled token, 1 us a token of decode context."""
 
     provenance = Provenance("roofline", "test", "1", "-", "-", "-", 1, 0.0)
 
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
         return 0.01 + 1e-4 * sum(chunk.tokens for chunk in chunks) + 1e-6 * decode_context_tokens
-
-    def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        return [self.step_s((), decodes, decode_context_tokens + i * decodes) for i in range(steps)]
-
-    def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
-        return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
 
 
 class Played:
@@ -92,7 +103,7 @@ def build(
 
 
 def play(jobs: Sequence[Job], policy: str = "vllm", options: dict[str, Any] | None = None, **rest: Any) -> Played:
-    """Play jobs to their end, release what is held, and check that nothing is left."""
+    """Play jobs to their end, release what is held, and check that every turn was served and nothing is left."""
     turns: list[TurnRecord] = []
     events: list[SchedulerEvent] = []
     scheduler, loop = build(jobs, policy, options or {}, turns=turns, events=events, **rest)
@@ -106,7 +117,68 @@ def play(jobs: Sequence[Job], policy: str = "vllm", options: dict[str, Any] | No
     assert not scheduler.table.pins
     assert scheduler.table.pinned_tokens == 0
     assert scheduler.kv_cache_manager.reset_prefix_cache()  # fails while any block is referred to
+    assert len(played.of("pin")) == len(played.of("unpin"))
+    check_turns(turns, jobs)
+    if loop.transfers is not None:
+        _check_tiers(played)
+        if events:  # vLLM's own scheduler writes none
+            _check_reloads(played)
     return played
+
+
+def check_turns(turns: Sequence[TurnRecord], jobs: Sequence[Job]) -> None:
+    """Every turn of every program once, in order, each after its gap."""
+    for job in jobs:
+        own = sorted((t for t in turns if t.program_id == job.program.program_id), key=lambda t: t.turn)
+        assert [turn.turn for turn in own] == list(range(len(job.program.turns)))
+        assert [turn.output_tokens for turn in own] == [turn.output_tokens for turn in job.program.turns]
+        assert [turn.prompt_tokens for turn in own] == job.program.prompt_tokens()
+        for before, after in pairwise(own):
+            assert after.due_s == before.finish_s + before.gap_s  # type: ignore[operator]
+            assert after.sent_s >= after.due_s
+
+
+def _check_tiers(played: Played) -> None:
+    """Nothing is on its way any more, everything held can be evicted, and no tier ever held more than fits."""
+    transfers = played.loop.transfers
+    assert transfers is not None
+    assert transfers.next_s() == float("inf")
+    side = played.scheduler.connector.connector_scheduler
+    assert not side._jobs
+    assert not side._req_status
+    dram = getattr(side.manager, "primary_tier", side.manager)
+    assert dram._num_write_pending_chunks == 0
+    chunks = dram._policy.chunks
+    assert all(chunk.ref_cnt == 0 for chunk in chunks.values())
+    assert dram._num_allocated_chunks - len(dram._free_list) == len(chunks) <= dram._num_chunks
+    assert len({chunk.chunk_id for chunk in chunks.values()}) == len(chunks)
+    if transfers.ssd is not None:
+        assert not side.manager._jobs
+        assert transfers.ssd.chunks_held <= transfers.ssd.capacity
+        assert not transfers.ssd._reading
+        assert all(transfers.ssd._held.values())
+
+
+def _check_reloads(played: Played) -> None:
+    """Each reload belongs to a turn, which starts (or ends) after it, and finds at least what was brought back."""
+    begun: dict[tuple[str, int], Any] = {}
+    for event in played.events:
+        key = event.program_id, event.turn
+        if event.event == "reload":
+            assert key not in begun
+            assert event.bytes == (event.tokens or 0) // 16 * BLOCK_BYTES > 0
+            begun[key] = event
+        if event.event in ("start", "resume") and key in begun:
+            reload = begun.pop(key)
+            assert event.t >= reload.t
+            assert (event.hit_tokens or 0) + 1 >= (reload.tokens or 0)  # a whole prompt's last token is computed again
+    assert not begun
+    moved = sum(event.bytes or 0 for event in played.of("reload"))
+    assert played.loop.transfers is not None
+    assert moved == played.loop.transfers.facts()["dram_to_gpu"]["bytes"]
+
+
+# ------------------------------------------------------------------------------------------------- what to play
 
 
 def program(name: str, turns: int = 3, new: int = 40, output: int = 8, tool_s: float = 0.5) -> Program:
@@ -114,3 +186,39 @@ def program(name: str, turns: int = 3, new: int = 40, output: int = 8, tool_s: f
     call = (ToolCall("ls", tool_s),)
     made = tuple(Turn(new, output, tool_calls=call if i < turns - 1 else ()) for i in range(turns))
     return Program(name, made)
+
+
+@st.composite
+def workloads(draw: st.DrawFn, wishes: bool = False) -> list[Job]:
+    """Up to eight programs that fit a pool of 64 blocks of 16 tokens.
+
+    Args:
+        wishes: some turns ask for a soft hold (``kv_ttl_s``).
+    """
+    gaps = st.sampled_from([0.0, 0.01, 0.3, 1.0, 5.0, 1e6])
+    asked = st.sampled_from([None, 0.5, 20.0] if wishes else [None])
+    jobs = []
+    for number in range(draw(st.integers(1, 8))):
+        turns = []
+        for _ in range(draw(st.integers(1, 5))):
+            output = draw(st.integers(1, 40))
+            carried = draw(st.sampled_from([output, output // 2]))
+            calls = (ToolCall(draw(st.sampled_from(["ls", "make"])), draw(gaps)),)
+            turns.append(Turn(draw(st.integers(1, 90)), output, carried_tokens=carried, tool_calls=calls))
+        hints = tuple(Tags(kv_ttl_s=draw(asked)) for _ in turns)
+        jobs.append(Job(Program(f"p{number}", tuple(turns)), draw(st.floats(0, 3)), hints=hints))
+    return jobs
+
+
+def tier(blocks: float, blocks_s: float = 1000.0, latency_s: float = 0.001) -> Tier:
+    """A tier of so many blocks, moved so many a second."""
+    return Tier(blocks * BLOCK_BYTES / 1e9, blocks_s * BLOCK_BYTES / 1e9, blocks_s * BLOCK_BYTES / 1e9, latency_s)
+
+
+TIERS = {
+    "tiny": Offload(tier(20), tier(60, 300.0)),
+    "dram": Offload(tier(400)),
+    "both": Offload(tier(60), tier(500, 300.0, 0.01)),
+    "chunked": Offload(tier(400), blocks_per_chunk=4),
+    "endless": Offload(tier(1e6, 1e12, 0.0)),
+}

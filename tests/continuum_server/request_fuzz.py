@@ -34,21 +34,9 @@ NAMES = (
 OTHERS = ('"other": "x"', '"": 1', '"vllm_xargs": [1, "a"]', '"extra_args": 0.5')
 """Members that are no tags, and that vLLM accepts."""
 FIELDS = ("program_id", "job_id", "session_id", "is_last_step", "last_func_call", "this_func_call")
-SCALARS = (
-    *(
-        '"p1"',
-        '"p2"',
-        '""',
-        '" "',
-        '"a\\nb"',
-        '"\\ud800"',
-        '"\\u00e9\\ud83d\\ude00"',
-        '"0123456789abcdef"',
-        '"true"',
-        '"5"',
-    ),
-    *("0", "1", "-1", "0.5", "true", "false", "null", "NaN", "-Infinity", "1e999", str(2**64), "9" * 401, "-0.0"),
-)
+TEXTS = ("p1", "p2", "", " ", "a\nb", "\ud800", "é\U0001f600", "0123456789abcdef", "true", "5")
+NUMBERS = ("0", "1", "-1", "0.5", "NaN", "-Infinity", "1e999", str(2**64), "9" * 401, "-0.0")
+SCALARS = (*map(json.dumps, TEXTS), *NUMBERS, "true", "false", "null")
 HEADERS = ("X-Session-ID", "X-Dynamo-Session-ID", "X-Dynamo-Session-Final")
 HEADER_VALUES = ("p1", "", "a b", "true", "é", "\u0085", "x" * 257, "x" * 5000, "[]", "0123456789abcdef:p1")
 

@@ -11,8 +11,7 @@ from continuum_traces.conversation import Job
 from continuum_traces.schema import TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nano import PlainTimes, play, program
-from test_virtual import workloads
+from nano import PlainTimes, play, program, workloads
 
 
 def took_s(records: list[TurnRecord]) -> list[float]:

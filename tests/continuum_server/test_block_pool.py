@@ -14,8 +14,7 @@ from continuum_server.vllm_plugin.versions import check_version
 from continuum_traces.conversation import Job
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nano import build
-from test_virtual import workloads
+from nano import build, workloads
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_coordinator import UnitaryKVCacheCoordinator
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager

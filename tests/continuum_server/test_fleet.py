@@ -42,16 +42,19 @@ def test_each_replica_has_its_own_files_and_port(tmp_path: Path) -> None:
     assert first.devices is None
 
 
-def test_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = ServerConfig(engine="gpu", model="m", gpus=2)
+@pytest.mark.parametrize(("visible", "shared"), [(None, ["0,1", "2,3"]), ("4,5,7,6", ["4,5", "7,6"]), ("4,5", None)])
+def test_gpus_are_shared_out(visible: str | None, shared: list[str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [one.devices for one in replica_configs(config, 2)] == ["0,1", "2,3"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,7,6")
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    config = ServerConfig(engine="gpu", model="m", gpus=2)
+    if shared is None:
+        with pytest.raises(ServerError, match="2 replicas of 2 GPUs need 4; CUDA_VISIBLE_DEVICES has 2"):
+            replica_configs(config, 2)
+        return
     configs = replica_configs(config, 2)
-    assert [command_of(one, 8000)[1]["CUDA_VISIBLE_DEVICES"] for one in configs] == ["4,5", "7,6"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
-    with pytest.raises(ServerError, match="2 replicas of 2 GPUs need 4; CUDA_VISIBLE_DEVICES has 2"):
-        replica_configs(config, 2)
+    assert [one.devices for one in configs] == shared
+    assert [command_of(one, 8000)[1]["CUDA_VISIBLE_DEVICES"] for one in configs] == shared
 
 
 def test_a_port_that_is_held_is_nobody_elses_but_a_server_of_ours_can_listen_there() -> None:
@@ -151,17 +154,10 @@ def trace_of(folder: Path) -> Path:
 @pytest.mark.slow
 def test_a_killed_replica_loses_no_program(tmp_path: Path) -> None:
     """kill -9 of a server and its engine in the middle: all programs complete, some turns are computed again."""
-    config = ServerConfig(
-        policy="static-ttl",
-        policy_options={"ttl_s": 5.0},
-        port=0,
-        record=tmp_path / "record",
-        statistics=tmp_path / "tools.json",
-        kv_blocks=2000,
-        max_model_len=16_000,
-        drain_s=5,
-        emulated=EmulatedSettings(time_scale=2.0),
-    )
+    files: dict[str, Any] = {"record": tmp_path / "record", "statistics": tmp_path / "tools.json"}
+    engine: dict[str, Any] = {"kv_blocks": 2000, "max_model_len": 16_000, "emulated": EmulatedSettings(time_scale=2.0)}
+    policy: dict[str, Any] = {"policy": "static-ttl", "policy_options": {"ttl_s": 5.0}}
+    config = ServerConfig(port=0, drain_s=5, **files, **engine, **policy)
     said: list[str] = []
     with Fleet(config, 2, "sticky_least_loaded", tmp_path / "logs", said.append) as running:
         leaders = {server.process.pid for server in running.servers}

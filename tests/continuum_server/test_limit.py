@@ -35,12 +35,9 @@ def workloads(draw: st.DrawFn) -> list[Job]:
     shared = draw(st.sampled_from([0, 0, 500]))
     jobs = []
     for number in range(draw(st.integers(1, 10))):
+        new, output, gap_s = st.integers(500, 3000), st.integers(1, 120), st.floats(0, 2)
         turns = [
-            Turn(
-                draw(st.integers(500, 3000)),
-                draw(st.integers(1, 120)),
-                tool_calls=(ToolCall("ls", draw(st.floats(0, 2))),),
-            )
+            Turn(draw(new), draw(output), tool_calls=(ToolCall("ls", draw(gap_s)),))
             for _ in range(draw(st.integers(1, 4)))
         ]
         prefix = {"shared_prefix_id": "s", "shared_prefix_tokens": shared} if shared else {}

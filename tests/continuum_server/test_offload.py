@@ -9,130 +9,16 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.facts import Machine, PrefillCurve, Stored
-from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.links import InFlight, Link
 from continuum_server.virtual.offload import Offload, OffloadError, Tier, default_preset, read_offload
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nano import Played, build, play, program
-from test_policies_on_engine import BITING, EVERY, TOOL_TIMES
-from test_virtual import Stock, check_every_program, workloads
-
-BLOCK = 4096
-"""Bytes of a KV block of the nano engine."""
+from nano import BITING, BLOCK_BYTES, TIERS, Played, build, each_policy, play, program, tier, workloads
 
 
-def tier(blocks: float, blocks_s: float = 1000.0, latency_s: float = 0.001) -> Tier:
-    """A tier of so many blocks, moved so many a second."""
-    return Tier(blocks * BLOCK / 1e9, blocks_s * BLOCK / 1e9, blocks_s * BLOCK / 1e9, latency_s)
-
-
-TINY = Offload(tier(20), tier(60, 300.0))
-DRAM = Offload(tier(400))
-BOTH = Offload(tier(60), tier(500, 300.0, 0.01))
-CHUNKED = Offload(tier(400), blocks_per_chunk=4)
-ENDLESS = Offload(tier(1e6, 1e12, 0.0))
-TIERS = {"tiny": TINY, "dram": DRAM, "both": BOTH, "chunked": CHUNKED, "endless": ENDLESS}
-
-
-def check_tiers(played: Played, offload: Offload) -> None:
-    """Nothing is on its way any more, everything held can be evicted, and no tier ever held more than fits."""
-    transfers = played.loop.transfers
-    assert transfers is not None
-    assert transfers.next_s() == float("inf")
-    side = played.scheduler.connector.connector_scheduler
-    assert not side._jobs
-    assert not side._req_status
-    dram = getattr(side.manager, "primary_tier", side.manager)
-    assert dram._num_write_pending_chunks == 0
-    chunks = dram._policy.chunks
-    assert all(chunk.ref_cnt == 0 for chunk in chunks.values())
-    assert dram._num_allocated_chunks - len(dram._free_list) == len(chunks) <= dram._num_chunks
-    assert len({chunk.chunk_id for chunk in chunks.values()}) == len(chunks)
-    if transfers.ssd is not None:
-        assert not side.manager._jobs
-        assert transfers.ssd.chunks_held <= transfers.ssd.capacity
-        assert not transfers.ssd._reading
-        assert all(transfers.ssd._held.values())
-
-
-def check_reloads(played: Played) -> None:
-    """Each reload belongs to a turn, which starts (or ends) after it, and finds at least what was brought back."""
-    begun: dict[tuple[str, int], Any] = {}
-    for event in played.events:
-        key = event.program_id, event.turn
-        if event.event == "reload":
-            assert key not in begun
-            assert event.bytes == (event.tokens or 0) // 16 * BLOCK > 0
-            begun[key] = event
-        if event.event in ("start", "resume") and key in begun:
-            reload = begun.pop(key)
-            assert event.t >= reload.t
-            assert (event.hit_tokens or 0) + 1 >= (reload.tokens or 0)  # a whole prompt's last token is computed again
-    assert not begun
-    moved = sum(event.bytes or 0 for event in played.of("reload"))
-    assert played.loop.transfers is not None
-    assert moved == played.loop.transfers.facts()["dram_to_gpu"]["bytes"]
-
-
-@pytest.mark.parametrize("policy", EVERY)
-@given(
-    jobs=workloads(),
-    blocks=st.integers(48, 160),
-    offload=st.sampled_from(sorted(TIERS)),
-    chunk_tokens=st.sampled_from([16, 256]),
-)
-@settings(max_examples=6)
-def test_every_policy_completes_and_skipping_changes_nothing(
-    policy: str, jobs: list[Job], offload: str, **shape: int
-) -> None:
-    tiers = TIERS[offload]
-    stepwise = play(jobs, policy, BITING[policy], max_stretch=1, offload=tiers, **shape)
-    skipping = play(jobs, policy, BITING[policy], offload=tiers, **shape)
-    for played in (stepwise, skipping):
-        check_every_program(played, jobs)
-        check_tiers(played, tiers)
-        check_reloads(played)
-    assert skipping.turns == stepwise.turns
-    assert skipping.events == stepwise.events
-    assert skipping.loop.counters.engine_steps == stepwise.loop.counters.engine_steps
-
-
-@pytest.mark.parametrize("hostile", TOOL_TIMES)
-@pytest.mark.parametrize("policy", EVERY)
-def test_hostile_tool_times(policy: str, hostile: str) -> None:
-    """Ten programs of six turns in a pool that holds about three of them, above tiers that hold about six."""
-    jobs = []
-    for number in range(10):
-        turns = tuple(
-            Turn(60, 12, tool_calls=(ToolCall("ls", TOOL_TIMES[hostile](number, index)),)) for index in range(6)
-        )
-        jobs.append(Job(Program(f"p{number}", turns), 0.2 * number))
-    tiers = Offload(tier(180, 400.0), tier(200, 200.0))
-    first = play(jobs, policy, BITING[policy], blocks=112, offload=tiers)
-    check_every_program(first, jobs)
-    check_tiers(first, tiers)
-    check_reloads(first)
-    if hostile == "bimodal":
-        second = play(jobs, policy, BITING[policy], blocks=112, offload=tiers)
-        assert first.turns == second.turns
-        assert first.events == second.events
-
-
-@pytest.mark.parametrize("yielding", ["waiting", "later", "anyone"])
-@pytest.mark.parametrize(("policy", "options"), [("static-ttl", {"ttl_s": 2.0}), ("continuum", {"cold_samples": 0})])
-@given(jobs=workloads(), offload=st.sampled_from(sorted(TIERS)))
-@settings(max_examples=6)
-def test_pins_that_yield(policy: str, options: dict[str, Any], yielding: Any, jobs: list[Job], offload: str) -> None:
-    guards = Guards(pins_yield_to=yielding, max_pinned_share=1.0)
-    played = play(jobs, policy, options, blocks=48, guards=guards, offload=TIERS[offload])
-    check_every_program(played, jobs)
-    check_tiers(played, TIERS[offload])
-
-
-@pytest.mark.parametrize("policy", EVERY)
+@each_policy()
 @given(jobs=workloads(), blocks=st.integers(48, 100))
 @settings(max_examples=3)
 def test_a_tier_without_room_is_no_tier(policy: str, jobs: list[Job], blocks: int) -> None:
@@ -167,26 +53,17 @@ def events_before(end_s: float, played: Played) -> list[Any]:
     return [replace(event, ttl_s=pytest.approx(event.ttl_s)) for event in played.events if event.t < end_s]
 
 
-@pytest.mark.parametrize("policy", EVERY)
+@each_policy()
 @given(jobs=workloads(), blocks=st.integers(48, 100))
 @settings(max_examples=3)
 def test_with_an_endless_tier_every_returning_turn_hits(policy: str, jobs: list[Job], blocks: int) -> None:
     """All full blocks of the last prompt are found, wherever they were."""
-    played = play(jobs, policy, BITING[policy], blocks=blocks, offload=ENDLESS)
+    played = play(jobs, policy, BITING[policy], blocks=blocks, offload=TIERS["endless"])
     for job in jobs:
         prompts = job.program.prompt_tokens()
         hits = {e.turn: e.hit_tokens or 0 for e in played.of("start") if e.program_id == job.program.program_id}
         for index, (before, now) in enumerate(pairwise(prompts), 1):
             assert hits[index] >= min(before, now - 1) // 16 * 16
-
-
-@given(jobs=workloads(), offload=st.sampled_from(sorted(TIERS)))
-@settings(max_examples=10)
-def test_policy_vllm_is_the_stock_scheduler_with_the_stock_connector(jobs: list[Job], offload: str) -> None:
-    stock = play(jobs, scheduler_type=Stock, max_stretch=1, offload=TIERS[offload])
-    ours = play(jobs, "vllm", max_stretch=1, offload=TIERS[offload])
-    assert ours.turns == stock.turns
-    assert ours.loop.counters == stock.loop.counters
 
 
 # --------------------------------------------------------------------------------------------- hand arithmetic
@@ -211,7 +88,7 @@ def second_turn(played: Played) -> dict[str, Any]:
 def test_a_reload_takes_latency_and_bytes_over_bandwidth(blocks_s: float, latency_s: float) -> None:
     """Ten blocks come back; the load begins when the turn arrives and is seen by the next step after its end."""
     events = second_turn(play(crowded_out(), offload=Offload(slow_back(blocks_s, latency_s))))
-    assert (events["reload"].tokens, events["reload"].bytes) == (160, 10 * BLOCK)
+    assert (events["reload"].tokens, events["reload"].bytes) == (160, 10 * BLOCK_BYTES)
     assert events["start"].hit_tokens == 160
     assert events["reload"].t == events["arrive"].t
     assert events["start"].t - events["reload"].t == pytest.approx(latency_s + 10 / blocks_s)
@@ -240,7 +117,7 @@ def test_what_only_the_ssd_holds_comes_through_dram() -> None:
     assert events["reload"].t - events["arrive"].t == pytest.approx(0.01 + 10 / 50)
     assert events["start"].t - events["reload"].t == pytest.approx(10 / 100)
     assert played.loop.transfers is not None
-    assert played.loop.transfers.facts()["ssd_to_dram"]["bytes"] == 10 * BLOCK
+    assert played.loop.transfers.facts()["ssd_to_dram"]["bytes"] == 10 * BLOCK_BYTES
 
 
 def test_blocks_on_their_way_out_are_not_overwritten() -> None:
@@ -312,7 +189,7 @@ def test_a_server_derives_the_time_of_a_load() -> None:
         found = scheduler._new_table().policy.machine.swap_token_s
         return None if found is None else float(found)
 
-    assert derived(Offload(Tier(1.0, 25.0, 25.0))) == pytest.approx(BLOCK / 16 / 25e9)
+    assert derived(Offload(Tier(1.0, 25.0, 25.0))) == pytest.approx(BLOCK_BYTES / 16 / 25e9)
     assert derived(None) is None
 
 
@@ -344,34 +221,34 @@ def test_whose_wait_t_is(delay_of: str, with_tier: int) -> None:
     assert samples(Offload(tier(400))) == with_tier
 
 
-@pytest.mark.parametrize("policy", EVERY)
-def test_reload_time_is_no_queueing_delay(policy: str) -> None:
-    """T counts the wait for a place, not for the KV on its way."""
-    scheduler = play(crowded_out(), policy, BITING[policy], offload=Offload(tier(400, 10.0))).scheduler
-    delay = getattr(scheduler.table.policy, "delay", None)
-    if delay is not None and scheduler.table.policy.label != "bound":
-        assert delay.mean_s < 0.2  # the reload took 1 s
+def test_reload_time_is_no_queueing_delay() -> None:
+    """T counts the wait for a place, not for the KV on its way, which takes 1 s here."""
+    for policy in ("static-ttl", "continuum"):
+        scheduler = play(crowded_out(), policy, BITING[policy], offload=Offload(tier(400, 10.0))).scheduler
+        assert scheduler.table.policy.delay.mean_s < 0.2
 
 
 # ------------------------------------------------------------------------------------------------ configuration
 
 
-def test_presets() -> None:
-    a100 = read_offload("dram-100+ssd-400", "a100-80gb")
-    assert (a100.dram.gb, a100.dram.read_gb_s, a100.name) == (100.0, 25.0, "dram-100+ssd-400")
-    assert a100.ssd is not None
-    assert (a100.ssd.gb, a100.ssd.read_gb_s, a100.ssd.write_gb_s) == (400.0, 6.5, 3.5)
-    assert read_offload("DRAM-12.5", "b200").dram.read_gb_s == 50.0
-    assert read_offload("dram-100@pcie3", "h100").dram.read_gb_s == 12.5
-    shared = read_offload("dram-100+ssd-400@pcie4/8", "h100")  # a link and a drive for 8 GPUs
-    assert shared.ssd is not None
-    assert (shared.dram.gb, shared.dram.write_gb_s, shared.ssd.gb, shared.ssd.read_gb_s) == (
-        100.0,
-        3.125,
-        400.0,
-        0.8125,
-    )
-    assert (default_preset("a100"), default_preset("h100"), default_preset("b200")) == ("dram-100", *["dram-200"] * 2)
+@pytest.mark.parametrize(
+    ("preset", "gpu", "dram", "ssd"),  # GB, read and write in GB/s
+    [
+        ("dram-100+ssd-400", "a100-80gb", (100.0, 25.0, 25.0), (400.0, 6.5, 3.5)),
+        ("DRAM-12.5", "b200", (12.5, 50.0, 50.0), None),
+        ("dram-100@pcie3", "h100", (100.0, 12.5, 12.5), None),
+        ("dram-100+ssd-400@pcie4/8", "h100", (100.0, 3.125, 3.125), (400.0, 0.8125, 0.4375)),  # for 8 GPUs
+    ],
+)
+def test_presets(preset: str, gpu: str, dram: tuple[float, ...], ssd: tuple[float, ...] | None) -> None:
+    made = read_offload(preset, gpu)
+    assert made.name == preset.lower().split("@")[0]
+    tiers = [(each.gb, each.read_gb_s, each.write_gb_s) if each else None for each in (made.dram, made.ssd)]
+    assert tiers == [dram, ssd]
+
+
+def test_default_presets() -> None:
+    assert [default_preset(gpu) for gpu in ("a100", "h100", "b200")] == ["dram-100", *["dram-200"] * 2]
 
 
 @pytest.mark.parametrize(
@@ -388,8 +265,8 @@ def test_bad_presets(preset: str, message: str) -> None:
         read_offload(preset, "h100")
 
 
-@pytest.mark.parametrize("field", ["gb", "read_gb_s", "write_gb_s", "latency_s"])
-@pytest.mark.parametrize("value", [-1.0, float("nan")])
-def test_bad_tiers(field: str, value: float) -> None:
-    with pytest.raises(OffloadError, match=field):
-        replace(tier(1), **{field: value})
+def test_bad_tiers() -> None:
+    for name in ("gb", "read_gb_s", "write_gb_s", "latency_s"):
+        for value in (-1.0, float("nan")):
+            with pytest.raises(OffloadError, match=name):
+                replace(tier(1), **{name: value})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import os
 import shutil
 import signal
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,29 @@ def event(number: int, kind: str = "arrive", program: str = "p") -> SchedulerEve
     return SchedulerEvent(float(number), kind, program, number, f"r{number}")  # type: ignore[arg-type]
 
 
+def turns_in(folder: Path) -> list[int]:
+    return [each.turn for each in read_events(folder)]
+
+
+def flushed(recorder: EventRecorder) -> None:
+    """Return once everything written so far was taken up."""
+    while recorder.queued:
+        time.sleep(0.01)
+
+
+def recorded(folder: Path, *events: SchedulerEvent) -> EventRecorder:
+    """A record with these events, closed."""
+    recorder = EventRecorder(folder)
+    for each in events:
+        recorder.write(each)
+    recorder.close()
+    recorder.close()
+    return recorder
+
+
 def test_events_are_there_after_close(tmp_path: Path) -> None:
-    recorder = EventRecorder(tmp_path / "new" / "folder")
-    for number in range(1000):
-        recorder.write(event(number))
-    recorder.close()
-    recorder.close()
-    assert [e.turn for e in read_events(tmp_path / "new" / "folder")] == list(range(1000))
+    recorded(tmp_path / "new" / "folder", *map(event, range(1000)))
+    assert turns_in(tmp_path / "new" / "folder") == list(range(1000))
 
 
 _WRITER = """
@@ -56,8 +72,8 @@ def test_after_sigkill_only_what_waited_to_be_written_is_missing(tmp_path: Path)
     finally:
         writer.send_signal(signal.SIGKILL)
         writer.wait()
-    events = list(read_events(tmp_path))
-    assert [e.turn for e in events] == list(range(len(events)))
+    turns = turns_in(tmp_path)
+    assert turns == list(range(len(turns)))
     assert FLUSH_S < 1.0  # the longest wait
 
 
@@ -74,32 +90,20 @@ def test_a_full_disk_costs_events_not_serving(
 
     monkeypatch.setattr(os, "pwrite", pwrite)
     recorder = EventRecorder(tmp_path)
-    with caplog.at_level(logging.WARNING, "continuum"):
-        for phase in (False, True, True, False):
-            full[0] = phase
-            recorder.write(event(int(phase)))
-            flushed(recorder)
-        recorder.close()
-    assert [e.turn for e in read_events(tmp_path)] == [0, 0]
+    for phase in (False, True, True, False):
+        full[0] = phase
+        recorder.write(event(int(phase)))
+        flushed(recorder)
+    recorder.close()
+    assert turns_in(tmp_path) == [0, 0]
     assert recorder.dropped == 2
     assert len(caplog.records) == 1
     assert "No space left" in caplog.text
 
 
 def test_a_restart_goes_on_in_the_same_file(tmp_path: Path) -> None:
-    first = EventRecorder(tmp_path)
-    for kind, turn in (
-        ("arrive", 0),
-        ("finish", 0),
-        ("pin", 0),
-        ("unpin", 0),
-        ("arrive", 1),
-        ("finish", 1),
-        ("pin", 1),
-    ):
-        first.write(event(turn, kind))
-    first.write(event(0, "arrive", "other"))
-    first.close()
+    kinds = [("arrive", 0), ("finish", 0), ("pin", 0), ("unpin", 0), ("arrive", 1), ("finish", 1), ("pin", 1)]
+    recorded(tmp_path, *[event(turn, kind) for kind, turn in kinds], event(0, "arrive", "other"))
     with (tmp_path / EVENTS).open("a") as file:
         file.write('{"t": 9, "event": "arri')  # torn by a SIGKILL
     second = EventRecorder(tmp_path)
@@ -115,12 +119,9 @@ def test_a_restart_goes_on_in_the_same_file(tmp_path: Path) -> None:
 
 def test_a_restart_knows_turns_by_their_ids_and_ends_every_open_try(tmp_path: Path) -> None:
     """A turn's second try came before the server saw that its first had ended, and then the server was killed."""
-    first = EventRecorder(tmp_path)
     arrivals = [SchedulerEvent(0.0, "arrive", "p", 0, "r0", turn_id="0-aa")]
     arrivals += [SchedulerEvent(1.0, "arrive", "p", 1, f"r1{again}", turn_id="1-aa") for again in "ab"]
-    for event in (*arrivals, SchedulerEvent(0.5, "finish", "p", 0, "r0", status="stop", turn_id="0-aa")):
-        first.write(event)
-    first.close()
+    recorded(tmp_path, *arrivals, SchedulerEvent(0.5, "finish", "p", 0, "r0", status="stop", turn_id="0-aa"))
     second = EventRecorder(tmp_path)
     assert second.resumed.next_turn == {"p": 2}
     numbers = second.resumed.turn_numbers["p"]
@@ -140,37 +141,28 @@ def test_a_server_that_starts_waits_for_the_one_that_stops(tmp_path: Path) -> No
     EventRecorder(tmp_path).close()
 
 
-def test_the_previews_file_is_written_at_close_into_its_own_folder(tmp_path: Path) -> None:
-    record, preview = tmp_path / "record", tmp_path / "preview"
-    recorder = EventRecorder(record, preview)
-    recorder.write(event(0))
-    recorder.close()
-    assert json.loads((preview / PREVIEW_EVENTS).read_text()) == {"p": [{"Request_arrival_time": 0.0}]}
-    assert not (record / PREVIEW_EVENTS).exists()
-    assert len(list(read_events(record))) == 1
-
-
-def test_a_preview_folder_that_cannot_be_made_costs_only_that_file(
+def test_the_previews_file_is_written_at_close_into_its_own_folder(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A folder that cannot be made costs only that file."""
     (tmp_path / "file").write_text("")
-    recorder = EventRecorder(tmp_path / "record", tmp_path / "file")
-    recorder.write(event(0))
-    recorder.close()
+    for folder in ("preview", "file"):
+        recorder = EventRecorder(tmp_path / f"record-{folder}", tmp_path / folder)
+        recorder.write(event(0))
+        recorder.close()
+    assert json.loads((tmp_path / "preview" / PREVIEW_EVENTS).read_text()) == {"p": [{"Request_arrival_time": 0.0}]}
+    assert not (tmp_path / "record-preview" / PREVIEW_EVENTS).exists()
+    assert turns_in(tmp_path / "record-preview") == turns_in(tmp_path / "record-file") == [0]
     assert "file" in caplog.text
-    assert len(list(read_events(tmp_path / "record"))) == 1
 
 
-def test_two_writers_cannot_share_a_folder(tmp_path: Path) -> None:
+def test_a_folder_that_another_server_writes_or_that_is_none_is_named(tmp_path: Path) -> None:
     recorder = EventRecorder(tmp_path)
     with pytest.raises(RunDirError, match="another server writes this file"):
         EventRecorder(tmp_path)
     recorder.write(event(0))
     recorder.close()
-    assert len(list(read_events(tmp_path))) == 1
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    assert turns_in(tmp_path) == [0]
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirError, match="file"):
         EventRecorder(tmp_path / "file")
@@ -179,79 +171,58 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------- trouble while it runs
 
 
-def flushed(recorder: EventRecorder) -> None:
-    """Return once everything written so far was taken up."""
-    while recorder.queued:
-        time.sleep(0.01)
+def moved_away(folder: Path) -> None:
+    folder.rename(folder.parent / "elsewhere")
 
 
-def test_a_deleted_folder_is_made_anew_and_what_went_with_it_is_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("trouble", "dropped"),
+    [
+        (shutil.rmtree, 1),  # made anew, and what went with it is counted
+        (moved_away, 0),
+        (lambda folder: (folder / EVENTS).unlink(), 1),
+        (lambda folder: (folder / EVENTS).write_bytes(b""), 1),
+        (lambda folder: (folder / EVENTS).write_bytes(b'{"t": 9, "ev'), 1),
+        (lambda folder: (folder / EVENTS).write_bytes(b"\0\0\0\0"), 1),
+    ],
+)
+@pytest.mark.parametrize("engine", ["same", "next"])
+def test_a_record_that_something_happens_to_goes_on(
+    tmp_path: Path, trouble: Callable[[Path], object], dropped: int, engine: str
 ) -> None:
+    """Also to what an engine before has left."""
     folder = tmp_path / "record"
     recorder = EventRecorder(folder)
-    with caplog.at_level(logging.WARNING, "continuum"):
-        for round_of_three in range(3):
-            for number in range(3):
-                recorder.write(event(10 * round_of_three + number))
-            flushed(recorder)
-            if round_of_three < 2:
-                shutil.rmtree(folder)
+    recorder.write(event(0))
+    flushed(recorder)
+    if engine == "next":
         recorder.close()
-    assert [e.turn for e in read_events(folder)] == [20, 21, 22]
-    assert recorder.dropped == 6
-    assert len(caplog.records) == 1
-    assert "deleted" in caplog.text
-
-
-def test_events_that_an_engine_before_left_are_counted_too(tmp_path: Path) -> None:
-    first = EventRecorder(tmp_path)
-    first.write(event(0))
-    first.close()
-    second = EventRecorder(tmp_path)
-    (tmp_path / EVENTS).unlink()
-    second.write(event(1))
-    second.close()
-    assert [e.turn for e in read_events(tmp_path)] == [1]
-    assert second.dropped == 1
-
-
-def test_a_record_that_was_moved_away_lost_nothing(tmp_path: Path) -> None:
-    recorder = EventRecorder(tmp_path / "record")
-    recorder.write(event(0))
-    flushed(recorder)
-    (tmp_path / "record").rename(tmp_path / "elsewhere")
+        recorder = EventRecorder(folder)
+    trouble(folder)
     recorder.write(event(1))
     recorder.close()
-    assert [e.turn for e in read_events(tmp_path / "elsewhere")] == [0]
-    assert [e.turn for e in read_events(tmp_path / "record")] == [1]
-    assert recorder.dropped == 0
+    assert turns_in(folder) == [1]
+    assert recorder.dropped == dropped
+    if trouble is moved_away:
+        assert turns_in(tmp_path / "elsewhere") == [0]
 
 
-@pytest.mark.parametrize("found", [b"", b'{"t": 9, "ev', b"\0\0\0\0"])
-def test_a_file_that_was_cut_short_is_continued_where_it_ends(tmp_path: Path, found: bytes) -> None:
-    recorder = EventRecorder(tmp_path)
-    recorder.write(event(0))
-    flushed(recorder)
-    (tmp_path / EVENTS).write_bytes(found)
-    recorder.write(event(1))
-    recorder.close()
-    assert [e.turn for e in read_events(tmp_path)] == [1]
-    assert recorder.dropped == 1
-
-
-def test_a_folder_that_cannot_be_made_again_is_tried_again(tmp_path: Path) -> None:
+def test_many_losses_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "record"
     recorder = EventRecorder(folder)
-    shutil.rmtree(folder)
-    folder.write_text("in the way")
-    recorder.write(event(0))
+    for number in range(3):
+        recorder.write(event(number))
+        flushed(recorder)
+        shutil.rmtree(folder)
+    folder.write_text("in the way")  # it cannot be made again, and is tried again
+    recorder.write(event(3))
     flushed(recorder)
     folder.unlink()
-    recorder.write(event(1))
+    recorder.write(event(4))
     recorder.close()
-    assert [e.turn for e in read_events(folder)] == [1]
-    assert recorder.dropped == 1
+    assert turns_in(folder) == [4]
+    assert recorder.dropped == 4
+    assert (caplog.text.count("was deleted"), caplog.text.count("cannot write /")) == (1, 1)
 
 
 def test_one_event_that_cannot_be_written_is_lost_alone(tmp_path: Path) -> None:
@@ -262,7 +233,7 @@ def test_one_event_that_cannot_be_written_is_lost_alone(tmp_path: Path) -> None:
     recorder.write(replace(event(2), program_id="\ud800"))
     recorder.write(event(3))
     recorder.close()
-    assert [e.turn for e in read_events(tmp_path)] == [0, 3]
+    assert turns_in(tmp_path) == [0, 3]
     assert recorder.dropped == 3
 
 
@@ -282,14 +253,14 @@ def test_nothing_that_a_disk_does_ends_the_recorder(
         flushed(recorder)
     recorder.write(event(1))
     recorder.close()
-    assert [e.turn for e in read_events(tmp_path)][-1] == 1
-    assert recorder.dropped + len(list(read_events(tmp_path))) == 2
+    assert turns_in(tmp_path)[-1] == 1
+    assert recorder.dropped + len(turns_in(tmp_path)) == 2
 
 
-def test_what_waits_to_be_written_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that hangs: the queue fills, then events are counted and dropped; serving goes on."""
-    hangs, goes_on = threading.Event(), threading.Event()
-    real = os.pwrite
+@pytest.fixture
+def hung_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Writes hang once the first of these is set, and go on when the second is."""
+    hangs, goes_on, real = threading.Event(), threading.Event(), os.pwrite
 
     def pwrite(fd: int, data: bytes, offset: int) -> int:
         hangs.set()
@@ -297,6 +268,15 @@ def test_what_waits_to_be_written_is_bounded(tmp_path: Path, monkeypatch: pytest
         return real(fd, data, offset)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
+    yield hangs, goes_on
+    goes_on.set()
+
+
+def test_what_waits_to_be_written_is_bounded(
+    tmp_path: Path, hung_disk: tuple[threading.Event, threading.Event]
+) -> None:
+    """The queue fills, then events are counted and dropped; serving goes on."""
+    hangs, goes_on = hung_disk
     recorder = EventRecorder(tmp_path, limit=100)
     recorder.write(event(0))
     hangs.wait()
@@ -304,49 +284,28 @@ def test_what_waits_to_be_written_is_bounded(tmp_path: Path, monkeypatch: pytest
         recorder.write(event(number))
     goes_on.set()
     recorder.close()
-    assert [e.turn for e in read_events(tmp_path)] == list(range(100))
+    assert turns_in(tmp_path) == list(range(100))
     assert recorder.dropped == 51
 
 
-def test_close_does_not_wait_for_a_disk_that_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    goes_on = threading.Event()
-    real = os.pwrite
-
-    def pwrite(fd: int, data: bytes, offset: int) -> int:
-        goes_on.wait()
-        return real(fd, data, offset)
-
-    monkeypatch.setattr(os, "pwrite", pwrite)
+@pytest.mark.usefixtures("hung_disk")
+def test_close_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     recorder = EventRecorder(tmp_path)
     recorder.write(event(0))
-    with caplog.at_level(logging.WARNING, "continuum"):
-        recorder.close(patience_s=0.05)
-        recorder.close(patience_s=0.05)
+    recorder.close(patience_s=0.05)
+    recorder.close(patience_s=0.05)
     assert "still being written" in caplog.text
     recorder.write(event(1))  # nobody writes it any more
     assert recorder.dropped == 1
-    goes_on.set()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize(
-    "left",
-    [
-        b"\xff\xfe\n",
-        b"\0\0\0\n",
-        b"[1]\n",
-        b'{"t": 1, "event": "arrive", "program_id": ["a"], "turn": 0}\n',
-        b'{"t": 1, "event": "arrive", "program_id": "a", "turn": "0"}\n',
-    ],
-)
+NO_NAME = b'{"t": 1, "event": "arrive", "program_id": ["a"], "turn": 0}\n'
+NO_NUMBER = b'{"t": 1, "event": "arrive", "program_id": "a", "turn": "0"}\n'
+
+
+@pytest.mark.parametrize("left", [b"\xff\xfe\n", b"\0\0\0\n", b"[1]\n", NO_NAME, NO_NUMBER])
 def test_a_damaged_record_is_continued(tmp_path: Path, left: bytes, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / EVENTS).write_bytes(left)
-    with caplog.at_level(logging.WARNING, "continuum"):
-        recorder = EventRecorder(tmp_path)
-    recorder.write(event(0))
-    recorder.close()
-    assert recorder.dropped == 0
+    assert recorded(tmp_path, event(0)).dropped == 0
     assert "damaged record" in caplog.text
     assert (tmp_path / EVENTS).read_bytes().splitlines()[-1].startswith(b'{"t":0.0')

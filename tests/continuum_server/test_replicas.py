@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.config import EngineError, EngineShape
 from continuum_server.virtual.engine import build_engine
 from continuum_server.virtual.loop import plays_of
-from continuum_server.virtual.offload import Offload, Tier
+from continuum_server.virtual.offload import Offload
 from continuum_server.virtual.replicas import RETRY_S, ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS, Arrival, Door
 from continuum_server.vllm_plugin.plugin_settings import Settings
@@ -21,8 +21,7 @@ from continuum_traces.conversation import Job
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nano import PlainTimes, play, program
-from test_virtual import workloads
+from nano import PlainTimes, check_turns, play, program, tier, workloads
 
 SHAPE = EngineShape(2, 2, 16, 64, 4, 4096, 64, 16, 8, 256)
 LEAST_STEP_S = 0.01
@@ -46,7 +45,7 @@ class Outcome:
         shape = replace(SHAPE, offload=offload)
         self.events: list[SchedulerEvent] = []
         self.turns: list[TurnRecord] = []
-        sink, times = _Sink(self.events), PlainTimes()
+        times, sink = PlainTimes(), SimpleNamespace(write=self.events.append)
         own = Settings(policy, {}, Guards(), PrefillCurve(0.0, 1e-4, 0.01, "t"))
         sinks = [ReplicaSink(index, sink) for index in range(replicas)]
         limits: dict[str, Any] = {"max_stretch": max_stretch, "max_calls": 200_000}
@@ -74,46 +73,34 @@ class Outcome:
         return sum(event.hit_tokens or 0 for event in self.events if event.event == "start")
 
 
-class _Sink:
-    def __init__(self, events: list[SchedulerEvent]) -> None:
-        self._events = events
-
-    def write(self, event: SchedulerEvent, /) -> None:
-        self._events.append(event)
+def crowd() -> list[Job]:
+    return [Job(program(f"p{i}", turns=4, new=50 + i, output=6 + i % 5, tool_s=0.2), 0.05 * i) for i in range(12)]
 
 
-def crowd(number: int = 12, apart_s: float = 0.05) -> list[Job]:
-    return [
-        Job(program(f"p{i}", turns=4, new=50 + i, output=6 + i % 5, tool_s=0.2), apart_s * i) for i in range(number)
-    ]
-
-
-def check_complete(outcome: Outcome, jobs: list[Job]) -> None:
-    """Every turn of every program once, in order, each after its gap."""
-    for job in jobs:
-        own = sorted((t for t in outcome.turns if t.program_id == job.program.program_id), key=lambda t: t.turn)
-        assert [turn.turn for turn in own] == list(range(len(job.program.turns)))
-        assert [turn.prompt_tokens for turn in own] == job.program.prompt_tokens()
-        for before, after in pairwise(own):
-            assert after.due_s == before.finish_s + before.gap_s  # type: ignore[operator]
-            assert after.sent_s >= after.due_s
+def check_skipping(jobs: list[Job], router: str, **rest: Any) -> tuple[Outcome, Outcome]:
+    """A stretch of steps ends before any turn that another replica's answer may bring."""
+    skipping, stepwise = (Outcome(jobs, router, max_stretch=most, **rest) for most in (512, 1))
+    check_turns(skipping.turns, jobs)
+    assert sorted(skipping.turns, key=_key) == sorted(stepwise.turns, key=_key)
+    assert skipping.places() == stepwise.places()
+    return skipping, stepwise
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-@pytest.mark.parametrize("policy", ["vllm", "continuum", "working-set"])
-@given(jobs=workloads())
-@settings(max_examples=6)
-def test_every_program_completes_under_every_router(router: str, policy: str, jobs: list[Job]) -> None:
-    check_complete(Outcome(jobs, router, policy=policy), jobs)
-
-
-@pytest.mark.parametrize("router", ROUTERS)
-@given(jobs=workloads(), at_s=st.floats(0, 6))
-@settings(max_examples=8)
-def test_a_replica_that_dies_loses_no_program(router: str, jobs: list[Job], at_s: float) -> None:
-    outcome = Outcome(jobs, router, replicas=2, death=(0, at_s))
-    check_complete(outcome, jobs)
-    assert all(e.t <= at_s + 1.0 for e in outcome.events if e.replica == 0 and e.event in ("arrive", "start"))
+@given(
+    jobs=workloads(wishes=True),
+    policy=st.sampled_from(["vllm", "static-ttl", "continuum", "working-set"]),
+    death_s=st.none() | st.floats(0, 6),
+)
+@settings(max_examples=12)
+def test_every_program_completes_and_skipping_changes_nothing(
+    router: str, policy: str, jobs: list[Job], death_s: float | None
+) -> None:
+    """Also if the first of the replicas dies."""
+    death = None if death_s is None else (0, death_s)
+    outcome, _ = check_skipping(jobs, router, policy=policy, death=death)
+    if death_s is not None:
+        assert all(e.t <= death_s + 1.0 for e in outcome.events if e.replica == 0 and e.event in ("arrive", "start"))
 
 
 def test_a_replica_that_dies_aborts_its_requests_in_the_order_they_came() -> None:
@@ -124,16 +111,6 @@ def test_a_replica_that_dies_aborts_its_requests_in_the_order_they_came() -> Non
     assert len(lost) > 4
     arrived = [event.request_id for event in events if event.event == "arrive" and event.replica == 0]
     assert lost == [request_id for request_id in arrived if request_id in lost]
-
-
-@pytest.mark.parametrize("router", ROUTERS)
-@given(jobs=workloads())
-@settings(max_examples=8)
-def test_event_skipping_changes_nothing(router: str, jobs: list[Job]) -> None:
-    """A stretch of steps ends before any turn that another replica's answer may bring."""
-    stepwise, skipping = Outcome(jobs, router, max_stretch=1), Outcome(jobs, router)
-    assert sorted(skipping.turns, key=_key) == sorted(stepwise.turns, key=_key)
-    assert skipping.places() == stepwise.places()
 
 
 def long_and_short() -> list[Job]:
@@ -148,19 +125,12 @@ def long_and_short() -> list[Job]:
 @pytest.mark.parametrize("death", [None, (0, 0.7)])
 def test_turns_that_come_while_a_replica_waits_for_a_copy(death: tuple[int, float] | None) -> None:
     """Tiers behind slow links: the GPU stands still until blocks it is about to overwrite are copied away."""
-    link = Tier(200 * 4096 / 1e9, 20 * 4096 / 1e9, 20 * 4096 / 1e9, 0.001)
-    outcomes = [Outcome(crowd(), "least-loaded", death=death, max_stretch=n, offload=Offload(link)) for n in (512, 1)]
-    check_complete(outcomes[0], crowd())
-    skipping, stepwise = (sorted(outcome.turns, key=_key) for outcome in outcomes)
-    assert skipping == stepwise
+    check_skipping(crowd(), "least-loaded", death=death, offload=Offload(tier(200, 20.0)))
 
 
 @pytest.mark.parametrize("router", ROUTERS)
 def test_short_turns_come_back_in_the_midst_of_long_answers(router: str) -> None:
-    stepwise = Outcome(long_and_short(), router, replicas=2, max_stretch=1)
-    skipping = Outcome(long_and_short(), router, replicas=2)
-    assert sorted(skipping.turns, key=_key) == sorted(stepwise.turns, key=_key)
-    assert skipping.places() == stepwise.places()
+    skipping, stepwise = check_skipping(long_and_short(), router, replicas=2)
     calls = [sum(loop.counters.scheduler_calls for loop in one.loops) for one in (skipping, stepwise)]
     assert calls[0] < calls[1]
 
@@ -175,10 +145,11 @@ def _key(turn: TurnRecord) -> tuple[str, int]:
     return turn.program_id, turn.turn
 
 
-@pytest.mark.parametrize("router", ROUTERS)
-@pytest.mark.parametrize("policy", ["vllm", "static-ttl", "continuum"])
-@given(jobs=workloads())
-@settings(max_examples=6)
+@given(
+    jobs=workloads(),
+    router=st.sampled_from(sorted(ROUTERS)),
+    policy=st.sampled_from(["vllm", "static-ttl", "continuum"]),
+)
 def test_one_replica_equals_none(router: str, policy: str, jobs: list[Job]) -> None:
     behind, plain = Outcome(jobs, router, replicas=1, policy=policy), play(jobs, policy)
     assert behind.turns == plain.turns
@@ -193,24 +164,18 @@ def test_the_same_run_twice(router: str) -> None:
     assert first.events == second.events
 
 
-@pytest.mark.parametrize("router", ["affinity", "sticky"])
-def test_affinity_keeps_a_program_on_one_replica(router: str) -> None:
-    places = Outcome(crowd(), router).places()
-    assert all(len(set(own)) == 1 for own in places.values())
-    assert {own[0] for own in places.values()} == {0, 1, 2}
-
-
-def test_round_robin_spreads_turns_evenly_and_finds_less() -> None:
-    spread = Outcome(crowd(), "round-robin")
-    counts = [sum(place == index for own in spread.places().values() for place in own) for index in range(3)]
-    assert counts == [16, 16, 16]
-    assert any(len(set(own)) > 1 for own in spread.places().values())
-    assert spread.hits() < Outcome(crowd(), "affinity").hits()
-
-
-def test_sticky_gives_each_replica_as_many_programs() -> None:
-    homes = [own[0] for own in Outcome(crowd(), "sticky").places().values()]
-    assert [homes.count(index) for index in range(3)] == [4, 4, 4]
+def test_where_turns_go() -> None:
+    """Affinity and sticky keep a program on one replica, and sticky gives each as many; round robin deals out turns."""
+    outcomes = {router: Outcome(crowd(), router) for router in ("affinity", "sticky", "round-robin")}
+    homes = {router: [set(own) for own in one.places().values()] for router, one in outcomes.items()}
+    for router in ("affinity", "sticky"):
+        assert all(len(own) == 1 for own in homes[router])
+        assert set.union(*homes[router]) == {0, 1, 2}
+    assert [homes["sticky"].count({index}) for index in range(3)] == [4, 4, 4]
+    turns = [place for own in outcomes["round-robin"].places().values() for place in own]
+    assert [turns.count(index) for index in range(3)] == [16, 16, 16]
+    assert any(len(own) > 1 for own in homes["round-robin"])
+    assert outcomes["round-robin"].hits() < outcomes["affinity"].hits()
 
 
 def test_a_hit_counts_where_the_program_was() -> None:
@@ -224,7 +189,7 @@ def test_a_hit_counts_where_the_program_was() -> None:
 def test_turns_of_a_lost_replica_are_computed_again_elsewhere() -> None:
     jobs = [Job(program(f"p{i}", turns=2, new=60, output=30, tool_s=0.1), 0.0) for i in range(4)]
     outcome = Outcome(jobs, "round-robin", replicas=2, death=(1, 0.05))
-    check_complete(outcome, jobs)
+    check_turns(outcome.turns, jobs)
     lost = [event for event in outcome.events if event.event == "finish" and event.status == "abort"]
     assert {event.replica for event in lost} == {1}
     assert outcome.driver.sent_again == len(lost) == 2

@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 from continuum_server import record_file
 from continuum_server.policy.base import Policy
-from continuum_server.policy.facts import Machine, PrefillCurve
 from continuum_server.policy.rules.continuum import Continuum
 from continuum_server.policy.tool_statistics import SCHEMA, VERSION
 from continuum_server.vllm_plugin import statistics_files
 from continuum_server.vllm_plugin.statistics_files import StatisticsFile
 from continuum_traces.run_dir import RunDirError
-
-MACHINE = Machine(PrefillCurve(0.0, 1e-4, 0.0), 10_000)
+from policy_driver import MACHINE
 
 
 class Counted(Continuum):
@@ -123,10 +121,7 @@ def test_nothing_is_raised(tmp_path: Path, trouble: str, caplog: pytest.LogCaptu
     assert "statistics not saved" in caplog.text
 
 
-BAD_TIMES = '{"schema": "continuum-tool-statistics", "version": 1, "all": {"count": 1, "recent_s": [1e300]}}'
-
-
-@pytest.mark.parametrize("found", ["{", "[]", "{}", '{"schema": "x", "version": 1}', BAD_TIMES, "\0"])
+@pytest.mark.parametrize("found", ["{", "[]", '{"schema": "x", "version": 1}', "\0"])
 def test_a_file_that_cannot_be_read_is_left_as_it_is(
     tmp_path: Path, found: str, caplog: pytest.LogCaptureFixture
 ) -> None:

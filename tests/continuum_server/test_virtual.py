@@ -1,12 +1,16 @@
-"""The virtual engine on vLLM's real scheduler: what must hold for every policy and workload."""
+"""The virtual engine on vLLM's real scheduler: what must hold for every policy and workload.
+
+``nano.play`` checks each run that a test plays: every turn was served, and no block leaked.
+"""
 
 from __future__ import annotations
 
-from itertools import count, pairwise
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
-from continuum_server.policy.program_table import Guards, ProgramTable
+from continuum_server.policy.program_table import Guards
 from continuum_server.policy.registry import POLICIES
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch, facts_of
@@ -14,63 +18,104 @@ from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nano import Played, build, play, program
+from nano import BITING, TIERS, Played, build, each_policy, play, program, tier, workloads
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
-DEPLOYABLE = sorted(POLICIES)
 HOLDING = [("static-ttl", {"ttl_s": 2.0}), ("continuum", {"cold_samples": 0})]
-
-gaps = st.sampled_from([0.0, 0.01, 0.3, 1.0, 5.0, 1e6])
-
-
-@st.composite
-def workloads(draw: st.DrawFn) -> list[Job]:
-    """Up to eight programs that fit a pool of 64 blocks of 16 tokens."""
-    jobs = []
-    for number in range(draw(st.integers(1, 8))):
-        turns = []
-        for _ in range(draw(st.integers(1, 5))):
-            output = draw(st.integers(1, 40))
-            turns.append(
-                Turn(
-                    draw(st.integers(1, 90)),
-                    output,
-                    carried_tokens=draw(st.sampled_from([output, output // 2])),
-                    tool_calls=(ToolCall(draw(st.sampled_from(["ls", "make"])), draw(gaps)),),
-                )
-            )
-        jobs.append(Job(Program(f"p{number}", tuple(turns)), draw(st.floats(0, 3))))
-    return jobs
+shapes = st.fixed_dictionaries(
+    {
+        "blocks": st.integers(48, 160),
+        "chunk_tokens": st.sampled_from([9, 16, 256]),  # small chunks make long stretches of them
+        "max_num_seqs": st.sampled_from([2, 3, 8]),
+        "offload": st.none() | st.sampled_from(sorted(TIERS)).map(TIERS.get),
+        "guards": st.sampled_from(["policy", "waiting", "later", "anyone"]).map(
+            lambda yielding: Guards(pins_yield_to=yielding, max_pinned_share=1.0)
+        ),
+    }
+)
 
 
-def check_every_program(played: Played, jobs: list[Job]) -> None:
-    """Every turn once, in order, after its gap; every pin ends, and in time."""
-    for job in jobs:
-        own = [turn for turn in played.turns if turn.program_id == job.program.program_id]
-        assert [turn.turn for turn in own] == list(range(len(job.program.turns)))
-        assert [turn.output_tokens for turn in own] == [turn.output_tokens for turn in job.program.turns]
-        assert [turn.prompt_tokens for turn in own] == job.program.prompt_tokens()
-        for before, after in pairwise(own):
-            assert after.due_s == before.finish_s + before.gap_s  # type: ignore[operator]
-            assert after.sent_s >= after.due_s
-    assert len(played.of("pin")) == len(played.of("unpin"))
+@each_policy()
+@given(jobs=workloads(wishes=True), shape=shapes, biting=st.booleans())
+@settings(max_examples=settings.default.max_examples // 2)
+def test_skipping_steps_changes_nothing(policy: str, jobs: list[Job], shape: dict[str, Any], biting: bool) -> None:
+    """In pools of any size, with tiers and without, whichever pins yield, with soft holds (``kv_ttl_s``).
+
+    A turn of n tokens has n - 1 gaps between them, which fill the time from its first token to its last.
+    """
+    options = BITING[policy] if biting else {}
+    stepwise, skipping = (play(jobs, policy, options, max_stretch=most, token_times=True, **shape) for most in (1, 512))
+    assert skipping.turns == stepwise.turns
+    assert skipping.events == stepwise.events
+    assert skipping.loop.counters.engine_steps == stepwise.loop.counters.engine_steps
+    for turn in skipping.turns:
+        gaps = turn.token_gaps_ms or {}
+        assert sum(gaps.values()) == turn.output_tokens - 1  # type: ignore[operator]
+        span_s = turn.finish_s - turn.first_token_s  # type: ignore[operator]
+        assert abs(sum(float(ms) * number for ms, number in gaps.items()) / 1e3 - span_s) <= 0.005 * span_s
 
 
-@pytest.mark.parametrize("policy", DEPLOYABLE)
 @given(jobs=workloads())
-@settings(max_examples=25)
-def test_every_program_finishes_and_no_block_leaks(policy: str, jobs: list[Job]) -> None:
-    check_every_program(play(jobs, policy), jobs)
+@settings(max_examples=12)
+def test_recording_the_times_of_tokens_changes_nothing_else(jobs: list[Job]) -> None:
+    recorded = play(jobs, blocks=48, token_times=True).turns
+    assert [replace(turn, token_gaps_ms=None) for turn in recorded] == play(jobs, blocks=48).turns
 
 
-@pytest.mark.parametrize("yielding", ["never", "waiting", "later", "anyone"])
-@pytest.mark.parametrize(("policy", "options"), HOLDING)
-@given(jobs=workloads())
-@settings(max_examples=10)
-def test_under_pressure_too(policy: str, options: dict[str, Any], yielding: Any, jobs: list[Job]) -> None:
-    guards = Guards(pins_yield_to=yielding, max_pinned_share=1.0)
-    check_every_program(play(jobs, policy, options, blocks=48, guards=guards), jobs)
+TOOL_TIMES: dict[str, Any] = {
+    "none": lambda program, turn: 0.0,
+    "forever": lambda program, turn: 1e6,
+    "identical": lambda program, turn: 0.5,
+    "bimodal": lambda program, turn: 0.05 if (program + turn) % 2 else 40.0,
+    "a sudden shift": lambda program, turn: 0.1 if turn < 4 else 30.0,
+}
+
+
+@pytest.mark.parametrize("tiered", [False, True])
+@each_policy()
+def test_hostile_tool_times(policy: str, tiered: bool) -> None:
+    """Twelve programs of eight turns in a pool that holds about three of them, above tiers that hold about six."""
+    shape: dict[str, Any] = {
+        "blocks": 112,
+        "offload": replace(TIERS["both"], dram=tier(180, 400.0)) if tiered else None,
+    }
+    for name, tool_s in TOOL_TIMES.items():
+        jobs = []
+        for number in range(12):
+            turns = tuple(Turn(60, 12, tool_calls=(ToolCall("ls", tool_s(number, index)),)) for index in range(8))
+            jobs.append(Job(Program(f"p{number}", turns), 0.2 * number))
+        first = play(jobs, policy, BITING[policy], **shape)
+        if name == "bimodal":
+            second = play(jobs, policy, BITING[policy], **shape)
+            assert (first.turns, first.events) == (second.turns, second.events)
+
+
+@each_policy()
+@given(jobs=workloads(), blocks=st.integers(48, 100))
+@settings(max_examples=settings.default.max_examples // 6)
+def test_who_starts_is_first_in_order(policy: str, jobs: list[Job], blocks: int) -> None:
+    """Whenever a request leaves the queue, no other had a smaller class and rank at that moment."""
+    scheduler, loop = build(jobs, policy, BITING[policy], blocks=blocks)
+    queue, popped = scheduler.waiting, []
+    pop = queue.popleft if POLICIES[policy].stock_order else queue.pop_request
+
+    def watched() -> Any:
+        keys = {request.request_id: order_of(request) for request in queue}
+        request = pop()
+        assert keys[request.request_id] == min(keys.values())
+        popped.append(request.request_id)
+        return request
+
+    def order_of(request: Any) -> Any:
+        if POLICIES[policy].stock_order:
+            preempted = request.status == RequestStatus.PREEMPTED
+            return (not preempted, 0 if preempted else request.arrival_time)
+        return scheduler._queue_key(request)
+
+    queue.pop_request = watched
+    loop.run()
+    assert len(popped) >= sum(len(job.program.turns) for job in jobs)
 
 
 def test_event_skipping_changes_nothing_for_a_request_that_is_preempted() -> None:
@@ -107,11 +152,11 @@ class Stock(Scheduler):
         return
 
 
-@given(jobs=workloads())
-@settings(max_examples=25)
-def test_policy_vllm_is_the_stock_scheduler_step_for_step(jobs: list[Job]) -> None:
-    stock = play(jobs, scheduler_type=Stock, max_stretch=1)
-    ours = play(jobs, "vllm", max_stretch=1)
+@given(jobs=workloads(wishes=True), offload=st.none() | st.sampled_from(sorted(TIERS)).map(TIERS.get))
+def test_policy_vllm_is_the_stock_scheduler_step_for_step(jobs: list[Job], offload: Any) -> None:
+    """And with tiers the stock connector."""
+    stock = play(jobs, scheduler_type=Stock, max_stretch=1, offload=offload)
+    ours = play(jobs, "vllm", max_stretch=1, offload=offload)
     assert ours.turns == stock.turns
     assert ours.loop.counters == stock.loop.counters
     assert ours.of("pin") == []
@@ -141,14 +186,16 @@ def test_a_hit_keeps_the_whole_prefix() -> None:
     rivals = [Job(program(f"r{i}", turns=1, new=300, output=20), 0.35 + 0.01 * i) for i in range(12)]
     jobs = [Job(program("a", turns=2, new=200, output=9, tool_s=1.0), 0.0), *rivals]
     held = play(jobs, "static-ttl", {"ttl_s": 5.0})
-    dropped = play(jobs, "vllm")
 
     def second_hit(played: Played) -> int:
         return next(e.hit_tokens or 0 for e in played.of("start") if e.program_id == "a" and e.turn == 1)
 
     assert second_hit(held) == 208  # 200 + 8 computed outputs: 13 full blocks
-    assert second_hit(dropped) < 208
-    assert [e.reason for e in held.of("unpin")] == ["hit"]
+    assert second_hit(play(jobs, "vllm")) < 208
+    assert [(e.event, e.program_id, e.turn, e.reason) for e in held.events if "pin" in e.event] == [
+        ("pin", "a", 0, None),  # and none after its last step, or those of its rivals
+        ("unpin", "a", 0, "hit"),
+    ]
 
 
 def test_pins_that_fill_memory_give_way_when_nothing_runs() -> None:
@@ -160,11 +207,6 @@ def test_pins_that_fill_memory_give_way_when_nothing_runs() -> None:
     assert [name for name, _ in pressure] == ["p2"]
     start = next(e.t for e in played.of("start") if e.program_id == "late")
     assert pressure[0][1] == start  # in the same step
-
-
-def test_last_steps_hold_nothing() -> None:
-    played = play([Job(program("a", turns=1), 0.0)], "static-ttl", {"ttl_s": 5.0})
-    assert played.of("pin") == []
 
 
 def test_abort_releases_what_the_program_held() -> None:
@@ -185,14 +227,6 @@ def test_two_programs_with_one_id_leave_nothing_behind() -> None:
     loop.run()
     scheduler.release_all("shutdown")
     assert scheduler.kv_cache_manager.reset_prefix_cache()
-
-
-@pytest.mark.parametrize("policy", DEPLOYABLE)
-def test_the_same_run_twice(policy: str) -> None:
-    jobs = [Job(program(f"p{i}", new=60 + i), 0.1 * i) for i in range(6)]
-    first, second = play(jobs, policy), play(jobs, policy)
-    assert first.turns == second.turns
-    assert first.events == second.events
 
 
 def test_the_scheduler_s_time_is_counted_by_call_and_decides_nothing() -> None:
@@ -219,16 +253,13 @@ def test_shared_prefixes_are_found_and_reasoning_is_not() -> None:
     assert hits["a", 1] == 96  # the prompt's full blocks; the answer's place was taken by reasoning
 
 
-def test_a_program_that_can_never_run_ends_the_run() -> None:
-    with pytest.raises(EngineError, match="no request can run"):
-        play([Job(program("huge", turns=1, new=2000), 0.0)], blocks=32)
-
-
-def test_a_run_has_a_step_cap() -> None:
-    scheduler, loop = build([Job(program("a", output=100), 0.0)], "vllm", {}, max_calls=3)
-    with pytest.raises(EngineError, match="gave up after 3"):
-        loop.run()
-    assert isinstance(scheduler.table, ProgramTable)
+@pytest.mark.parametrize(
+    ("new", "limits", "message"), [(2000, {}, "no request can run"), (40, {"max_calls": 2}, "gave up after 2")]
+)
+def test_a_run_that_cannot_end_ends(new: int, limits: dict[str, int], message: str) -> None:
+    """A program that can never run, and a run of more calls than allowed."""
+    with pytest.raises(EngineError, match=message):
+        play([Job(program("p", turns=1, new=new, output=100), 0.0)], blocks=32, **limits)
 
 
 def test_a_dying_engine_aborts_in_the_order_of_arrival() -> None:

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -92,10 +90,9 @@ def test_state_is_bounded_and_clients_are_limited(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("signals", [1, 2])
 def test_the_command_serves_until_a_signal(tmp_path: Path, signals: int) -> None:
-    arguments = ["serve", "--port", "0", "--time-scale", "20", "--kv-blocks", "1200", "--max-model-len", "16000"]
-    command = [sys.executable, "-m", "continuum_bench", *arguments, "--log", str(tmp_path / "log"), "--seed", "3"]
-    environment = {**os.environ, "VLLM_LOGGING_LEVEL": "INFO"}
-    served = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    served = serve_command(
+        tmp_path, "--time-scale", "20", "--kv-blocks", "1200", "--max-model-len", "16000", "--seed", "3"
+    )
     assert served.stdout is not None
     first = served.stdout.readline()
     assert first.startswith("ready: http://127.0.0.1:")

@@ -99,44 +99,22 @@ def test_an_aborted_reply_is_given_again(agents: Live) -> None:
     assert answers == [LONG, "second"]
 
 
-@pytest.mark.parametrize(
-    ("name", "extra", "headers"),
-    [
-        ("xargs", {"vllm_xargs": {"program_id": "tag-xargs"}}, {}),
-        ("preview", {"job_id": "tag-preview", "is_last_step": False, "this_func_call": "ls"}, {}),
-        ("thunderagent", {"program_id": "tag-thunderagent"}, {}),
-        ("session", {"session_id": "tag-session"}, {}),
-        ("header", {}, {"X-Session-ID": "tag-header"}),
-        ("dynamo", {}, {"X-Dynamo-Session-ID": "tag-dynamo"}),
-    ],
-)
-def test_every_way_to_name_a_program(agents: Live, name: str, extra: Any, headers: dict[str, str]) -> None:
-    client_of(agents).completions.create(
-        model=agents.model, prompt=tokens(200, 7), max_tokens=4, extra_body=extra, extra_headers=headers
-    )
-    finish = next(e for e in agents.events(f"tag-{name}", until="finish") if e.event == "finish")
-    assert finish.tool == ("ls" if name == "preview" else None)
-
-
-def test_malformed_tags_never_fail_a_request(agents: Live) -> None:
+def test_tags_of_every_kind_and_malformed_ones(agents: Live) -> None:
+    """``request_tags`` reads them; here some reach the scheduler, and one that cannot be read is logged once."""
+    ask = client_of(agents).completions.create
+    kinds: dict[str, dict[str, Any]] = {
+        "xargs": {"extra_body": {"vllm_xargs": {"program_id": "tag-xargs", "kv_ttl_s": -5}}},
+        "preview": {"extra_body": {"job_id": "tag-preview", "is_last_step": False, "this_func_call": "ls"}},
+        "header": {"extra_headers": {"X-Session-ID": "tag-header"}},
+    }
     before = agents.state(KEY)["tags_rejected"]
-    xargs = {"program_id": "", "is_last_step": None, "pred_tool_s": "soon", "kv_ttl_s": -5}
-    client_of(agents).completions.create(
-        model=agents.model, prompt=tokens(50, 8), max_tokens=2, extra_body={"vllm_xargs": xargs, "session_id": 5.5}
-    )
-    assert agents.state(KEY)["tags_rejected"] >= before + 5
+    for name, tags in kinds.items():
+        ask(model=agents.model, prompt=tokens(200, 7), max_tokens=4, **tags)
+        finish = next(e for e in agents.events(f"tag-{name}", until="finish") if e.event == "finish")
+        assert finish.tool == ("ls" if name == "preview" else None)
+    assert agents.state(KEY)["tags_rejected"] == before + 1
     log = (agents.record.parent / "server.log").read_text()
     assert log.count("tag 'kv_ttl_s' could not be read") == 1
-
-
-def test_continuums_endpoints_want_the_servers_key(agents: Live) -> None:
-    url = f"{agents.server.url}/continuum"
-    assert httpx.get(f"{url}/state").status_code == 401
-    assert httpx.post(f"{url}/programs/x/release", headers={"Authorization": "Bearer wrong"}).status_code == 401
-    right = {"Authorization": f"Bearer {KEY}"}
-    assert httpx.get(f"{url}/engine", headers=right).json()["emulated"]["gpu"] == "h100-80gb"
-    assert httpx.post(f"{url}/programs/x/release", headers=right).json() == {"program_id": "x", "released": False}
-    assert httpx.get(f"{url}/nothing", headers=right).status_code == 404
 
 
 def test_state_holds_no_prompt_text(agents: Live) -> None:
@@ -146,30 +124,25 @@ def test_state_holds_no_prompt_text(agents: Live) -> None:
         max_tokens=3,
         extra_body={"job_id": "s"},
     )
+    assert httpx.get(f"{agents.server.url}/continuum/state").status_code == 401
     text = json.dumps(agents.state(KEY))
     assert "xyzzy" not in text
     assert KEY not in text
 
 
 def test_metrics_are_on_vllms_own_page(agents: Live) -> None:
-    client_of(agents).completions.create(
-        model=agents.model, prompt=tokens(300, 9), max_tokens=4, extra_body={"job_id": "metrics"}
-    )
+    ask = client_of(agents).completions.create
+    ask(model=agents.model, prompt=tokens(300, 9), max_tokens=4, extra_body={"job_id": "metrics"})
     page = httpx.get(f"{agents.server.url}/metrics").text
-    families = {family.name: family for family in text_string_to_metric_families(page)}
+    families = {family.name: family.samples for family in text_string_to_metric_families(page)}
     assert "vllm:num_requests_running" in families
-    pins = families["continuum:pins"].samples[0]
+    pins = families["continuum:pins"][0]
     assert pins.name == "continuum:pins_total"
     assert pins.value >= 1
-    assert {sample.labels["reason"] for sample in families["continuum:unpins"].samples} >= {
-        "hit",
-        "expired",
-        "pressure",
-    }
-    assert families["continuum:pinned_blocks"].samples[0].value > 0
-    ttl = {sample.labels.get("le"): sample.value for sample in families["continuum:ttl_seconds"].samples}
-    assert ttl["15.0"] == 0
-    assert ttl["30.0"] == ttl["+Inf"] == pins.value
+    assert {s.labels["reason"] for s in families["continuum:unpins"]} >= {"hit", "expired", "pressure"}
+    assert families["continuum:pinned_blocks"][0].value > 0
+    ttl = {sample.labels.get("le"): sample.value for sample in families["continuum:ttl_seconds"]}
+    assert (ttl["15.0"], ttl["30.0"], ttl["+Inf"]) == (0, pins.value, pins.value)
 
 
 def test_structured_output_and_logprobs(agents: Live) -> None:

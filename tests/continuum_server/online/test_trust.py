@@ -9,20 +9,17 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-import aiohttp
 import httpx
+import psutil
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.policy.program_table import Guards
 from live_server import Live, live, tokens
 from request_fuzz import AUTHORIZATIONS, KEYS, ROUTES, Pair, Sent, pairs
-
-Status = Callable[[Sent], Awaitable[int]]
 
 AT_ONCE = 48
 REQUESTS = 10_000
@@ -50,7 +47,7 @@ def app() -> Iterator[Any]:
 
 
 def test_no_tag_makes_vllm_s_http_side_refuse_a_request(app: Any) -> None:
-    unequal, statuses = asyncio.run(_in_process(pairs(1, 1000), app))
+    unequal, statuses = differences(pairs(1, 1000), app)
     assert unequal == []
     assert {401, 400, 501} <= statuses.keys()
 
@@ -68,7 +65,7 @@ def test_vllm_itself_refuses_what_is_passed_on_unread(app: Any) -> None:
     bodies = [text.encode(encoding) for text in UNREAD for encoding in ("utf-8", "utf-16")] + [b'{"a": "\xff"}']
     heads = (("Content-Type", "application/json"), ("Authorization", AUTHORIZATIONS[0]))
     requests = [Sent(path, heads, body) for path in ROUTES for body in bodies]
-    statuses = asyncio.run(_in_process([Pair(request, request) for request in requests], app))[1]
+    statuses = differences([Pair(request, request) for request in requests], app)[1]
     assert statuses.keys() <= {400, 422}
 
 
@@ -89,10 +86,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 @pytest.mark.slow
 def test_no_tag_fails_a_request_or_grows_the_server(server: Live) -> None:
-    warm_up, measured = pairs(2, WARM_UP), pairs(3, REQUESTS)
-    unequal, _ = asyncio.run(_over_http(warm_up, server.server.url))
+    unequal, _ = differences(pairs(2, WARM_UP), url=server.server.url)
     before = resident_mb(server.server.process.pid)
-    more, statuses = asyncio.run(_over_http(measured, server.server.url))
+    more, statuses = differences(pairs(3, REQUESTS), url=server.server.url)
     after = resident_mb(server.server.process.pid)
     assert unequal + more == []
     assert statuses[200] > REQUESTS / 2
@@ -160,67 +156,41 @@ def test_vllm_s_own_scheduler_is_not_asked(stock: Live) -> None:
     assert "Traceback" not in (stock.record.parent / "server.log").read_text()
 
 
-async def _differences(wanted: list[Pair], status: Status) -> tuple[list[tuple[str, int, int]], Counter[int]]:
-    """Requests whose status is not that of their plain twins, with both; how often each status came."""
-    plain = list({pair.plain for pair in wanted})
-    expected = dict(zip(plain, await _all(plain, status), strict=True))
-    statuses = await _all([pair.tagged for pair in wanted], status)
-    found = zip(wanted, statuses, strict=True)
+def differences(wanted: list[Pair], app: Any = None, url: str = "http://test") -> tuple[list[Any], Counter[int]]:
+    """Requests whose status is not that of their plain twins, with both; how often each status came.
+
+    Asked of an application in this process, or of a server.
+    """
+    requests = list(dict.fromkeys([sent for pair in wanted for sent in (pair.plain, pair.tagged)]))
+    statuses = dict(zip(requests, asyncio.run(_all(requests, app, url)), strict=True))
     unequal = [
-        (f"{pair.tagged.path} {pair.tagged.headers} {pair.tagged.body!r:.1000}", got, expected[pair.plain])
-        for pair, got in found
-        if got != expected[pair.plain]
+        (f"{pair.tagged.path} {pair.tagged.headers} {pair.tagged.body!r:.1000}", statuses[pair.tagged])
+        for pair in wanted
+        if statuses[pair.tagged] != statuses[pair.plain]
     ]
-    return unequal, Counter(statuses)
+    return unequal, Counter(statuses[pair.tagged] for pair in wanted)
 
 
-async def _all(requests: list[Sent], status: Status) -> list[int]:
+async def _all(requests: list[Sent], app: Any, url: str) -> list[int]:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False) if app is not None else None
     left, statuses = iter(enumerate(requests)), [0] * len(requests)
+    async with httpx.AsyncClient(base_url=url, transport=transport, timeout=60.0) as client:
 
-    async def work() -> None:
-        for number, request in left:
-            statuses[number] = await status(request)
+        async def work() -> None:
+            for number, request in left:
+                headers = [(name.encode(), value.encode()) for name, value in request.headers]
+                for _ in range(5):  # a refusal may close the connection while a long body is still on its way
+                    with suppress(httpx.TransportError):
+                        answer = await client.post(request.path, content=request.body, headers=headers)
+                        statuses[number] = answer.status_code
+                        break
 
-    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
     return statuses
-
-
-async def _over_http(wanted: list[Pair], url: str) -> tuple[list[tuple[str, int, int]], Counter[int]]:
-    connector = aiohttp.TCPConnector(limit=AT_ONCE)
-    async with aiohttp.ClientSession(url, connector=connector) as client:
-
-        async def status(request: Sent) -> int:
-            for _ in range(5):  # a refusal may close the connection while a long body is still on its way
-                with suppress(aiohttp.ClientError):
-                    async with client.post(request.path, data=request.body, headers=request.headers) as answer:
-                        return answer.status
-            return 0
-
-        return await _differences(wanted, status)
-
-
-async def _in_process(wanted: list[Pair], app: Any) -> tuple[list[tuple[str, int, int]], Counter[int]]:
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(base_url="http://test", transport=transport) as client:
-
-        async def status(request: Sent) -> int:
-            headers = [(name.encode(), value.encode()) for name, value in request.headers]
-            return (await client.post(request.path, content=request.body, headers=headers)).status_code
-
-        return await _differences(wanted, status)
 
 
 def resident_mb(pid: int) -> dict[str, float]:
     """Memory of a process and of all its descendants, by name and process id."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
-        except OSError:  # ended in between
-            continue
-        parents[int(stat.parent.name)] = int(rest.split()[1]), name
-    family = {pid}
-    while more := {child for child, (parent, _) in parents.items() if parent in family} - family:
-        family |= more
-    pages = {each: int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in sorted(family)}
-    return {f"{parents[each][1]} {each}": count * 4096 / 1e6 for each, count in pages.items()}
+    owner = psutil.Process(pid)
+    family = [owner, *owner.children(recursive=True)]
+    return {f"{each.name()} {each.pid}": each.memory_info().rss / 1e6 for each in family}

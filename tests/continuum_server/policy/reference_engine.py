@@ -6,9 +6,10 @@ It keeps the account of blocks by itself, so that what the program table says ca
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isnan
 
-from continuum_server.policy.base import Rank
-from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, TurnState
+from continuum_server.policy.base import Future, Rank
+from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnState
 from continuum_server.policy.program_table import Guards, Pin, ProgramTable
 from continuum_server.policy.programs import Prompt
 from continuum_server.policy.registry import make_policy
@@ -18,6 +19,14 @@ BLOCK_SIZE = 16
 MACHINE = Machine(
     PrefillCurve(0.0, 1e-3, 0.01), BLOCKS * BLOCK_SIZE, block_size=BLOCK_SIZE, decode=DecodeLine(0.01, 1e-6)
 )
+
+
+class Foreseen(dict[str, Future]):
+    """Some future, for bounds."""
+
+    def __missing__(self, request_id: str) -> Future:
+        seconds = float(len(request_id))
+        return Future(seconds, seconds, seconds, seconds)
 
 
 @dataclass(eq=False)
@@ -34,6 +43,7 @@ class Engine:
     policy: str
     options: dict[str, object]
     guards: Guards
+    machine: Machine = MACHINE
     now_s: float = 0.0
     waiting: list[Request] = field(default_factory=list)
     running: list[Request] = field(default_factory=list)
@@ -43,9 +53,9 @@ class Engine:
     """Turns that the last step started."""
 
     def __post_init__(self) -> None:
-        self.table = ProgramTable(
-            make_policy(self.policy, self.options, MACHINE), self.guards, MACHINE.kv_tokens, BLOCK_SIZE
-        )
+        made = make_policy(self.policy, self.options, self.machine)
+        made.oracle = Foreseen() if made.label == "bound" else None
+        self.table = ProgramTable(made, self.guards, self.machine.kv_tokens, BLOCK_SIZE)
 
     # --------------------------------------------------------------------------------- requests
 
@@ -64,7 +74,9 @@ class Engine:
         siblings = self.table.siblings(turn.program) if turn.is_last else []
         self.unpin_program(turn.program.program_id)
         turn.blocks = chain
-        hold = self.table.finish(turn, self.now_s, len(chain) * BLOCK_SIZE, 1, tool, blocks=lambda: chain)
+        tokens = len(chain) * BLOCK_SIZE
+        stored = None if self.machine.swap_token_s is None else Stored(tokens, tokens // 2)
+        hold = self.table.finish(turn, self.now_s, tokens, 1, tool, stored, lambda: chain)
         if hold is not None:
             self.held[turn.program.program_id] = chain
             self.table.pin(turn, self.now_s, hold, chain)
@@ -104,6 +116,7 @@ class Engine:
             batch = sum(len(request.chain) for request in self.running) * BLOCK_SIZE
             for program in self.table.step(Step(self.now_s, batch)).release:
                 self.unpin_program(program.program_id)
+        self.look()
         held_back = all(self._key(request) is None for request in self.waiting)
         self.table.overdue(self.now_s, idle=not self.running and held_back)
         while self.waiting:
@@ -111,6 +124,16 @@ class Engine:
             ready = [request for request in self.waiting if keys[id(request)] is not None]
             if not ready or not self._admit(min(ready, key=lambda request: keys[id(request)] or (9, ()))):
                 return
+
+    def look(self) -> None:
+        """What else an engine asks."""
+        policy, running = self.table.policy, [request.turn for request in self.running]
+        for request in self.waiting if policy.preempts else ():
+            policy.preemption_victims(request.turn, running, self.now_s)
+        next_event_s = self.table.next_deadline_s()
+        assert next_event_s is None or not isnan(next_event_s)
+        policy.state()
+        policy.export_statistics()
 
     def _key(self, request: Request) -> tuple[int, Rank] | None:
         """The classes of ``RankedQueue``; None: held back."""

@@ -12,36 +12,6 @@ from continuum_server.policy.tool_times import ToolTimes
 from hypothesis import given
 from hypothesis import strategies as st
 
-times = st.lists(st.floats(0, 100, allow_nan=False), min_size=1, max_size=60)
-
-
-def brute_force(samples: list[float], gain: float) -> float:
-    """argmax over {0} and the samples of P(tau) * gain - tau, smallest tau first."""
-
-    def value(tau: float) -> float:
-        return gain / len(samples) * sum(s <= tau for s in samples) - tau
-
-    best = 0.0
-    for tau in sorted({0.0, *samples}):
-        if value(tau) > (value(best) if best > 0 or 0.0 in samples else 0.0) + 1e-9:
-            best = tau
-    return best
-
-
-@given(times, st.floats(0, 300))
-def test_best_ttl_is_the_best_of_all(samples: list[float], gain: float) -> None:
-    tool = ToolTimes(window=100)
-    for sample in samples:
-        tool.add(sample)
-    found, wanted = tool.best_ttl(gain), brute_force(samples, gain)
-
-    def value(tau: float) -> float:
-        share = sum(s <= tau for s in samples) / len(samples) if tau > 0 else 0.0
-        return share * gain - tau
-
-    assert found in {0.0, *samples}
-    assert value(found) == pytest.approx(max(value(wanted), 0.0), abs=1e-6)
-
 
 def test_best_ttl_by_hand() -> None:
     tool = ToolTimes(window=10)
@@ -54,18 +24,6 @@ def test_best_ttl_by_hand() -> None:
     assert tool.best_ttl(1.0) == 0.0
     assert tool.best_ttl(-5.0) == 0.0
     assert ToolTimes(10).best_ttl(100.0) == 0.0
-
-
-@given(times, st.integers(1, 20))
-def test_only_the_window_counts(samples: list[float], window: int) -> None:
-    tool, recent = ToolTimes(window), ToolTimes(1000)
-    for sample in samples:
-        tool.add(sample)
-    for sample in samples[-window:]:
-        recent.add(sample)
-    assert len(tool) == min(window, len(samples))
-    assert tool.best_ttl(50.0) == recent.best_ttl(50.0)
-    assert tool.count == len(samples)
 
 
 def test_cold_start_ladder() -> None:

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from continuum_server.policy.facts import Machine, PrefillCurve, Step, TurnState
-from policy_driver import Driver
+from policy_driver import MACHINE, Driver
 
-POOL = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=10_000)
-
-
-def held(driver: Driver, *turns: TurnState) -> list[bool]:
-    return [driver.table.policy.rank(turn) is None for turn in turns]
-
-
-def step(driver: Driver, seconds: float = 0.0, batch_tokens: int = 0) -> None:
-    driver.now_s += seconds
-    driver.table.step(Step(driver.now_s, batch_tokens))
+POOL = replace(MACHINE, kv_tokens=10_000)
 
 
 def concur(**options: object) -> Driver:
     return Driver("concur", POOL, interval_s=1.0, **options)
 
 
+def lease(**options: object) -> Driver:
+    return Driver("lease-gate", POOL, **options)
+
+
+def turns(driver: Driver, gap_s: float = 0.0, **tokens: int) -> None:
+    """A turn of each program, which the gate lets in first; then ``gap_s`` seconds."""
+    for name, context in tokens.items():
+        turn = driver.arrive(name, context)
+        driver.step()
+        driver.finish(turn, context=context)
+        driver.now_s += gap_s
+
+
 def window(driver: Driver) -> int:
-    return int(driver.table.policy.state()["programs_window"])
+    return int(driver.policy.state()["programs_window"])
 
 
 def test_the_earliest_programs_are_inside() -> None:
     driver = concur()
     turns = [driver.start(driver.arrive("a")), driver.start(driver.arrive("b")), driver.arrive("c")]
-    assert held(driver, *turns) == [False, False, True]
+    assert driver.waits(*turns) == [False, False, True]
     driver.finish(turns[0])  # its tool runs, and it stays inside
-    step(driver, 0.1)
-    assert held(driver, turns[2]) == [True]
+    driver.step(0.1)
+    assert driver.waits(turns[2]) == [True]
     driver.turn("a", last=True)
-    step(driver)
-    assert held(driver, turns[2]) == [False]
+    driver.step()
+    assert driver.waits(turns[2]) == [False]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +54,7 @@ def test_the_window_of_the_paper(batch_tokens: int, hit_tokens: int, becomes: in
     driver.start(driver.arrive("a", prompt=100), hit_tokens)
     driver.arrive("b")
     driver.arrive("c")
-    step(driver, 1.1, batch_tokens)
+    driver.step(1.1, batch_tokens)
     assert window(driver) == becomes
 
 
@@ -57,21 +62,21 @@ def test_a_window_that_nobody_waits_for_does_not_grow() -> None:
     driver = concur()
     driver.start(driver.arrive("a"))
     for _ in range(5):
-        step(driver, 1.1)
+        driver.step(1.1)
     assert window(driver) == 2
 
 
 def test_the_latest_program_is_paused_at_its_next_turn() -> None:
     driver = concur()
     first, second = driver.start(driver.arrive("a")), driver.start(driver.arrive("b"))
-    step(driver, 1.1, 9000)
-    assert (window(driver), held(driver, first, second)) == (1, [False, False])
+    driver.step(1.1, 9000)
+    assert (window(driver), driver.waits(first, second)) == (1, [False, False])
     driver.finish(second)
     driver.finish(first)
     again, later = driver.arrive("b"), driver.arrive("a")
-    assert held(driver, again, later) == [True, False]
-    step(driver, 1.1)  # memory is free
-    assert held(driver, again) == [False]
+    assert driver.waits(again, later) == [True, False]
+    driver.step(1.1)  # memory is free
+    assert driver.waits(again) == [False]
 
 
 def test_a_child_is_no_way_in() -> None:
@@ -79,95 +84,76 @@ def test_a_child_is_no_way_in() -> None:
     driver = concur()
     driver.start(driver.arrive("a"))
     driver.start(driver.arrive("b"))
-    assert held(driver, driver.arrive("child", parent="a")) == [True]
-
-
-def lease(**options: object) -> Driver:
-    return Driver("lease-gate", POOL, **options)
+    assert driver.waits(driver.arrive("child", parent="a")) == [True]
 
 
 def test_programs_count_in_full_while_their_tools_run() -> None:
     driver = lease()
-    step(driver)
-    for name in ("a", "b"):
-        turn = driver.arrive(name, prompt=4000)
-        step(driver)
-        driver.finish(driver.start(turn), context=4000)
+    driver.step()
+    turns(driver, a=4000, b=4000)
     newcomer = driver.arrive("c", prompt=3000)
-    step(driver)
-    assert held(driver, newcomer) == [True]
-    step(driver, 29.0)
-    assert held(driver, newcomer) == [True]
+    driver.step()
+    assert driver.waits(newcomer) == [True]
+    driver.step(29.0)
+    assert driver.waits(newcomer) == [True]
 
 
 def test_the_longest_idle_program_is_paused_when_its_lease_is_over() -> None:
     driver = lease()
-    for name, gap_s in (("a", 10.0), ("b", 25.0)):
-        turn = driver.arrive(name, prompt=4000)
-        step(driver)
-        driver.finish(driver.start(turn), context=4000)
-        driver.now_s += gap_s
+    turns(driver, 10.0, a=4000)
+    turns(driver, 25.0, b=4000)
     newcomer = driver.arrive("c", prompt=3000)
-    step(driver)  # a's lease was over at 30 s, b's is not
-    assert held(driver, newcomer) == [False]
+    driver.step()  # a's lease was over at 30 s, b's is not
+    assert driver.waits(newcomer) == [False]
     back, paused = driver.arrive("b", prompt=4100), driver.arrive("a", prompt=4100)
-    step(driver)
-    assert held(driver, back, paused) == [False, True]
+    driver.step()
+    assert driver.waits(back, paused) == [False, True]
 
 
 def test_paused_before_new_and_small_before_large() -> None:
     """10,000 tokens: after ``a`` was paused and all else has left, the paused one goes first, then the smaller."""
     driver = lease()
-    first = driver.arrive("a", prompt=6000)
-    step(driver)
-    driver.finish(driver.start(first), context=6000)
+    turns(driver, a=6000)
     driver.now_s = 31.0
     big = driver.arrive("b", prompt=9000)
-    step(driver)
-    assert held(driver, big) == [False]
-    large, small, paused = (
-        driver.arrive("new-large", prompt=3900),
-        driver.arrive("new-small", prompt=3800),
-        driver.arrive("a", prompt=6100),
-    )
-    step(driver)
-    assert held(driver, large, small, paused) == [True, True, True]
+    driver.step()
+    assert driver.waits(big) == [False]
+    large, small, paused = (driver.arrive(*each) for each in (("large", 3900), ("small", 3800), ("a", 6100)))
+    driver.step()
+    assert driver.waits(large, small, paused) == [True, True, True]
     driver.table.abort(big)
-    step(driver)
-    assert held(driver, large, small, paused) == [True, False, False]
+    driver.step()
+    assert driver.waits(large, small, paused) == [True, False, False]
 
 
 def test_a_program_larger_than_the_pool_needs_all_of_it() -> None:
     driver = lease()
     turn = driver.arrive("a", prompt=50_000)
-    step(driver)
-    assert held(driver, turn) == [False]
+    driver.step()
+    assert driver.waits(turn) == [False]
 
 
 def test_a_request_that_waited_for_long_is_admitted() -> None:
     driver = lease(patience_s=100.0)
     running = driver.arrive("a", prompt=9000)
-    step(driver)
+    driver.step()
     driver.start(running)
     waiting = driver.arrive("b", prompt=9000)
-    step(driver, 99.0)
-    assert held(driver, waiting) == [True]
-    assert driver.table.policy.next_event_s() == 100.0
-    step(driver, 2.0)
-    assert held(driver, waiting) == [False]
+    driver.step(99.0)
+    assert driver.waits(waiting) == [True]
+    assert driver.policy.next_event_s() == 100.0
+    driver.step(2.0)
+    assert driver.waits(waiting) == [False]
 
 
 def test_a_turn_inside_is_served_although_the_pool_is_full() -> None:
     """It takes the room of a program whose lease is over, if there is one."""
     driver = lease()
-    for name in ("a", "b"):
-        turn = driver.arrive(name, prompt=5000)
-        step(driver)
-        driver.finish(driver.start(turn), context=5000)
+    turns(driver, a=5000, b=5000)
     again = driver.arrive("a", prompt=8000)
-    assert held(driver, again) == [False]
-    assert driver.table.policy.state()["programs_inside"] == 2
+    assert driver.waits(again) == [False]
+    assert driver.policy.state()["programs_inside"] == 2
     driver.finish(driver.start(again), context=8000)
     driver.now_s += 31.0
-    assert held(driver, driver.arrive("a", prompt=8100)) == [False]
-    assert driver.table.policy.state()["programs_inside"] == 1
+    assert driver.waits(driver.arrive("a", prompt=8100)) == [False]
+    assert driver.policy.state()["programs_inside"] == 1

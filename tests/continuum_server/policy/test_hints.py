@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from continuum_server.policy.facts import DecodeLine, Step
+from continuum_server.policy.facts import DecodeLine
 from continuum_server.policy.hints import CLIENTS, Predictions
 from continuum_server.policy.tool_times import RecentToolTimes
 from hypothesis import given, settings
@@ -18,10 +18,7 @@ from policy_driver import MACHINE, Driver
 
 
 def played(driver: Driver, name: str, tool_s: float, tool: str | None = "ls", **hints: Any) -> float:
-    """One turn and its tool; the turn's TTL."""
-    hold = driver.finish(driver.start(driver.arrive(name, **hints)), tool, context=9000)
-    driver.now_s += tool_s
-    return hold.ttl_s if hold is not None else 0.0
+    return driver.turn(name, tool, tool_s, context=9000, **hints)
 
 
 def learned(policy: str) -> Driver:
@@ -76,16 +73,9 @@ def test_the_score_of_a_client_is_its_own_and_the_least_recent_is_forgotten() ->
     assert hold_s("liar") > 5.0
 
 
-hints = st.fixed_dictionaries(
-    {},
-    optional={
-        "tool_hint": st.sampled_from(("ls", "make", "x")),
-        "tool_hint_s": st.floats(0.0, 1e5),
-        "tool_hint_p90_s": st.floats(0.0, 1e5),
-        "ran": st.sampled_from(("ls", "make", "x")),
-        "ran_s": st.floats(0.0, 1e5),
-    },
-)
+names, seconds = st.sampled_from(("ls", "make", "x")), st.floats(0.0, 1e5)
+said = {"tool_hint": names, "tool_hint_s": seconds, "tool_hint_p90_s": seconds, "ran": names, "ran_s": seconds}
+hints = st.fixed_dictionaries({}, optional=said)
 
 
 @pytest.mark.parametrize("policy", ["working-set", "continuum", "continuum-v1", "continuum-fixed"])
@@ -126,8 +116,7 @@ def test_the_value_of_a_hint_does_not_change_the_worth_of_memory(
                 hold = driver.finish(turn, "ls", context=9000)
                 holds += [hold.ttl_s if hold is not None else 0.0] if name == "other" else []
                 for _ in range(4):
-                    driver.now_s += tool_s / 4
-                    driver.table.step(Step(driver.now_s, 0))
+                    driver.step(tool_s / 4)
         return holds
 
     assert others(first_s) == others(second_s)
@@ -150,16 +139,12 @@ def test_no_prediction_holds_longer_than_a_rebuild_is_worth(
 # ------------------------------------------------------------------------------------------- samples
 
 
-def counts(driver: Driver) -> dict[str, int]:
-    return driver.table.policy.state()["tools"]  # type: ignore[no-any-return]
-
-
 def test_a_predicted_name_is_no_sample() -> None:
     driver = Driver("continuum")
     played(driver, "p", 1.0, tool="ls", tool_hint="make")
     played(driver, "p", 1.0, tool=None, tool_hint="make")
     played(driver, "p", 1.0)
-    assert counts(driver) == {"ls": 1, "(unknown)": 1}
+    assert driver.policy.state()["tools"] == {"ls": 1, "(unknown)": 1}
 
 
 def test_where_the_output_names_no_tool_the_client_s_word_counts_up_to_the_gap() -> None:
@@ -168,7 +153,7 @@ def test_where_the_output_names_no_tool_the_client_s_word_counts_up_to_the_gap()
     played(driver, "p", 3.0, tool=None, ran="make", ran_s=2.0)
     played(driver, "p", 7.0, tool="ls", ran="make", ran_s=500.0)
     played(driver, "p", 1.0, tool="ls", ran="make", ran_s=0.0)
-    found = driver.table.policy.export_statistics()
+    found = driver.policy.export_statistics()
     assert {name: times["recent_s"] for name, times in found["tools"].items()} == {
         "make (hint)": [2.0, 3.0],
         "ls": [7.0],
@@ -182,4 +167,4 @@ def test_names_that_only_clients_say_push_no_tool_out() -> None:
     played(driver, "p", 1.0, tool=None)
     for number in range(5):
         played(driver, "p", 1.0, None, **{"ran": f"tool-{number}", "ran_s": 1.0} if number else {})
-    assert set(counts(driver)) == {"ls", "(unknown)"}
+    assert set(driver.policy.state()["tools"]) == {"ls", "(unknown)"}

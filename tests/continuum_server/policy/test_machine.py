@@ -6,6 +6,7 @@ The rules use few ids, so that ids are reused, shared by requests at once, and n
 from __future__ import annotations
 
 import weakref
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -13,10 +14,18 @@ from continuum_server.policy.program_table import Guards
 from continuum_server.policy.registry import POLICIES
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from reference_engine import BLOCK_SIZE, BLOCKS, Engine, Request
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from nano import SERVED, each_policy
+from reference_engine import BLOCK_SIZE, BLOCKS, MACHINE, Engine, Request
+from test_options import MACHINES, VALUES, accepted
 
-DEPLOYED = sorted(name for name, policy in POLICIES.items() if policy.label != "bound")
 ACTING: dict[str, dict[str, object]] = {
     "static-ttl": {"ttl_s": 5.0},
     "continuum": {"cold_samples": 0},
@@ -41,7 +50,9 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.engine = Engine(self.policy, ACTING.get(self.policy, {}), GUARDS)
+        self.options = ACTING.get(self.policy, {})
+        self.hardware = MACHINE
+        self.engine = Engine(self.policy, self.options, GUARDS)
         self.contexts: dict[str, tuple[str, ...]] = {}
         """By id: the context of the turn that finished last."""
         self.made = 0
@@ -51,6 +62,15 @@ class Machine(RuleBasedStateMachine):
     def fresh(self, size: int) -> tuple[str, ...]:
         self.made += 1
         return tuple(f"{self.made}.{index}" for index in range(size))
+
+    @initialize(data=st.data())
+    def any_options(self, data: st.DataObject) -> None:
+        """Half of the times others than those with which the policy acts often, on any machine."""
+        names = [each.name for each in fields(POLICIES[self.policy].options_type) if each.name != "statistics"]
+        if data.draw(st.booleans()):
+            drawn = data.draw(st.dictionaries(st.sampled_from(names), VALUES)) if names else {}
+            self.options, self.hardware = accepted(self.policy, drawn), data.draw(st.sampled_from(MACHINES))
+        self.a_restart()
 
     # ------------------------------------------------------------------------------------- rules
 
@@ -137,7 +157,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def a_restart(self) -> None:
         """The engine dies: its clients' requests fail, and a new one knows no program."""
-        before, self.engine = self.engine, Engine(self.policy, ACTING.get(self.policy, {}), GUARDS)
+        before, self.engine = self.engine, Engine(self.policy, self.options, GUARDS, self.hardware)
         self.engine.now_s = before.now_s
 
     # -------------------------------------------------------------------------------- invariants
@@ -195,7 +215,7 @@ class Machine(RuleBasedStateMachine):
         assert engine.table.pinned_tokens == 0
 
 
-@pytest.mark.parametrize("policy", DEPLOYED)
+@pytest.mark.parametrize("policy", SERVED)
 def test_a_request_s_block_hashes_go_with_it(policy: str) -> None:
     """They are vLLM's own list, megabytes for a long prompt, and programs are remembered for long."""
     engine, chains = Engine(policy, ACTING.get(policy, {}), GUARDS), []
@@ -216,7 +236,7 @@ def test_a_request_s_block_hashes_go_with_it(policy: str) -> None:
 
 
 @pytest.mark.hypothesis  # `make fuzz` runs it too
-@pytest.mark.parametrize("policy", DEPLOYED)
+@each_policy()
 def test_whatever_happens(policy: str) -> None:
     machine: Any = type("MachineOf", (Machine,), {"policy": policy})
     run_state_machine_as_test(

@@ -2,121 +2,81 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from continuum_server.policy.facts import DecodeLine, Hold, Machine, PrefillCurve, TurnState
-from continuum_server.policy.limits import LimitError
-from continuum_server.policy.program_table import Guards, ProgramTable
-from continuum_server.policy.programs import IDLE_PROGRAMS_OF_AN_ID, Prompt
-from continuum_server.policy.registry import POLICIES, PolicyError, make_policy, read_options
-from continuum_server.policy.rules.continuum import Continuum
-from continuum_server.vllm_plugin.plugin_settings import Settings, SettingsError, read_settings
+from continuum_server.policy.facts import Hold, TurnState
+from continuum_server.policy.program_table import Guards
+from continuum_server.policy.programs import IDLE_PROGRAMS_OF_AN_ID
+from policy_driver import MACHINE, POOL, Driver
 
-MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=1000)
+HELD = {"policy": "static-ttl", "machine": POOL, "guards": Guards(), "ttl_s": 2.0}
+LONG: dict[str, Any] = {**HELD, "ttl_s": 50.0}
 
 
-def table_with(policy: str = "static-ttl", guards: Guards | None = None, **options: object) -> ProgramTable:
-    return ProgramTable(make_policy(policy, options, MACHINE), guards or Guards(), kv_tokens=1000, block_size=1)
+def turn(driver: Driver, name: str, prompt: Any = 100, hits: int = 0, **facts: Any) -> TurnState:
+    """A turn of no length, whose prompt finds so many blocks."""
+    made = driver.start(driver.arrive(name, prompt, **facts), hits * 16)
+    driver.finish(made, context=made.prompt_tokens)
+    return made
 
 
-def turn_of(table: ProgramTable, program_id: str, now_s: float, last: bool = False, tagged: bool = True) -> TurnState:
-    program = table.program_for(program_id, now_s)
-    sequence = table.next_sequence()
-    turn = TurnState(
-        program, program.turns_arrived, f"{program_id}/{sequence}", now_s, 100, sequence, is_last=last, tagged=tagged
-    )
-    table.arrive(turn, now_s)
-    return turn
-
-
-def play_turn(table: ProgramTable, program_id: str, start_s: float, end_s: float, tool: str | None = "ls") -> TurnState:
-    turn = turn_of(table, program_id, start_s)
-    table.start(turn, start_s, 0, 16)
-    blocks = [f"{program_id}/{number}" for number in range(100)]
-    hold = table.finish(turn, end_s, 100, 10, tool, blocks=lambda: blocks)
-    if hold is not None:
-        table.pin(turn, end_s, hold, blocks)
-    return turn
-
-
-def test_a_pin_expires_after_its_deadline_not_at_it() -> None:
-    table = table_with(ttl_s=2.0)
-    play_turn(table, "a", 0.0, 1.0)
-    assert table.next_deadline_s() == 3.0
-    assert table.expired(3.0) == []
-    (pin,) = table.expired(3.0001)
+def test_a_pin_expires_after_its_deadline_not_at_it_and_not_while_its_program_waits() -> None:
+    driver = Driver(**HELD)
+    turn(driver, "a")
+    assert driver.table.next_deadline_s() == 2.0
+    assert driver.table.expired(2.0) == []
+    (pin,) = driver.table.expired(2.0001)
     assert pin.program.program_id == "a"
+    turn(driver, "b")
+    driver.arrive("b")
+    assert driver.table.expired(100.0) == []
+    assert "b" in driver.table.pins
 
 
-def test_a_returned_program_keeps_its_pin_past_the_deadline() -> None:
-    table = table_with(ttl_s=2.0)
-    play_turn(table, "a", 0.0, 1.0)
-    turn_of(table, "a", 2.5)
-    assert table.expired(100.0) == []
-    assert "a" in table.pins
-
-
-def test_the_last_step_holds_nothing_and_ends_the_program() -> None:
-    table = table_with(ttl_s=2.0)
-    turn = turn_of(table, "a", 0.0, last=True)
-    assert table.finish(turn, 1.0, 100, 10, "ls") is None
-    assert table.program_for("a", 5.0).turns_arrived == 0  # a new program of that name
+def test_the_last_step_holds_nothing_and_ends_the_program_and_untagged_requests_are_never_held() -> None:
+    driver = Driver(**HELD)
+    turn(driver, "a", last=True)
+    turn(driver, "request-1", tagged=False)
+    assert driver.table.pins == {}
+    assert driver.table.program_for("a", 5.0).turns_arrived == 0  # a new program of that name
 
 
 def test_soft_holds_cost_no_memory_and_no_search() -> None:
     """Conversations with one id that all ask for a soft hold: no more are remembered than without it."""
-    table = table_with("program-fcfs")
+    driver = Driver("program-fcfs", POOL)
     for number in range(50):
-        program = table.program_for("user", 1.0 * number, prompt=Prompt(16, [number]))
-        turn = TurnState(program, 0, f"r{number}", 1.0 * number, 16, number, soft_hold_s=100.0, blocks=[number])
-        table.arrive(turn, 1.0 * number)
-        table.start(turn, 1.0 * number, 0, 16)
-        hold = table.finish(turn, 1.0 * number, 16, 1, None)
-        assert hold is not None
-        assert table.pin(turn, 1.0 * number, hold, [number]).blocks == ()
-    assert table.program_count <= IDLE_PROGRAMS_OF_AN_ID + 1
-    assert len(table.soft) == table.soft_tokens == 50
-    for pin in table.expired(1000.0):
-        table.unpin(pin.program.program_id)
-    assert table.soft_tokens == len(table.soft) == 0
+        turn(driver, "user", [str(number)], soft_hold_s=100.0)
+    assert driver.table.program_count <= IDLE_PROGRAMS_OF_AN_ID + 1
+    assert (len(driver.table.soft), driver.table.soft_tokens) == (50, 50 * 16)
+    assert all(pin.blocks == () for pin in driver.table.soft.values())
+    driver.step(1000.0)
+    assert (len(driver.table.soft), driver.table.soft_tokens) == (0, 0)
 
 
-def test_untagged_requests_are_never_held() -> None:
-    table = table_with(ttl_s=2.0)
-    turn = turn_of(table, "request-1", 0.0, tagged=False)
-    assert table.finish(turn, 1.0, 100, 10, None) is None
+# ------------------------------------------------------------------------------------------- which program it is
 
 
-def prompt(*blocks: str) -> Prompt:
-    return Prompt(len(blocks) * 16, blocks)
-
-
-def arrive(table: ProgramTable, program_id: str, blocks: Sequence[str], now_s: float = 0.0, **names: Any) -> TurnState:
-    program = table.program_for(program_id, now_s, prompt=prompt(*blocks), **names)
-    number = table.next_sequence()
-    turn = TurnState(program, 0, f"r{number}", now_s, len(blocks) * 16, number, blocks=blocks)
-    table.arrive(turn, now_s)
-    return turn
-
-
-def end(table: ProgramTable, turn: TurnState, hits: int = 0) -> TurnState:
-    table.start(turn, turn.arrival_s, hits * 16, 16)
-    table.finish(turn, turn.arrival_s, turn.prompt_tokens, 1, "ls")
-    return turn
-
-
-def test_a_program_goes_on_where_its_prompt_does() -> None:
-    table = table_with("vllm")
-    first = end(table, arrive(table, "a", "abcdefgh"))
-    assert arrive(table, "a", "abcdefghijkl").program is first.program
-    for changed in ("abcdeXghij", "abcdefgh"[:5]):  # an edited tail, a shorter prompt: at least half is kept
-        table = table_with("vllm")
-        first = end(table, arrive(table, "a", "abcdefgh"))
-        assert arrive(table, "a", changed).program is first.program
+@pytest.mark.parametrize(
+    ("before", "hits", "now", "same"),
+    [
+        ("abcdefgh", 0, "abcdefghijkl", True),
+        ("abcdefgh", 0, "abcdeXghij", True),  # an edited tail, of which at least half is kept
+        ("abcdefgh", 0, "abcde", True),
+        ("abcdefgh", 0, "abXXXXXXXX", False),
+        ("SSSSSSSSab", 8, "SSSSSSSSxyz", False),  # a shared system prompt: two blocks are its own
+        ("SSSSSSSSab", 8, "SSSSSSSSabc", True),
+    ],
+)
+def test_a_program_goes_on_where_its_prompt_does(before: str, hits: int, now: str, same: bool) -> None:
+    driver = Driver("vllm")
+    first = turn(driver, "a", before, hits)
+    second = turn(driver, "a", now)
+    assert (second.program is first.program) == same
+    assert [first.index, second.index] == [0, 1]  # turns of an id are counted on
+    assert (second.program.sequence > first.program.sequence) != same
+    assert driver.arrive("a", before + "ij").program is first.program  # a side conversation ends nothing
 
 
 @pytest.mark.parametrize(
@@ -124,284 +84,167 @@ def test_a_program_goes_on_where_its_prompt_does() -> None:
     [(16, 1.0), (14, 1.0), (13, 0.75), (10, 0.625), (8, 0.5)],  # the marks stand at eighths
 )
 def test_a_program_keeps_as_much_of_its_seniority_as_of_its_prompt(kept: int, share: float) -> None:
-    table = table_with("program-fcfs")
-    before = "abcdefghijklmnop"
-    first = end(table, arrive(table, "a", before))
+    driver = Driver("program-fcfs")
+    first = turn(driver, "a", "abcdefghijklmnop")
     for number in range(7):
-        end(table, arrive(table, f"b{number}", f"{number}"))
-    back = arrive(table, "a", before[:kept] + "XYZ", now_s=100.0)
+        turn(driver, f"b{number}", f"{number}")
+    driver.now_s = 100.0
+    back = driver.arrive("a", "abcdefghijklmnop"[:kept] + "XYZ")
     assert back.program is first.program
     assert back.program.arrival_s == pytest.approx(100.0 * (1.0 - share))
     assert back.program.sequence == pytest.approx(1.0 + 8.0 * (1.0 - share))
-    assert table.policy.rank(back) == (back.program.sequence, 9)
+    assert driver.policy.rank(back) == (back.program.sequence, 9)
 
 
-def test_a_pin_is_no_place_in_front_for_another_prompt() -> None:
+@pytest.mark.parametrize(("kept", "comes_first"), [(16, True), (8, False)])
+def test_a_pin_is_no_place_in_front_for_another_prompt(kept: int, comes_first: bool) -> None:
     """A turn that repeats half of the last prompt neither comes before others nor keeps the pin from ending."""
-    for kept, comes_first in ((16, True), (8, False)):
-        table = table_with("static-ttl", ttl_s=2.0)
-        first = end(table, arrive(table, "a", "abcdefghijklmnop"))
-        table.pin(first, 0.0, Hold(2.0), first.request_id)
-        back = arrive(table, "a", "abcdefghijklmnop"[:kept] + "XYZ", now_s=1.0)
-        assert back.program is first.program
-        assert table.pinned(back) == comes_first
-        assert table.expired(10.0) == ([] if comes_first else [table.pins["a"]])
-
-
-@pytest.mark.parametrize(("hits", "lost"), [(400, False), (375, False), (300, True)])
-def test_only_what_a_shortened_prompt_repeats_can_be_lost(hits: int, lost: bool) -> None:
-    """Of 600 blocks the next prompt keeps 400 and adds a summary: it is no eviction that the rest is not in it."""
-    table = ProgramTable(make_policy("continuum", {}, MACHINE), Guards(), kv_tokens=400_000, block_size=16)
-    end(table, arrive(table, "a", [f"a{number}" for number in range(600)]))
-    back = arrive(table, "a", [*[f"a{number}" for number in range(400)], "summary"], now_s=10.0)
-    table.start(back, 15.0, hits * 16, 16)
-    assert table.policy.state()["delay_estimate_seconds"] == (5.0 if lost else 0.0)
-
-
-def test_another_prompt_under_an_old_id_is_a_new_program() -> None:
-    table = table_with("vllm")
-    old = end(table, arrive(table, "a", "abcdefgh"))
-    stranger = arrive(table, "b", "uvwxyz")
-    anew = end(table, arrive(table, "a", "abXXXXXXXX"))
-    assert anew.program.sequence > stranger.program.sequence > old.program.sequence
-    assert [old.index, anew.index] == [0, 1]  # turns of an id are counted on
-    assert arrive(table, "a", "abcdefghij").program is old.program  # a side conversation ends nothing
-
-
-def test_a_shared_system_prompt_continues_nothing() -> None:
-    """Of ten blocks the cache held eight when the conversation began: two are its own."""
-    table = table_with("vllm")
-    first = end(table, arrive(table, "a", "SSSSSSSSab"), hits=8)
-    assert arrive(table, "a", "SSSSSSSSxyz").program is not first.program
-    assert arrive(table, "a", "SSSSSSSSabc").program is first.program
+    driver = Driver(**HELD)
+    turn(driver, "a", "abcdefghijklmnop")
+    driver.now_s = 1.0
+    back = driver.arrive("a", "abcdefghijklmnop"[:kept] + "XYZ")
+    assert driver.table.pinned(back) == comes_first
+    assert driver.table.expired(10.0) == ([] if comes_first else [driver.table.pins["a"]])
 
 
 def test_requests_of_one_id_at_once_are_programs_of_their_own() -> None:
-    table = table_with("vllm")
-    first = end(table, arrive(table, "a", "abcd"))
-    turns = [arrive(table, "a", "abcde", 1.0 + number) for number in range(3)]
+    driver = Driver("program-fcfs")
+    first = turn(driver, "a", "abcd")
+    turns = [driver.arrive("a", "abcde") for _ in range(3)]
     assert turns[0].program is first.program
-    assert len({id(turn.program) for turn in turns}) == 3
-    ranks = [make_policy("program-fcfs", {}, MACHINE).rank(turn) for turn in turns]
+    assert len({id(each.program) for each in turns}) == 3
+    ranks = [driver.policy.rank(each) for each in turns]
     assert ranks == sorted(ranks)
 
 
-def test_a_flood_under_one_id_is_forgotten() -> None:
-    table = table_with("vllm")
-    for number in range(50):
-        end(table, arrive(table, "a", [f"{number}.{block}" for block in range(4)]))
-    assert len(table.programs_of("a")) <= IDLE_PROGRAMS_OF_AN_ID + 1
-
-
 def test_ids_belong_to_their_keys() -> None:
-    table = table_with("vllm")
-    mine, yours = (end(table, arrive(table, "a", "abcd", namespace=key)) for key in ("k1", "k2"))
+    driver = Driver("vllm")
+    mine, yours = (turn(driver, "a", "abcd", key=key) for key in ("k1", "k2"))
     assert mine.program is not yours.program
-    assert table.programs_of("a", "k1") == [mine.program]
-    assert table.programs_of("a") == []
-    assert arrive(table, "a", "abcde", namespace="k2").program is yours.program
-    child = arrive(table, "child", "xyz", parent_id="a", namespace="k3")
-    assert child.program.family is None
+    assert driver.table.programs_of("a", "k1") == [mine.program]
+    assert driver.table.programs_of("a") == []
+    assert driver.arrive("a", "abcde", key="k2").program is yours.program
+    assert driver.arrive("child", "xyz", parent="a", key="k3").program.family is None
     assert (mine.program.name, yours.program.name) == ("k1:a", "k2:a")
 
 
-def test_guards_cap_time_and_share() -> None:
-    table = table_with(guards=Guards(max_ttl_s=1.0, max_pinned_share=0.15), ttl_s=50.0)
-    first = play_turn(table, "a", 0.0, 1.0)
-    assert table.next_deadline_s() == 2.0
-    play_turn(table, "b", 0.0, 1.0)  # 100 of 150 tokens are pinned: no room for another 100
-    assert list(table.pins) == ["a"]
-    assert table.pinned_tokens == 100
-    table.unpin(first.program.program_id)
-    assert table.pinned_tokens == 0
-
-
-def test_victims_are_the_latest_programs_and_never_ones_own() -> None:
-    table = table_with(guards=Guards(pins_yield_to="later"), ttl_s=50.0)
-    for name in "abc":
-        play_turn(table, name, 0.0, 1.0)
-    asker = turn_of(table, "b", 2.0)
-    assert [pin.program.program_id for pin in table.victims(asker, must_free=True)] == ["c", "a"]
-    assert [pin.program.program_id for pin in table.victims(asker, must_free=False)] == ["c"]
-    table.guards = Guards(pins_yield_to="never")
-    assert list(table.victims(asker, must_free=False)) == []
-
-
-def test_who_waits_yields_to_an_earlier_program_who_is_away_does_not() -> None:
-    table = table_with(guards=Guards(pins_yield_to="waiting"), ttl_s=50.0)
-    for name in "abcd":
-        play_turn(table, name, 0.0, 1.0)
-    asker = turn_of(table, "b", 2.0)
-    for name in "ac":
-        turn_of(table, name, 2.0)  # back, and waiting like the asker; d's tool runs
-    assert [pin.program.program_id for pin in table.victims(asker, must_free=False)] == ["c"]
-    assert [pin.program.program_id for pin in table.victims(asker, must_free=True)] == ["d", "c", "a"]
-
-
-def test_the_guard_leaves_it_to_the_policy() -> None:
-    for table, victims in ((table_with(ttl_s=50.0), []), (table_with("working-set"), ["b"])):
-        for name in "ab":
-            play_turn(table, name, 0.0, 1.0)
-        turn_of(table, "b", 1.0)
-        assert list(table.pins) == ["a", "b"]
-        asker = turn_of(table, "a", 1.0)
-        assert [pin.program.program_id for pin in table.victims(asker, must_free=False)] == victims
-
-
-def test_idle_programs_are_forgotten_first() -> None:
-    table = table_with("vllm", Guards(max_programs=10))
-    busy = turn_of(table, "busy", 0.0)
+def test_idle_programs_are_forgotten_first_and_so_is_a_flood_under_one_id() -> None:
+    driver = Driver("vllm", guards=Guards(max_programs=10))
+    busy = driver.arrive("busy")
     for number in range(1000):
-        table.finish(turn_of(table, f"p{number}", 1.0), 2.0, 100, 1, None)
-    assert table.program_count <= 12
-    assert table.programs_of("busy") == [busy.program]
+        turn(driver, f"p{number}")
+    assert driver.table.program_count <= 12
+    assert driver.table.programs_of("busy") == [busy.program]
+    driver = Driver("vllm")
+    for number in range(50):
+        turn(driver, "a", [f"{number}.{block}" for block in range(4)])
+    assert len(driver.table.programs_of("a")) <= IDLE_PROGRAMS_OF_AN_ID + 1
+
+
+# ------------------------------------------------------------------------------------------- guards and victims
+
+
+def test_guards_cap_time_and_share() -> None:
+    driver = Driver(**{**LONG, "guards": Guards(max_ttl_s=1.0, max_pinned_share=0.15)})
+    turn(driver, "a")
+    assert driver.table.next_deadline_s() == 1.0
+    turn(driver, "b")  # 100 of 150 tokens are pinned: no room for another 100
+    assert list(driver.table.pins) == ["a"]
+    assert driver.table.pinned_tokens == 100
+    driver.table.unpin("a")
+    assert driver.table.pinned_tokens == 0
+
+
+def test_a_client_has_as_many_pins_as_the_guard_says() -> None:
+    driver = Driver(**{**LONG, "guards": Guards(max_pins_per_client=1)})
+    for name, client in (("a", "k1"), ("b", "k1"), ("c", "k2")):
+        turn(driver, name, client=client)
+    assert list(driver.table.pins) == ["a", "c"]
+    turn(driver, "a", client="k1")
+    assert list(driver.table.pins) == ["c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "yielding", "may", "must"),  # pins that b may have released; and where one must go
+    [
+        ("static-ttl", "never", "", "dca"),
+        ("static-ttl", "policy", "", "dca"),
+        ("static-ttl", "waiting", "c", "dca"),
+        ("static-ttl", "later", "dc", "dca"),
+        ("static-ttl", "anyone", "dca", "dca"),
+        ("working-set", "policy", "c", "dca"),
+    ],
+)
+def test_pins_yield_to_whom_they_may_the_latest_first(policy: str, yielding: Any, may: str, must: str) -> None:
+    """Programs a to d are held. The tools of d run; a, b and c are back, and b does not fit."""
+    driver = Driver(policy, replace(POOL, kv_tokens=100_000), Guards(pins_yield_to=yielding))
+    for name in "abcd":
+        turn(driver, name)
+        driver.table.unpin(name)
+        driver.table.pin(driver.arrive(name), 0.0, Hold(50.0), [name])
+        if name == "d":
+            driver.table.abort(driver.table.programs_of("d")[0].turn)  # type: ignore[arg-type]
+    (asker,) = driver.table.programs_of("b")
+    assert asker.turn is not None
+    for must_free, expected in ((False, may), (True, must)):
+        found = driver.table.victims(asker.turn, must_free)
+        assert "".join(pin.program.program_id for pin in found) == expected
+    asker.turn.overdue = True
+    assert len(driver.table.victims(asker.turn, must_free=False)) == 3
+
+
+# ------------------------------------------------------------------------------------------- what policies are told
 
 
 def test_tool_times_are_gaps_keyed_by_tool() -> None:
-    table = table_with("continuum", cold_samples=0)
-    policy = table.policy
-    assert isinstance(policy, Continuum)
-    play_turn(table, "a", 0.0, 1.0, tool="pytest")
-    turn = turn_of(table, "a", 4.5)
-    turn_of(table, "a", 4.6)  # beside the first: no second sample of the same gap
-    assert policy.tools.counts() == {"pytest": 1}
-    assert len(policy.tools.times_for("pytest")) == 1
-    assert policy.tools.times_for("pytest").best_ttl(10.0) == 3.5
-    table.abort(turn)
+    driver = Driver("continuum", cold_samples=0)
+    driver.turn("a", "pytest", 3.5)
+    driver.arrive("a")
+    driver.now_s += 0.1
+    driver.arrive("a")  # beside the first: no second sample of the same gap
+    assert driver.policy.tools.counts() == {"pytest": 1}
+    assert driver.policy.tools.times_for("pytest").recent() == [3.5]
 
 
-def test_delay_counts_only_evicted_returns() -> None:
-    table = table_with("continuum")
-    policy = table.policy
-    assert isinstance(policy, Continuum)
-    play_turn(table, "a", 0.0, 1.0)
-    kept = turn_of(table, "a", 2.0)
-    table.start(kept, 5.0, hit_tokens=96, block_size=16)
-    assert policy.delay.mean_s == 0.0
-    table.finish(kept, 6.0, 100, 1, "ls")
-    evicted = turn_of(table, "a", 7.0)
-    table.start(evicted, 11.0, hit_tokens=0, block_size=16)
-    assert policy.delay.mean_s == 4.0
-
-
-def test_an_answer_the_next_prompt_drops_is_no_eviction() -> None:
-    table = table_with("continuum")
-    policy = table.policy
-    assert isinstance(policy, Continuum)
-    first = turn_of(table, "a", 0.0)
-    table.start(first, 0.0, 0, 16)
-    table.finish(first, 1.0, 900, 800, "ls")  # 800 tokens of reasoning that never come back
-    table.start(turn_of(table, "a", 2.0), 5.0, hit_tokens=96, block_size=16)
-    assert policy.delay.mean_s == 0.0
+@pytest.mark.parametrize(
+    ("kept", "added", "context", "hits", "delay_s"),
+    [
+        (600, 0, 600, 600, 0.0),
+        (600, 0, 600, 0, 5.0),
+        (600, 0, 6000, 600, 0.0),  # an answer of reasoning that never comes back
+        (400, 1, 600, 400, 0.0),  # a prompt that was shortened: what it does not repeat cannot be lost
+        (400, 1, 600, 375, 0.0),
+        (400, 1, 600, 300, 5.0),
+    ],
+)
+def test_only_what_the_next_prompt_repeats_can_be_lost(
+    kept: int, added: int, context: int, hits: int, delay_s: float
+) -> None:
+    """After a prompt of 600 blocks: T counts the wait of a turn whose KV was evicted."""
+    driver = Driver("continuum", replace(MACHINE, kv_tokens=400_000))
+    blocks = [f"a{number}" for number in range(600)]
+    driver.finish(driver.arrive("a", blocks), context=16 * context)
+    driver.now_s = 10.0
+    back = driver.arrive("a", [*blocks[:kept], *["summary"] * added])
+    driver.now_s = 15.0
+    driver.start(back, hits * 16)
+    assert driver.policy.state()["delay_estimate_seconds"] == delay_s
 
 
 def test_resuming_after_preemption_is_no_second_start() -> None:
-    table = table_with("continuum")
-    turn = turn_of(table, "a", 0.0)
-    assert table.start(turn, 1.0, 0, 16)
-    assert not table.start(turn, 2.0, 0, 16)
+    driver = Driver("continuum")
+    first = driver.arrive("a")
+    assert driver.table.start(first, 1.0, 0, 16)
+    assert not driver.table.start(first, 2.0, 0, 16)
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_options_are_checked(name: str) -> None:
-    with pytest.raises(PolicyError, match="no option 'moon'"):
-        read_options(POLICIES[name], {"moon": 1})
-    make_policy(name, {}, MACHINE)
-
-
-def test_options_from_text() -> None:
-    assert read_options(POLICIES["static-ttl"], {"ttl_s": "2.5"}) == {"ttl_s": 2.5}
-    assert read_options(POLICIES["static-ttl"], {"ttl_s": "none"}) == {"ttl_s": None}
-    with pytest.raises(PolicyError, match="cold_samples"):
-        read_options(POLICIES["continuum"], {"cold_samples": "many"})
-    with pytest.raises(PolicyError, match="there are: vllm"):
-        make_policy("moon", {}, MACHINE)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "allowed"),
-    [
-        ("max_ttl_s", -1.0, "a number from 0 to 1000000000000"),
-        ("max_ttl_s", math.nan, "a number from 0 to 1000000000000"),
-        ("max_ttl_s", math.inf, "a number from 0 to 1000000000000"),
-        ("max_ttl_s", "600", "a number from 0 to 1000000000000"),
-        ("max_pinned_share", -0.1, "a number from 0 to 1"),
-        ("max_pinned_share", 1.01, "a number from 0 to 1"),
-        ("max_pinned_share", True, "a number from 0 to 1"),
-        ("max_pins_per_client", -1, "a whole number from 0 to 1000000000, or none"),
-        ("max_pins_per_client", 2.5, "a whole number from 0 to 1000000000, or none"),
-        ("max_overtake_s", -1.0, "a number from 0 to 1000000000000"),
-        ("max_overtake_s", math.nan, "a number from 0 to 1000000000000"),
-        ("max_overtake_s", True, "a number from 0 to 1000000000000"),
-        ("max_programs", 0, "a whole number from 1 to 1000000000"),
-        ("pins_yield_to", "moon", "one of policy, never, waiting, later, anyone"),
-        ("pins_yield_to", None, "one of policy, never, waiting, later, anyone"),
-        ("pins_yield_to", ["never"], "one of policy, never, waiting, later, anyone"),
-    ],
-)
-def test_guards_that_cannot_be_are_refused(name: str, value: object, allowed: str) -> None:
-    given: dict[str, Any] = {name: value}
-    with pytest.raises(LimitError) as refused:
-        Guards(**given)
-    assert str(refused.value) == f"{name} = {value!r}: must be {allowed}"
-    with pytest.raises(SettingsError) as refused_setting:
-        read_settings({"continuum": {"guards": given}})
-    assert str(refused_setting.value) == f"additional-config continuum.guards.{name} = {value!r}: must be {allowed}"
-
-
-def test_guards_at_their_limits_are_taken() -> None:
-    lowest = Guards(max_ttl_s=0, max_pinned_share=0, max_pins_per_client=0, max_programs=1)
-    assert read_settings(Settings(guards=lowest).to_config()).guards == lowest
-    assert read_settings(Settings(guards=Guards(max_pinned_share=1)).to_config()).guards.max_pinned_share == 1
-
-
-@pytest.mark.parametrize(
-    ("guards", "message"),
-    [
-        (5, "continuum.guards = 5: must be an object"),
-        ({"max_ttl": 1}, "continuum.guards.max_ttl: unknown; there are: max_ttl_s, max_pinned_share"),
-    ],
-)
-def test_settings_that_hold_no_guards_are_refused(guards: object, message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        read_settings({"continuum": {"guards": guards}})
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"moon": 1}, "moon: unknown; there are: policy, "),
-        ({"policy": 5}, "policy = 5: must be text"),
-        ({"policy_options": ["ttl_s"]}, "policy_options = ['ttl_s']: must be an object"),
-        ({"prefill": 5}, "prefill = 5: must be an object"),
-        ({"prefill": {"a": 1.0, "b": 1.0}}, "prefill.c: missing"),
-        ({"prefill": {"a": 1.0, "b": "x", "c": 0.0}}, "prefill.b = 'x': must be a number from -1000000000000 to "),
-        ({"prefill": {"a": 1.0, "b": math.nan, "c": 0.0}}, "prefill.b = nan: must be a number from "),
-        ({"prefill": {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0}}, "prefill.d: unknown; there are: a, b, c, source"),
-        ({"decode": {"fixed_s": True, "token_s": 0.0}}, "decode.fixed_s = True: must be a number from "),
-        ({"decode": []}, "decode = []: must be an object, or none"),
-        ({"swap_token_s": "1"}, "swap_token_s = '1': must be a number from 0 to 1000000000000, or none"),
-        ({"deep_token_s": None}, "deep_token_s = None: must be a number from 0 to 1000000000000"),
-        ({"record_path": 5}, "record_path = 5: must be text, or none"),
-        ({"statistics_path": ["a"]}, "statistics_path = ['a']: must be text, or none"),
-        ({"tool_parser": False}, "tool_parser = False: must be text, or none"),
-    ],
-)
-def test_settings_of_another_type_are_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingsError) as refused:
-        read_settings({"continuum": given})
-    assert str(refused.value).startswith(f"additional-config continuum.{message}")
-
-
-@pytest.mark.parametrize("section", [5, "x", [], None])
-def test_settings_that_are_no_object_are_refused(section: object) -> None:
-    with pytest.raises(SettingsError, match=r"additional-config continuum = .*: must be an object"):
-        read_settings({"continuum": section})
-
-
-def test_settings_come_back_as_they_were() -> None:
-    given = Settings(
-        "continuum", {"cold_samples": 3}, Guards(), PrefillCurve(-1e-9, 2e-5, -0.1), 1e-6, decode=DecodeLine(0.01, 1e-7)
-    )
-    assert read_settings(json.loads(json.dumps(given.to_config()))) == given
-    assert read_settings(None) == read_settings({}) == Settings()
+def test_a_turn_is_overdue_after_the_guards_time_or_in_an_idle_engine() -> None:
+    driver = Driver("vllm", guards=Guards(max_overtake_s=5.0))
+    first, second = driver.arrive("a"), driver.arrive("b")
+    driver.start(driver.arrive("c"))  # it runs
+    assert driver.table.overdue(5.0) == []
+    assert driver.table.overdue(0.0, idle=True) == [first]
+    assert driver.table.next_deadline_s() == 5.0
+    assert driver.table.overdue(5.001) == [second]
+    assert first.overdue
+    assert second.overdue

@@ -7,28 +7,21 @@ import statistics
 
 import pytest
 from continuum_server.policy.estimate import Moments
-from continuum_server.policy.registry import POLICIES, PolicyError, read_options
-from continuum_server.policy.rules.continuum_v1 import ContinuumV1, bernstein_bound
+from continuum_server.policy.rules.continuum_v1 import bernstein_bound
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_driver import Driver
 
 
-@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=50))
+@given(st.lists(st.floats(0, 1e6), max_size=50))
 def test_moments_are_those_of_all_values(values: list[float]) -> None:
     moments = Moments()
     for value in values:
         moments.add(value)
     assert moments.count == len(values)
-    assert moments.mean == pytest.approx(statistics.fmean(values), rel=1e-9, abs=1e-9)
-    assert moments.variance == pytest.approx(statistics.variance(values), rel=1e-6, abs=1e-6)
-
-
-def test_one_value_has_no_variance() -> None:
-    moments = Moments()
-    assert (moments.mean, moments.variance) == (0.0, 0.0)
-    moments.add(3.0)
-    assert (moments.mean, moments.variance) == (3.0, 0.0)
+    assert moments.mean == pytest.approx(statistics.fmean(values or [0.0]), rel=1e-9, abs=1e-9)
+    variance = statistics.variance(values) if len(values) > 1 else 0.0
+    assert moments.variance == pytest.approx(variance, rel=1e-6, abs=1e-6)
 
 
 def test_bernstein_by_hand() -> None:
@@ -40,23 +33,16 @@ def test_bernstein_by_hand() -> None:
     assert bernstein_bound(Moments(), 0.1, 5.0) == 0.0
 
 
-def test_v1_starts_with_the_default() -> None:
-    driver = Driver("continuum-v1", default_ttl_s=3.0)
-    assert driver.turn("a") == 3.0  # T^2 / T, no program finished yet
-
-
 def test_v1_takes_the_tools_own_bound_once_it_has_enough() -> None:
     driver = Driver("continuum-v1", min_samples=3, longest_tool_s=0.0, turn_weight=0.0)
     driver.gaps("slow", 8.0, 8.0, 8.0)
-    policy = driver.table.policy
-    assert isinstance(policy, ContinuumV1)
-    assert policy.bound_s("slow") == pytest.approx(8.0)
+    assert driver.policy.bound_s("slow") == pytest.approx(8.0)
     assert driver.turn("a", "slow") == pytest.approx(4.0 / 8.0)
     driver.gaps("fast", 0.5, 0.5)
     pooled = Moments()
     for value in (8.0, 8.0, 8.0, 0.5, 0.5):
         pooled.add(value)
-    assert policy.bound_s("fast") == pytest.approx(bernstein_bound(pooled, 0.05, 0.0))  # two are too few: pooled
+    assert driver.policy.bound_s("fast") == pytest.approx(bernstein_bound(pooled, 0.05, 0.0))  # two are too few: pooled
 
 
 def test_v1_is_longer_where_programs_have_many_turns() -> None:
@@ -66,16 +52,11 @@ def test_v1_is_longer_where_programs_have_many_turns() -> None:
     assert driver.turn("a") == pytest.approx(2.0 * (1 + 0.5 * 3))
 
 
-def test_v1_without_any_time_seen_is_held_to_the_cap() -> None:
+def test_v1_starts_with_the_default_and_without_any_time_seen_is_held_to_the_cap() -> None:
+    assert Driver("continuum-v1", default_ttl_s=3.0).turn("a") == 3.0  # T^2 / T, no program finished yet
     driver = Driver("continuum-v1", min_samples=1, longest_tool_s=0.0)
     driver.gaps("ls", 0.0, 0.0)
     assert driver.turn("a") == 1e9  # a bound of 0 s: the guard's cap
-
-
-def test_v1_refuses_a_probability_that_is_none() -> None:
-    for delta in (0.0, 1.0, 2.0):
-        with pytest.raises(PolicyError, match="delta"):
-            read_options(POLICIES["continuum-v1"], {"delta": delta})
 
 
 def test_fixed_holds_two_seconds_or_not_at_all() -> None:
@@ -87,10 +68,5 @@ def test_fixed_holds_two_seconds_or_not_at_all() -> None:
     driver.gaps("slow", 2.1)
     assert driver.turn("c", "slow") == 0.0
     assert driver.turn("d", "never seen") == 2.0
-
-
-def test_fixed_is_an_average_not_a_distribution() -> None:
-    """One stall of a fast tool ends its holding: what the preview does, and what a CDF would not."""
-    driver = Driver("continuum-fixed")
-    driver.gaps("cat", *[0.1] * 9, 100.0)
-    assert driver.turn("a", "cat") == 0.0
+    driver.gaps("cat", *[0.1] * 9, 100.0)  # a mean, no distribution: one stall of a fast tool ends its holding
+    assert driver.turn("e", "cat") == 0.0

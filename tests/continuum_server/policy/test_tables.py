@@ -3,49 +3,26 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import pytest
-from continuum_server.policy.facts import Machine, Orders, PrefillCurve, ProgramState, Step, TurnState
+from continuum_server.policy.facts import ProgramState
 from continuum_server.policy.program_table import Guards
-from continuum_server.policy.registry import POLICIES
-from continuum_server.policy.rules.autellix import Autellix
-from continuum_server.policy.rules.thunderagent import ThunderAgent
-from policy_driver import Driver
+from nano import SERVED
+from policy_driver import MACHINE, Driver
 
-SMALL = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=10_000)
+SMALL = replace(MACHINE, kv_tokens=10_000)
 
 
-def held_back(driver: Driver, turn: TurnState) -> bool:
-    return driver.table.policy.rank(turn) is None
-
-
-def step(driver: Driver, seconds: float = 0.0) -> Orders:
-    driver.now_s += seconds
-    return driver.table.step(Step(driver.now_s, 0))
-
-
-def thunder(driver: Driver) -> ThunderAgent:
-    assert isinstance(driver.table.policy, ThunderAgent)
-    return driver.table.policy
-
-
-def test_aborted_programs_weigh_nothing_in_thunderagent() -> None:
+def test_what_thunderagent_counts_of_programs_that_lost_a_turn() -> None:
+    """Nothing, if it was their first. Else all: nothing says any more how long it has been away, so nothing decays."""
     driver = Driver("thunderagent", SMALL)
     for number in range(3):
-        driver.table.abort(driver.arrive(f"p{number}", prompt=3000))
-    newcomer = driver.arrive("newcomer", prompt=9000)
-    assert not held_back(driver, newcomer)
-
-
-def test_a_program_that_lost_a_later_turn_counts_anew_in_thunderagent() -> None:
-    """Its tool was interrupted too: nothing says any more how long it has been away, so nothing of it decays."""
-    driver = Driver("thunderagent", SMALL)
-    driver.turn("p")
-    driver.table.abort(driver.arrive("p", prompt=9000))
-    newcomer = driver.arrive("newcomer", prompt=9000)
-    assert not held_back(driver, newcomer)
-    again = driver.arrive("p", prompt=9000)
-    assert held_back(driver, again)
+        driver.table.abort(driver.arrive(f"p{number}", 3000))
+    driver.turn("p", context=100)
+    driver.table.abort(driver.arrive("p", 9000))
+    assert driver.waits(driver.arrive("newcomer", 9000)) == [False]
+    assert driver.waits(driver.arrive("p", 9000)) == [True]
 
 
 def test_calls_that_left_do_not_stay_in_autellix() -> None:
@@ -56,10 +33,8 @@ def test_calls_that_left_do_not_stay_in_autellix() -> None:
     driver.finish(first)
     for _ in range(1000):
         driver.table.abort(driver.arrive("p"))
-        step(driver, 0.01)
-    policy = driver.table.policy
-    assert isinstance(policy, Autellix)
-    assert len(policy._starving) < 200
+        driver.step(0.01)
+    assert len(driver.policy._starving) < 200
 
 
 ENDS = ("aborted", "last step", "released", "forgotten")
@@ -80,10 +55,7 @@ def ends(driver: Driver, name: str, kind: str) -> None:
                 driver.table.end_program(program)
 
 
-DEPLOYED = [name for name, policy in POLICIES.items() if policy.label == "policy"]
-
-
-@pytest.mark.parametrize("policy", DEPLOYED)
+@pytest.mark.parametrize("policy", SERVED)
 def test_a_policy_remembers_no_program_for_ever(policy: str) -> None:
     """300 programs for each way to end, under a guard that remembers one; a while later few are left anywhere."""
     drivers = []
@@ -91,11 +63,11 @@ def test_a_policy_remembers_no_program_for_ever(policy: str) -> None:
         driver = Driver(policy, SMALL, Guards(max_programs=1))
         for number in range(300):
             ends(driver, f"{kind} {policy} {number}", kind)
-            step(driver, 1.0)
+            driver.step(1.0)
         driver.now_s += 1e5
         for number in range(3):
             ends(driver, f"after all {number}", kind)
-            step(driver, 10.0)
+            driver.step(10.0)
         drivers.append(driver)
     gc.collect()
     alive = [each.program_id for each in gc.get_objects() if type(each) is ProgramState]

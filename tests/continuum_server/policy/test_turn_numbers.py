@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from continuum_server.policy.programs import RECENT, TurnNumbers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,43 +24,30 @@ class Program:
         return number
 
 
-def test_an_id_that_was_used_is_that_turn_again() -> None:
-    p = Program()
-    assert [p.arrive(name, "prompt") for name in ("a", "b", "a", "c", "b", "c", "d")] == [0, 1, 0, 2, 1, 2, 3]
+FAILED = "failed"
 
 
-def test_without_an_id_the_prompt_of_a_failed_try_is_that_turn_again() -> None:
-    p = Program()
-    assert p.arrive(prompt="x") == 0
-    assert p.arrive(prompt="x") == 1  # the first runs: two calls side by side
-    p.numbers.failed(0, "x")
-    assert p.arrive(prompt="y") == 2
-    assert p.arrive(prompt="x") == 0
-    assert p.arrive(prompt="x") == 3  # that turn has its try
-
-
-def test_two_equal_prompts_that_both_failed_are_two_turns_again() -> None:
-    p = Program()
-    for number in (p.arrive(prompt="x"), p.arrive(prompt="x")):
-        p.numbers.failed(number, "x")
-    assert [p.arrive(prompt="x") for _ in range(3)] == [0, 1, 2]
-
-
-def test_a_turn_may_fail_many_times() -> None:
-    p = Program()
-    p.arrive(prompt="w")
-    for _ in range(50):
-        assert p.arrive(prompt="x") == 1
-        p.numbers.failed(1, "x")
-    assert p.turns == 2
-
-
-def test_an_id_is_stronger_than_a_prompt() -> None:
-    p = Program()
-    p.arrive("a", "x")
-    p.numbers.failed(0, "x")
-    assert p.arrive("b", "x") == 1  # the client says that this is another turn
-    assert p.arrive(None, "x") == 0  # and here it says nothing
+@pytest.mark.parametrize(
+    ("arrivals", "numbers"),  # a turn id and a prompt; or that the turn of this number and prompt failed
+    [
+        ([(name, "x") for name in "abacbcd"], [0, 1, 0, 2, 1, 2, 3]),  # an id that was used is that turn again
+        # without one, the prompt of a failed try is, once
+        ([(None, "x"), (None, "x"), (FAILED, 0), (None, "y"), (None, "x"), (None, "x")], [0, 1, 2, 0, 3]),
+        # two calls side by side that both failed
+        ([(None, "x"), (None, "x"), (FAILED, 0), (FAILED, 1), *[(None, "x")] * 3], [0, 1, 0, 1, 2]),
+        # the client says that this is another turn; then it says nothing
+        ([("a", "x"), (FAILED, 0), ("b", "x"), (None, "x")], [0, 1, 0]),
+        ([(None, "w"), (None, "x"), *[(FAILED, 1), (None, "x")] * 50], [0, 1] + [1] * 50),
+    ],
+)
+def test_which_turn_it_is(arrivals: list[tuple[Any, Any]], numbers: list[int]) -> None:
+    p, found = Program(), []
+    for name, what in arrivals:
+        if name is FAILED:
+            p.numbers.failed(what, "x")
+        else:
+            found.append(p.arrive(name, what))
+    assert found == numbers
 
 
 steps = st.tuples(st.none() | st.sampled_from("abcd"), st.sampled_from("xyz"), st.booleans())

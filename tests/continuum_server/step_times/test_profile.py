@@ -44,12 +44,6 @@ def test_a_fit_finds_what_made_the_points(
     assert profile.prefill_curve.seconds(10_000) == pytest.approx(a * 1e8 + b * 1e4 + c, rel=1e-2)
 
 
-def test_a_profile_is_read_back(tmp_path: Path) -> None:
-    profile = profile_of(1e-9, 5e-5, 0.01, 0.008, 1e-5, 1e-8)
-    write_profile(tmp_path / "p.json", profile)
-    assert read_profile(tmp_path / "p.json") == profile
-
-
 def test_step_times_of_a_profile() -> None:
     times = ProfileStepTimes(profile_of(1e-9, 5e-5, 0.01, 0.008, 1e-5, 1e-8))
     assert times.step_s((), 4, 4000) == pytest.approx(0.008 + 4e-5 + 4e-5, rel=1e-2)
@@ -74,23 +68,19 @@ def test_a_profile_of_a_table_is_near_the_table() -> None:
         assert ours == pytest.approx(theirs, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_a_profile_is_read_back_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    profile, path = profile_of(1e-9, 5e-5, 0.01, 0.008, 1e-5, 1e-8), tmp_path / "p.json"
+    write_profile(path, profile)
+    assert read_profile(path) == profile
+    for text, message in (
         ("{", "not JSON"),
         ("[]", "not a profile"),
         ('{"prefill": {"a": 1, "b": 2}}', "missing required field `c`"),
         ('{"prefill": {"a": 1, "b": 2, "c": "x"}}', "not a profile"),
-    ],
-)
-def test_a_damaged_profile_is_named(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "p.json"
-    path.write_text(text)
-    with pytest.raises(ProfileError, match=rf"p.json: .*{message}"):
-        read_profile(path)
-
-
-def test_too_few_points_are_refused() -> None:
+    ):
+        path.write_text(text)
+        with pytest.raises(ProfileError, match=rf"p.json: .*{message}"):
+            read_profile(path)
     with pytest.raises(ProfileError, match="at least 3"):
         make_profile("s", "m", "now", [PrefillPoint(1, 1.0)])
     curve_only = make_profile("s", "m", "now", [PrefillPoint(n, float(n)) for n in LENGTHS])

@@ -6,7 +6,8 @@ import importlib.util
 from collections.abc import Sequence
 
 import pytest
-from continuum_server.step_times.model import PrefillChunk, Provenance
+from continuum_server.step_times.model import PrefillChunk
+from nano import PlainTimes
 from step_times_silicon import CHUNK_BUDGET_TOKENS, GROUPS, WAVES, Row, modelled_tpot_ms, silicon_rows
 
 needs_source = pytest.mark.skipif(
@@ -14,10 +15,8 @@ needs_source = pytest.mark.skipif(
 )
 
 
-class Counting:
+class Counting(PlainTimes):
     """10 ms a decode step, 25 ms where a prompt is computed; remembers what it was asked."""
-
-    provenance = Provenance("roofline", "test", "1", "-", "-", "-", 1, 0.0)
 
     def __init__(self) -> None:
         self.prompt_tokens = self.decoded = 0
@@ -30,16 +29,6 @@ class Counting:
         self.contexts.append((decodes, decode_context_tokens))
         return 0.025 if chunks else 0.010
 
-    def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        return [self.step_s((), decodes, decode_context_tokens) for _ in range(steps)]
-
-    def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
-        return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)
-
-
-def test_one_client_alone_decodes_undisturbed() -> None:
-    assert modelled_tpot_ms(Counting(), Row(9000, 50, 1, 1, 1.0)) == pytest.approx(10.0)
-
 
 @pytest.mark.parametrize("clients", [1, 3, 40])
 def test_every_token_is_computed_once(clients: int) -> None:
@@ -47,7 +36,7 @@ def test_every_token_is_computed_once(clients: int) -> None:
     tpot_ms = modelled_tpot_ms(times, Row(1000, 20, clients, 1, 1.0))
     assert times.prompt_tokens == WAVES * clients * 1000
     assert times.decoded == WAVES * clients * 19
-    assert 10.0 <= tpot_ms <= 25.0
+    assert 10.0 <= tpot_ms <= (25.0 if clients > 1 else 10.000001)  # one client alone decodes undisturbed
     assert all(1001 * n <= context <= 1020 * n for n, context in times.contexts)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from continuum_server.step_times.catalog import GIB, kv_capacity, load_step_times
 from continuum_server.step_times.model import OutOfRange, PrefillChunk
@@ -16,24 +18,17 @@ from vllm.distributed.utils import get_pp_indices
 TIMES = load_step_times("h100", "llama-3.1-70b", 4, 0.0)
 
 
-@pytest.mark.parametrize("layers", sorted({model.layers for model in MODELS}))
-@pytest.mark.parametrize("stages", [1, 2, 3, 4, 5, 8])
-def test_layers_are_divided_as_vllm_does(layers: int, stages: int) -> None:
-    bounds = [get_pp_indices(layers, rank, stages) for rank in range(stages)]
-    assert layers_of_stages(layers, stages) == [end - start for start, end in bounds]
+def test_layers_are_divided_as_vllm_does() -> None:
+    for layers, stages in product({model.layers for model in MODELS}, (1, 2, 3, 4, 5, 8)):
+        bounds = [get_pp_indices(layers, rank, stages) for rank in range(stages)]
+        assert layers_of_stages(layers, stages) == [end - start for start, end in bounds]
+    for stages in (0, 81):
+        with pytest.raises(OutOfRange, match=f"{stages} pipeline stages: the model's 80 layers make 1 to 80 stages"):
+            staged(TIMES, 80, stages, 2048)
 
 
-@pytest.mark.parametrize("stages", [0, 81])
-def test_more_stages_than_layers_are_refused(stages: int) -> None:
-    with pytest.raises(OutOfRange, match=f"{stages} pipeline stages: the model's 80 layers make 1 to 80 stages"):
-        staged(TIMES, 80, stages, 2048)
-
-
-def test_one_stage_changes_nothing() -> None:
+def test_one_stage_changes_nothing_and_a_request_alone_passes_all() -> None:
     assert staged(TIMES, 80, 1, 2048) is TIMES
-
-
-def test_a_request_alone_passes_all_stages() -> None:
     two = staged(TIMES, 80, 2, 2048)
     assert two.step_s((), 1, 1000) == TIMES.step_s((), 1, 1000)
     assert two.prefill_s(1500, 100) == TIMES.prefill_s(1500, 100)
@@ -44,12 +39,9 @@ def test_requests_are_dealt_to_as_many_batches_as_stages() -> None:
     assert two.step_s((), 64, 64_000) == TIMES.step_s((), 32, 32_000)
     chunk = PrefillChunk(1024, 0)
     assert two.step_s([chunk], 3, 3000) == TIMES.step_s([chunk], 1, 1000)
-    assert two.decode_stretch_s(7, 7000, 5) == [two.step_s((), 7, 7000 + 7 * n) for n in range(5)]
-
-
-def test_a_busier_stage_must_pass_all_batches() -> None:
-    uneven = StagedStepTimes(TIMES, 2, 0.75, 2048)
+    uneven = StagedStepTimes(TIMES, 2, 0.75, 2048)  # the busier stage must pass all batches
     assert uneven.step_s((), 64, 64_000) == pytest.approx(1.5 * TIMES.step_s((), 32, 32_000))
+    assert two.decode_stretch_s(7, 7000, 5) == [two.step_s((), 7, 7000 + 7 * n) for n in range(5)]
 
 
 def test_a_chunk_for_several_batches_is_cut() -> None:
@@ -58,10 +50,6 @@ def test_a_chunk_for_several_batches_is_cut() -> None:
     pieces = [TIMES.prefill_s(2048), TIMES.prefill_s(2048, 2048)]
     assert two.prefill_s(4096) == max(pieces)
     assert two.prefill_s(16 * 2048) > 7 * max(pieces)
-
-
-def test_the_notes_say_what_is_assumed() -> None:
-    assert "3 pipeline stages, the busiest with 34% of a batch's time" in staged(TIMES, 80, 3, 512).provenance.notes
 
 
 def test_memory_is_that_of_the_stage_with_least_room() -> None:
@@ -96,6 +84,7 @@ def test_an_engine_with_stages_and_without_prefix_caching() -> None:
     assert end_s(again) > 1.5 * end_s(one)
 
 
-def test_the_manifest_says_the_stages() -> None:
+def test_what_is_said_of_stages() -> None:
+    assert "3 pipeline stages, the busiest with 34% of a batch's time" in staged(TIMES, 80, 3, 512).provenance.notes
     found = describe(EngineConfig(gpu="h100", model="llama-3.1-70b", tensor_parallel=2, pipeline_parallel=2))
     assert (found.hardware.pipeline_parallel, found.engine_options.prefix_caching) == (2, True)

@@ -1,0 +1,124 @@
+"""docs/server/alerts.yml and grafana.json against /metrics, and what Prometheus' own tool says of all three."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from continuum_server.policy.registry import POLICIES, make_policy
+from continuum_server.vllm_plugin.metrics import Metrics, prometheus_text
+from continuum_traces.schema import SchedulerEvent
+from dashboard import HOLDING
+from nano import SERVED
+from policy_driver import MACHINE
+
+PAGES = Path(__file__).parents[2] / "docs" / "server"
+ALERTS = PAGES / "alerts.yml"
+DASHBOARD = json.loads((PAGES / "grafana.json").read_text())
+COLON = "metric names should not contain ':'"
+"""vLLM's own metrics have one too (``vllm:num_requests_waiting``)."""
+
+
+def metrics_page(gauges: dict[str, Any]) -> str:
+    """/metrics, after its first scrape."""
+    counted = defaultdict(int, Metrics().to_json())
+    state: dict[str, Any] = defaultdict(int, {"pins": [], "gauges": gauges, "metrics": counted})
+    return prometheus_text([state])
+
+
+def gauges_of(policy: str) -> dict[str, Any]:
+    made = make_policy(policy, {}, MACHINE)
+    return {name: {"value": made.state()[name], "help": text} for name, text in made.gauges.items()}
+
+
+ALL_GAUGES = {name: gauge for policy in POLICIES if policy in SERVED for name, gauge in gauges_of(policy).items()}
+EXPORTED: dict[str, set[str]] = {
+    policy: set(re.findall(r"^# TYPE (continuum:\w+)", metrics_page(gauges_of(policy)), flags=re.M))
+    for policy in POLICIES
+    if policy in SERVED
+}
+
+
+def promtool(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    return subprocess.run(["promtool", *arguments], input=stdin, capture_output=True, text=True, timeout=300)
+
+
+def test_our_metrics_are_as_prometheus_wants_them() -> None:
+    done = promtool("check", "metrics", stdin=metrics_page(ALL_GAUGES))
+    assert [line for line in done.stderr.splitlines() if COLON not in line] == []
+    assert COLON in done.stderr
+
+
+def test_each_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
+    text = (Path(__file__).parent / "alerts_test.yml").read_text()
+    (tmp_path / "test.yml").write_text(text.replace("ALERTS", str(ALERTS)))
+    done = promtool("test", "rules", str(tmp_path / "test.yml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_longest_wait_is_that_of_the_oldest_request_that_has_not_started() -> None:
+    metrics = Metrics()
+    assert metrics.longest_wait_s(9.0) == 0.0
+    metrics.count(SchedulerEvent(1.0, "arrive", "a", 0, request_id="a"))
+    metrics.count(SchedulerEvent(3.0, "arrive", "b", 0, request_id="b"))
+    assert metrics.longest_wait_s(5.0) == 4.0
+    metrics.count(SchedulerEvent(5.0, "start", "a", 0, prompt_tokens=1, hit_tokens=0, request_id="a"))
+    assert metrics.longest_wait_s(5.0) == 2.0
+    metrics.count(SchedulerEvent(6.0, "finish", "b", 0, status="abort", request_id="b"))
+    assert metrics.longest_wait_s(7.0) == 0.0
+
+
+def test_alerts_ask_for_metrics_that_exist() -> None:
+    asked = set(re.findall(r"continuum:\w+", re.sub(r"#.*", "", ALERTS.read_text())))
+    shown = set(re.findall(r"^(continuum:\w+)", metrics_page(ALL_GAUGES), flags=re.M))
+    assert asked
+    assert asked <= shown
+
+
+def queried(panel: dict[str, Any]) -> set[str]:
+    """Families that this panel asks for."""
+    names = re.findall(r"continuum:\w+", " ".join(target["expr"] for target in panel.get("targets", ())))
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
+
+
+def test_the_dashboard_shows_every_metric_and_no_other() -> None:
+    shown = set().union(*map(queried, DASHBOARD["panels"]))
+    exported = set().union(*EXPORTED.values())
+    assert shown == exported
+
+
+def rows() -> list[tuple[str, set[str]]]:
+    """Titles of the dashboard's rows, and what the panels of each ask for."""
+    found: list[tuple[str, set[str]]] = []
+    for panel in DASHBOARD["panels"]:
+        if panel["type"] == "row":
+            found.append((panel["title"], set()))
+        else:
+            found[-1][1].update(queried(panel))
+    return found
+
+
+def test_a_row_says_which_policies_have_its_metrics() -> None:
+    for title, names in rows():
+        having = [policy for policy, families in EXPORTED.items() if names <= families]
+        assert title in (
+            ("Every policy", HOLDING) if having == list(EXPORTED) else (f"Only under {', '.join(having)}",)
+        )
+        assert not any(names & families for policy, families in EXPORTED.items() if policy not in having)
+
+
+def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    places = [panel["gridPos"] for panel in panels]
+    cells = [(x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
