@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from continuum_server.policy.estimate import cold_start_ttl
 from continuum_server.policy.facts import Hold, TurnState
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.programs import IDLE_PROGRAMS_OF_AN_ID
@@ -229,6 +230,9 @@ def test_only_what_the_next_prompt_repeats_can_be_lost(
     driver.now_s = 15.0
     driver.start(back, hits * 16)
     assert driver.policy.state()["delay_estimate_seconds"] == delay_s
+    hold = driver.finish(back, context=2000)
+    assert hold is not None
+    assert hold.ttl_s == cold_start_ttl(delay_s + 2.0)  # while few tools are known, T counts in full
 
 
 def test_resuming_after_preemption_is_no_second_start() -> None:

@@ -52,6 +52,18 @@ def test_a_new_program_waits_until_it_fits() -> None:
     assert driver.admitted() == ["d", "e"]  # by now all programs end at 300 tokens: 600 inside, 300 more, 50 at the end
 
 
+@pytest.mark.parametrize(("prompt", "waits"), [("abcdefghij" * 4 + "xy", False), ("x" + "abcdefghij" * 4, True)])
+def test_blocks_that_a_program_inside_has_count_once(prompt: str, waits: bool) -> None:
+    """Two prompts of 640 tokens and more in a pool of 1,000: the second fits if it begins as the first does."""
+    driver = gate()
+
+    def hashes(text: str) -> list[str]:
+        return [text[: end + 1] for end in range(len(text))]
+
+    assert driver.waits(driver.arrive("a", hashes("abcdefghij" * 4))) == [False]
+    assert driver.waits(driver.arrive("b", hashes(prompt))) == [waits]
+
+
 def test_growth_is_forecast_from_finished_programs_once_memory_was_short() -> None:
     driver = gate()
     turn(driver, "done", 400, 400, last=True)
