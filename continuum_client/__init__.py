@@ -10,9 +10,10 @@ The modules, in the order in which a call passes through them:
 
 ``client``             our clients, whose methods are in ``sending``; ``hook`` and ``instrumentation`` serve plain
                        openai clients, ``proxy`` serves other agents
+``exchange``           what client and server say to each other: the dialect, a call, a release
 ``call``               one call: it takes the program's tags and writes them into the request
 ``program``            a program and its tags; ``tool_runs`` measures its tools; ``current`` knows the current program,
-                       ``conversation`` finds the program of a call that is made outside any program
+                       ``conversation`` finds the program of a call that is made outside any program, by its ``shape``
 ``tagging``            tags as headers and body fields, in the ``dialects`` of servers; ``endpoints`` remembers the
                        dialect of each server and the fields that it refuses
 ``observe``            watches the reply while the caller reads it; ``reply`` reads its token counts and tool calls

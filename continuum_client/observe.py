@@ -82,7 +82,7 @@ class WatchedReply:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.waiting = False
         if error is not None:
-            self.end(None if isinstance(error, StopIteration | StopAsyncIteration) else error)
+            self.end(error)
 
 
 def _name_of(error: BaseException) -> str:
@@ -108,43 +108,63 @@ def watch(result: Any, watched: WatchedReply, hide_usage: bool) -> None:
         _watch_raw(raw, watched)
     elif hasattr(result, "_iterator") and hasattr(result, "response"):
         _on_close(result.response, watched)
-        chunks = _AsyncChunks if hasattr(result._iterator, "__anext__") else _Chunks
-        result._iterator = chunks(result._iterator, watched, hide_usage)
+        result._iterator = _Chunks(result._iterator, watched, _taking(watched, hide_usage), watched.end)
     else:
         watched.whole(result)
 
 
-class _Watched:
-    def __init__(self, inner: Any, watched: WatchedReply, hide_usage: bool) -> None:
-        self._inner, self._watched, self._hide = inner, watched, hide_usage
+def _taking(watched: WatchedReply, hide_usage: bool) -> Callable[[Any], bool]:
+    """Return a function that watches a chunk, and returns whether the caller gets it."""
 
-    def _passes(self, item: Any) -> bool:
-        """Record a chunk. Return whether the caller gets it."""
-        self._watched.chunk(item)
-        return not (self._hide and only_usage(item))
+    def take(item: Any) -> bool:
+        watched.chunk(item)
+        return not (hide_usage and only_usage(item))
+
+    return take
 
 
-class _Chunks(_Watched):
+_END = object()
+
+
+class _Chunks:
+    """Watches what the caller reads, synchronously or asynchronously.
+
+    Args:
+        inner: the iterator, or asynchronous iterator.
+        watched: is told when the caller waits, and of exceptions.
+        take: receives each item; returns whether the caller gets it.
+        finish: called at the end.
+    """
+
+    def __init__(
+        self, inner: Any, watched: WatchedReply, take: Callable[[Any], bool], finish: Callable[[], None]
+    ) -> None:
+        self._inner, self._watched, self._take, self._finish = inner, watched, take, finish
+
     def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     def __next__(self) -> Any:
         while True:
             with self._watched:
-                item = next(self._inner)
-            if self._passes(item):
+                item = next(self._inner, _END)
+            if item is _END:
+                self._finish()
+                raise StopIteration
+            if self._take(item):
                 return item
-
-
-class _AsyncChunks(_Watched):
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return self
 
     async def __anext__(self) -> Any:
         while True:
             with self._watched:
-                item = await self._inner.__anext__()
-            if self._passes(item):
+                item = await anext(self._inner, _END)
+            if item is _END:
+                self._finish()
+                raise StopAsyncIteration
+            if self._take(item):
                 return item
 
 
@@ -160,29 +180,11 @@ def _watch_raw(response: Any, watched: WatchedReply) -> None:
     _on_close(response, watched, body)
     plain, plain_async = response.iter_bytes, response.aiter_bytes
 
-    def iter_bytes(chunk_size: int | None = None) -> Iterator[bytes]:
-        watched.waiting = True
-        try:
-            for chunk in plain(chunk_size):
-                body.feed(chunk)
-                watched.waiting = False
-                yield chunk
-                watched.waiting = True
-            body.finish()
-        finally:
-            watched.waiting = False
+    def iter_bytes(chunk_size: int | None = None) -> _Chunks:
+        return _Chunks(plain(chunk_size), watched, body.feed, body.finish)
 
-    async def aiter_bytes(chunk_size: int | None = None) -> AsyncIterator[bytes]:
-        watched.waiting = True
-        try:
-            async for chunk in plain_async(chunk_size):
-                body.feed(chunk)
-                watched.waiting = False
-                yield chunk
-                watched.waiting = True
-            body.finish()
-        finally:
-            watched.waiting = False
+    def aiter_bytes(chunk_size: int | None = None) -> _Chunks:
+        return _Chunks(plain_async(chunk_size), watched, body.feed, body.finish)
 
     response.iter_bytes, response.aiter_bytes = iter_bytes, aiter_bytes
 
@@ -263,13 +265,14 @@ class _Body:
         self._parts: list[bytes] = []
         self._size = 0
 
-    def feed(self, chunk: bytes) -> None:
+    def feed(self, chunk: bytes) -> bool:
+        """Watch a piece. Return True: the caller gets it."""
+        self._size += len(chunk)
         if self._events is not None:
             self._events.feed(chunk)
-            return
-        self._size += len(chunk)
-        if self._size <= MAX_BODY_BYTES:
+        elif self._size <= MAX_BODY_BYTES:
             self._parts.append(chunk)
+        return True
 
     def last_line(self) -> None:
         """Watch the last line of events if it has no line end."""
