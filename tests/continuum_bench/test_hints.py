@@ -64,6 +64,7 @@ def test_a_share_of_the_programs_lies() -> None:
 def test_lies_are_far_from_the_truth(truth_s: float) -> None:
     said = Lies().seconds(truth_s)
     assert truth_s == 0.0 or not truth_s / 10 < said < truth_s * 10 or said == 86_400.0
+    assert said >= truth_s if truth_s < Lies.SHORT_S else said < truth_s
 
 
 def test_both_engines_send_the_hints() -> None:
