@@ -56,7 +56,7 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Options of no command in particular."""
+    """Options of every command."""
 
 
 # ------------------------------------------------------------------------------------------ playing a workload

@@ -111,7 +111,7 @@ def _entries(path: Path) -> Iterator[_Entry]:
         where = f"{path}:{node.start_mark.line + 1}: {node.value}"
         key = _known(str(node.value), where)
         if key in seen:
-            raise BenchError(f"{where}: is there twice")
+            raise BenchError(f"{where}: is given twice")
         seen.add(key)
         yield _Entry(where, key, value)
 

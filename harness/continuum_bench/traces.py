@@ -125,7 +125,8 @@ def validate_trace(source: Path) -> int:
     if other is not None:
         programs, left_out = _read_source(source, None)
         number = f"{len(programs)} of {len(programs) + left_out} programs"
-        print_notice(f"{source}: {other}, no trace file; {number} can be imported (continuum-bench traces import)")
+        can = f"{number} can be imported (continuum-bench traces import)"
+        print_notice(f"{source}: is in {other}, not a Continuum trace; {can}")
         return 0 if programs else 2
     faults = validate(source)
     for fault in faults:

@@ -321,7 +321,10 @@ def test_import_says_what_it_left_out_and_replaces_nothing(tmp_path: Path) -> No
     source, target = tmp_path / "table.jsonl", tmp_path / "mine.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = bench("traces", "validate", source)
-    assert (done.exit_code, "format numeric, no trace file; 4 of 5 programs can be imported" in done.stderr) == (
+    assert (
+        done.exit_code,
+        "in format numeric, not a Continuum trace; 4 of 5 programs can be imported" in done.stderr,
+    ) == (
         0,
         True,
     )

@@ -78,7 +78,7 @@ def test_a_file_names_its_trace_from_where_it_lies(tmp_path: Path) -> None:
         ("jps: 0.1\nnum-program: 3\n", ":2: num-program: no such option; did you mean num_programs?"),
         ("jps: 0.1\n\nseeds: five\n", ":3: seeds: 'five' is no value of this option; expected int"),
         ("seeds: 0\n", ":1: seeds: 0: must be at least 1"),
-        ("seeds: 1\nseeds: 2\n", ":2: seeds: is there twice"),
+        ("seeds: 1\nseeds: 2\n", ":2: seeds: is given twice"),
         ("policy: {a: 1}\n", ":1: policy: {'a': 1} is no value of this option"),
         ("workload: nothing.jsonl\n", ":1: workload: 'nothing.jsonl' is no file, nor a workload; there are swebench"),
         ("jps: [\n", ":2: not YAML"),

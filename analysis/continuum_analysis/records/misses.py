@@ -50,7 +50,7 @@ CAUSES: dict[Cause, str] = {
     "ttl 0": "miss: not pinned, because the policy chose a TTL of 0 (or a limit that is not in the records refused it)",
     "no pins": "miss: nothing held it, because this run pins nothing",
     "failed before": "miss: the turn before ended in an abort or an error, and such turns are not pinned",
-    "overlap": "miss: it arrived while the turn before was still running",
+    "overlap": "miss: it arrived while the previous turn was still running",
     "rewritten": "miss: its prompt is shorter than the one before, so the history was rewritten",
     "unknown": "miss: the records do not say why (the client's records alone, or a file of the preview)",
 }

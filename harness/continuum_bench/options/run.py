@@ -171,7 +171,7 @@ class EngineOptions(GpuOptions):
     gpu_memory_utilization: Annotated[float, SHARE] = defaults.GPU_MEMORY_UTILIZATION
     """Share of the GPU's memory that the engine uses."""
     pins_yield_to: Annotated[str, one_of(*get_args(PinsYieldTo))] = Guards().pins_yield_to
-    """Pinned KV that a waiting request may take while other requests run: never (none), waiting (of programs that
+    """Which pinned KV a waiting request may evict while other requests run: never (none), waiting (of programs that
     arrived later and whose next request waits too), later (of all programs that arrived later), anyone (of all
     programs). With policy, the policy decides."""
     one_offs: Annotated[str, one_of("first", "fcfs")] = Guards().one_offs

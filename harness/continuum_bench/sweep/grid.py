@@ -204,7 +204,7 @@ def _listed(value: Any, where: str) -> list[Any]:
         raise BenchError(f"{where}: an empty list")
     for number, item in enumerate(values):
         if item in values[:number]:
-            raise BenchError(f"{where}: {item!r} is there twice")
+            raise BenchError(f"{where}: {item!r} is given twice")
     return values
 
 
@@ -244,7 +244,7 @@ def _arms(raw: Mapping[str, Any], where: str) -> tuple[Arm, ...]:
     labels = [arm.label for arm in arms]
     for label in labels:
         if labels.count(label) > 1:
-            raise BenchError(f"{at}: {label!r} is there twice; give one of them a label")
+            raise BenchError(f"{at}: {label!r} is given twice; give one of them a label")
     return arms
 
 
