@@ -9,12 +9,14 @@ file formats and the policies. ``make docs`` builds the site from there.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -24,7 +26,6 @@ from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.misses import CAUSES
 from continuum_analysis.slo import read_slo, slo_metrics
 from continuum_bench.cli import app
-from continuum_bench.commands import field_sentences
 from continuum_server.policy.limits import described
 from continuum_server.policy.registry import POLICIES
 from continuum_traces import exporters, run_dir, schema
@@ -63,7 +64,12 @@ def stage(folder: Path) -> None:
 
 def cli() -> str:
     """Write every command with its arguments and options, with the texts of ``--help``."""
-    head = ["# Command line", "", f"The same text that `{PROGRAM} COMMAND --help` prints.", ""]
+    head = [
+        "# Command line",
+        "",
+        f"The same text that `{PROGRAM} COMMAND --help` prints, or `--help-all` where there are many options.",
+        "",
+    ]
     return "\n".join(head + [line for name, command in _commands(get_command(app)) for line in _command(name, command)])
 
 
@@ -78,7 +84,7 @@ def _commands(group: Any, prefix: str = PROGRAM) -> Iterator[tuple[str, Any]]:
 
 
 def _command(name: str, command: Any) -> list[str]:
-    given = [param for param in command.params if not getattr(param, "hidden", False)]
+    given = [param for param in command.params if param.name != "help_all"]
     arguments = [param for param in given if param.param_type_name == "argument"]
     usage = " ".join([name, *(_argument(param) for param in arguments), "[OPTIONS]"])
     title, says = name.removeprefix(PROGRAM).strip(), inspect.cleandoc(command.help or "")
@@ -163,11 +169,24 @@ def _field_table(record: type) -> list[str]:
     return ["| field | type | default | |", "|---|---|---|---|", *rows]
 
 
+def _sentences(module: ModuleType) -> dict[str, dict[str, str]]:
+    """Return the sentences below the fields of a module's classes, by class and field."""
+    classes = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)]
+    return {
+        node.name: {
+            field.target.id: " ".join(text.value.value.split())
+            for field, text in pairwise(node.body)
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        }
+        for node in classes
+    }
+
+
 def _fields(record: type) -> Iterator[tuple[str, str, str, str]]:
     """Yield the name, type, default and description of each field of a dataclass, including inherited fields."""
     for field in fields(record):
         owner = next(each for each in record.__mro__ if field.name in vars(each).get("__annotations__", {}))
-        sentence = field_sentences(owner.__module__)[owner.__name__].get(field.name, "")
+        sentence = _sentences(sys.modules[owner.__module__])[owner.__name__].get(field.name, "")
         yield field.name, _type(str(field.type), owner), _value(field), sentence
 
 

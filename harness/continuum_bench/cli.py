@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from continuum_bench.agents.cli import agent_app
+from continuum_bench.agents_cli import agent_app
 from continuum_bench.commands import HelpfulGroup, add_command
 from continuum_bench.options.reports import (
     AnalyzeOptions,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, is_dataclass
-from functools import cache, wraps
-from itertools import pairwise
+from functools import wraps
+from itertools import takewhile
 from textwrap import TextWrapper
 from typing import Annotated, Any, cast, get_type_hints
 
@@ -17,7 +14,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from continuum_bench.ctrl_c import INTERRUPTED, forget, raising
-from continuum_bench.options.declare import Option, declared
+from continuum_bench.options.declare import Declared, Options, declared
 from continuum_bench.options.together import check_together
 
 Command = Callable[..., int]
@@ -40,8 +37,31 @@ def add_command(app: typer.Typer, name: str | None = None, **settings: Any) -> C
 
 
 class HelpfulCommand(TyperCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--resume" in takewhile(lambda word: word != "--", args):
+            raise typer.BadParameter("it is gone; --out DIR continues the run in DIR", param_hint="--resume")
+        return super().parse_args(ctx, args)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(_help(self, ctx, formatter.width, {}))
+
+
+def _show_all(ctx: typer.Context, wanted: bool) -> None:
+    if wanted:
+        for parameter in ctx.command.params:
+            cast(Any, parameter).hidden = False
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+HELP_ALL = inspect.Parameter(
+    "help_all",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool, typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show all options, and exit.")
+    ],
+)
 
 
 class HelpfulGroup(TyperGroup):
@@ -78,10 +98,11 @@ def with_flat_signature(function: Command) -> Callable[..., None]:
     """
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    parameters = {name: _parameters(group) for name, group in groups.items()}
+    usual = {name for group in groups.values() for name in group.usual}
+    parameters = {name: _parameters(group, usual) for name, group in groups.items()}
 
     @wraps(function)
-    def command(**given: Any) -> None:
+    def command(help_all: bool = False, **given: Any) -> None:
         def run() -> int:
             for name, group in groups.items():
                 given[name] = group(**{each.name: given.pop(each.name) for each in parameters[name]})
@@ -93,48 +114,34 @@ def with_flat_signature(function: Command) -> Callable[..., None]:
     own = inspect.signature(function).parameters.values()
     flat = [parameters.get(each.name) or [each.replace(annotation=hints[each.name])] for each in own]
     keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for group in flat for each in group]
+    if any(group.usual for group in groups.values()):
+        keywords.append(HELP_ALL)
     cast(Any, command).__signature__ = inspect.Signature(keywords)
     return command
 
 
-def _parameters(group: type) -> list[inspect.Parameter]:
+def _parameters(group: type[Options], usual: Collection[str]) -> list[inspect.Parameter]:
     """Return one parameter for each field that is an option of the command line."""
     return [
         inspect.Parameter(
             option.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if option.default is MISSING else option.default,
-            annotation=Annotated[option.plain_type, info],
+            annotation=Annotated[option.plain_type, _info(option, hidden=bool(usual) and option.name not in usual)],
         )
         for option in declared(group).values()
-        if (info := _info(option)) is not None
+        if option.help
     ]
 
 
-def _info(option: Option) -> Any:
-    """Return the parameter for Typer, or None if the field has no help text."""
-    sentence = field_sentences(option.owner.__module__)[option.owner.__name__].get(option.name)
-    if option.info is None and sentence is None:
-        return None
+def _info(option: Declared, hidden: bool) -> Any:
+    """Return the parameter for Typer."""
+    if option.shown.argument:
+        return typer.Argument(help=option.help)
     # Typer adds --no-NAME to a bool, unless the name of the option is given.
-    names = [option.spelling] if option.plain_type is bool else []
-    info = copy(option.info or typer.Option(*names))
-    info.help = info.help or sentence
-    info.rich_help_panel = info.rich_help_panel or vars(option.owner).get("panel")
-    return info
-
-
-@cache
-def field_sentences(module: str) -> dict[str, dict[str, str]]:
-    """Return the sentences below the fields of a module's classes, by class and field."""
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
-    return {node.name: dict(_texts(node.body)) for node in tree.body if isinstance(node, ast.ClassDef)}
-
-
-def _texts(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
-    for field, text in pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            yield cast(ast.Name, field.target).id, " ".join(str(text.value.value).split())
+    names = option.shown.names or ((option.spelling,) if option.plain_type is bool else ())
+    panel = option.shown.panel or vars(option.owner).get("panel")
+    return typer.Option(*names, help=option.help, rich_help_panel=panel, hidden=hidden)
 
 
 def exit_with(work: Callable[[], int]) -> None:

@@ -21,7 +21,7 @@ from continuum_traces.names import which
 
 from continuum_bench.errors import BenchError
 from continuum_bench.live.plan import read_edge
-from continuum_bench.options.declare import Option
+from continuum_bench.options.declare import Declared
 from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import RunOptions
 from continuum_bench.virtual.engine_options import read_death
@@ -57,7 +57,7 @@ READERS: Mapping[str, Callable[[Any], object]] = {
 """The function that parses an option's value, by field name. Its error may begin with ``--option VALUE:``."""
 
 
-def read_value(option: Option, given: Any, where: str) -> Any:
+def read_value(option: Declared, given: Any, where: str) -> Any:
     """Convert a value from YAML to the option's type, and check its limits and its form.
 
     Args:
@@ -84,7 +84,7 @@ def read_value(option: Option, given: Any, where: str) -> Any:
     return value
 
 
-def _as_text(value: Any, option: Option) -> Any:
+def _as_text(value: Any, option: Declared) -> Any:
     """Convert a number for an option that takes text, and a single text for one that takes several."""
     types = get_args(option.plain_type) or (option.plain_type,)
     if isinstance(value, bool) or not isinstance(value, str | int | float):

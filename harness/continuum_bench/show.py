@@ -21,6 +21,12 @@ _out = Console(highlight=False, soft_wrap=True)
 ERR = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+def print_line(text: str) -> None:
+    """Print a line of the result, at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
 def goes_on(out: Path) -> str:
     """Return how a stopped command is continued."""
     return f"the same command with --out {out} goes on from there"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
 from continuum_server.step_times.build import build_table, to_text
 from continuum_server.step_times.catalog import (
     TENSOR_PARALLEL,
@@ -21,6 +20,7 @@ from continuum_server.step_times.user_files import save_model, save_table
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.step_times import BuildOptions
+from continuum_bench.show import print_line
 
 
 def build_user_table(options: BuildOptions) -> int:
@@ -36,7 +36,7 @@ def build_user_table(options: BuildOptions) -> int:
     except StepTimesError as error:
         raise BenchError(f"{error}{'' if known else f'; {model.name} is known now, and has a roofline'}") from error
     file = save_table(table_name(gpu, model, tp), to_text(table))
-    typer.echo(f"written to {file}; --gpu {gpu} --model {model.name} --tp {tp} uses it")
+    print_line(f"written to {file}; --gpu {gpu} --model {model.name} --tp {tp} uses it")
     return 0
 
 

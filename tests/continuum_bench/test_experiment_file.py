@@ -15,7 +15,7 @@ from click.testing import Result
 from continuum_bench.cli import app
 from continuum_bench.errors import OptionError
 from continuum_bench.experiment_file import KEYS, experiment_yaml, read_experiment
-from continuum_bench.options.declare import Limit, Option, declared
+from continuum_bench.options.declare import Declared, Limit, declared
 from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.options.together import faults, settled
@@ -150,7 +150,7 @@ ANY: dict[Any, list[Any]] = {
 }
 
 
-def values(option: Option) -> st.SearchStrategy[Any]:
+def values(option: Declared) -> st.SearchStrategy[Any]:
     kinds = get_args(option.plain_type) or (option.plain_type,)
     if option.name in TEXTS:
         return TEXTS[option.name]
@@ -160,7 +160,7 @@ def values(option: Option) -> st.SearchStrategy[Any]:
     return st.sampled_from(allowed) | st.none() if NoneType in kinds else st.sampled_from(allowed)
 
 
-def _allowed(option: Option, value: Any) -> bool:
+def _allowed(option: Declared, value: Any) -> bool:
     try:
         option.check(value)
     except OptionError:

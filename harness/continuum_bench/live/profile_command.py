@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import asdict
 
-import typer
 from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.profile import (
     DecodeFit,
@@ -19,6 +18,7 @@ from continuum_server.step_times.profile import (
 
 from continuum_bench.invocation import utc_now
 from continuum_bench.options.serve import ProfileOptions
+from continuum_bench.show import print_line, print_notice
 
 DECODE_GRID = [(requests, context) for requests in (1, 4, 16, 64) for context in (512, 4096, 16384)]
 
@@ -28,10 +28,10 @@ def write_profile_file(options: ProfileOptions) -> int:
     out = options.out
     profile = _from_server(options, options.base_url) if options.base_url else _from_tables(options)
     write_profile(out, profile)
-    typer.echo(_show("prefill seconds of n tokens", profile.prefill))
+    print_line(_show("prefill seconds of n tokens", profile.prefill))
     if profile.decode is not None:
-        typer.echo(_show("decode step seconds", profile.decode))
-    typer.echo(f"written to {out}; use it with serve --profile, or swebench/replay --profile")
+        print_line(_show("decode step seconds", profile.decode))
+    print_line(f"written to {out}; use it with serve --profile, or swebench/replay --profile")
     return 0
 
 
@@ -61,7 +61,7 @@ def _from_server(options: ProfileOptions, base_url: str) -> Profile:
     api_key = os.environ.get("OPENAI_API_KEY") or None
     endpoint = probe_server(base_url, api_key)
     model = options.served_model or endpoint.models[0]
-    measured = measure(endpoint, model, api_key, options.repeats, lambda text: typer.echo(text, err=True))
+    measured = measure(endpoint, model, api_key, options.repeats, print_notice)
     return make_profile(
         source=f"{endpoint.base_url}, vLLM {endpoint.vllm_version or 'or another server'}",
         model=model,

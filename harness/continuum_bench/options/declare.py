@@ -1,22 +1,23 @@
 """How an option is declared: as a field of a dataclass that derives from ``Options``.
 
-The field gives the option's type, its limits and its default, and the sentence below the field is its help text. A
-field without such a sentence is no option of the command line. ``typer.Option("--name")`` in the annotation gives the
-option another name than the field's.
+The field gives the option's type, its limits and its default. Its sentence stands under ``Attributes:`` in the
+docstring of the class, and is the text of ``--help``. A field without a sentence is no option of the command line.
+Nothing here knows the command line's library, so the code behind a command takes the options as they are.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
+from inspect import cleandoc
 from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 
 from continuum_traces.names import which
-from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
 from continuum_bench.errors import OptionError
 
@@ -83,12 +84,31 @@ MOST_S = 1e8
 
 @dataclass(frozen=True, slots=True)
 class Option:
+    """What the command line shows of a field, where the field itself does not say it. Part of the annotation."""
+
+    help: str = ""
+    """The sentence of a type that several classes share; other fields have theirs in the docstring of the class."""
+    names: tuple[str, ...] = ()
+    panel: str | None = None
+    argument: bool = False
+    """An argument of the command, without a name of its own."""
+
+
+def named(*names: str) -> Option:
+    return Option(names=names)
+
+
+ARGUMENT = Option(argument=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
     """The declaration of one option."""
 
     name: str
     """Name of the field."""
     hint: Any
-    """The field's type. If it is ``Annotated``, its metadata are limits, rules and parameters for Typer."""
+    """The field's type. If it is ``Annotated``, its metadata are limits, rules and an ``Option``."""
     default: Any
     """``dataclasses.MISSING`` if the user must give a value."""
     owner: type
@@ -105,18 +125,22 @@ class Option:
         return self.hint.__origin__ if self.extras else self.hint
 
     @property
-    def info(self) -> ParameterInfo | None:
-        """The parameter for Typer in the annotation."""
-        return next((extra for extra in self.extras if isinstance(extra, ParameterInfo)), None)
+    def shown(self) -> Option:
+        """What the annotation says about the command line."""
+        return next((extra for extra in self.extras if isinstance(extra, Option)), Option())
+
+    @property
+    def help(self) -> str:
+        """The option's sentence; empty if the field is no option of the command line."""
+        return _sentences(self.owner.__doc__ or "").get(self.name, self.shown.help)
 
     @property
     def spelling(self) -> str:
         """The name on the command line (``--time-limit``), or in ``--help`` for an argument (``GRID``)."""
-        if isinstance(self.info, ArgumentInfo):
+        if self.shown.argument:
             return self.name.upper()
-        info = self.info or OptionInfo()
-        names = [each for each in (info.default, *(info.param_decls or ())) if str(each).startswith("--")]
-        return str(names[0]) if names else f"--{self.name.replace('_', '-')}"
+        long = (name for name in self.shown.names if name.startswith("--"))
+        return next(long, f"--{self.name.replace('_', '-')}").partition("/")[0]
 
     def is_given(self, value: Any) -> bool:
         """Return whether this value differs from the default."""
@@ -146,6 +170,8 @@ class Options:
 
     panel: ClassVar[str | None] = None
     """Panel of ``--help`` for the options that this class itself declares, not for those of a subclass."""
+    usual: ClassVar[tuple[str, ...]] = ()
+    """Fields that ``--help`` shows, if it does not show all: the others are for ``--help-all``."""
     rules: ClassVar[tuple[Any, ...]] = ()
     """Rules (``options.together``) for each option that this class itself declares."""
 
@@ -172,19 +198,26 @@ def is_set(value: Any) -> bool:
     return value is not None and value is not False
 
 
-def declared(options: type) -> Mapping[str, Option]:
+def declared(options: type) -> Mapping[str, Declared]:
     """Return the options that a dataclass and its bases declare, by field name."""
     return _declared(cast(Any, options))  # mypy does not know that a class is hashable
 
 
 @cache
-def _declared(options: type) -> Mapping[str, Option]:
+def _declared(options: type) -> Mapping[str, Declared]:
     hints = get_type_hints(options, include_extras=True)
     return {
-        field.name: Option(field.name, hints[field.name], field.default, _owner(options, field.name))
+        field.name: Declared(field.name, hints[field.name], field.default, _owner(options, field.name))
         for field in fields(cast(Any, options))
     }
 
 
 def _owner(options: type, field: str) -> type:
     return next(base for base in options.__mro__ if field in vars(base).get("__annotations__", ()))
+
+
+@cache
+def _sentences(docstring: str) -> Mapping[str, str]:
+    """Return the entries of the section ``Attributes:``, by name."""
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", cleandoc(docstring).partition("Attributes:\n")[2], re.M)
+    return {name: " ".join(text.split()) for name, text in entries}

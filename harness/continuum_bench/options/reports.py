@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from continuum_bench.options.declare import WRITABLE, Options
+from continuum_bench.options.declare import WRITABLE, Option, Options
 from continuum_bench.options.run import Json
 from continuum_bench.options.together import Needs, Without
 
@@ -20,29 +18,32 @@ AS_JSON = "--format json writes a table as JSON"
 
 Directories = Annotated[
     list[Path],
-    typer.Argument(help="Run directories, experiment directories, or scheduler_timestamps files of the preview."),
+    Option("Run directories, experiment directories, or scheduler_timestamps files of the preview.", argument=True),
 ]
 Baseline = Annotated[
     str | None,
-    typer.Option(help="Policy that the others are compared with. Default: vllm or stock, else the first one."),
+    Option("Policy that the others are compared with. Default: vllm or stock, else the first one."),
 ]
 TableForm = Annotated[
     str | None,
-    typer.Option("--format", help="Write a table for other programs: csv, json, latex, markdown or parquet."),
+    Option("Write a table for other programs: csv, json, latex, markdown or parquet.", names=("--format",)),
 ]
-TableFile = Annotated[Path | None, WRITABLE, typer.Option(help="File for that table. Default: standard output.")]
+TableFile = Annotated[Path | None, WRITABLE, Option("File for that table. Default: standard output.")]
 JsonAlone = Annotated[Json, Without("form", AS_JSON), Without("table", AS_JSON), Without("out", AS_JSON)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyzeOptions(Options):
-    """Options of ``analyze``."""
+    """Options of ``analyze``.
+
+    Attributes:
+        misses: Show why each returning turn found its KV in the cache, or did not.
+        table: Which rows to write: runs, misses, programs, turns or pins.
+    """
 
     directories: Directories
     misses: Annotated[bool, Without("table", "--table misses is the table of them")] = False
-    """Show why each returning turn found its KV in the cache, or did not."""
     table: str | None = None
-    """Which rows to write: runs, misses, programs, turns or pins."""
     form: TableForm = None
     out: TableFile = None
     json_output: JsonAlone = False
@@ -50,24 +51,30 @@ class AnalyzeOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
-    """Options of ``report``."""
+    """Options of ``report``.
+
+    Attributes:
+        out: Write one page about all directories: their seeds together, and the mean JCT by load.
+        images: Also write every figure as an SVG file beside the page.
+    """
 
     directories: Directories
     out: Path | None = None
-    """Write one page about all directories: their seeds together, and the mean JCT by load."""
     images: bool = False
-    """Also write every figure as an SVG file beside the page."""
     baseline: Baseline = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(Options):
-    """Options of ``compare``."""
+    """Options of ``compare``.
+
+    Attributes:
+        by: Compare groups of programs: by kind, by first-prompt (its size), or by any name in the programs' metadata.
+    """
 
     directories: Directories
     baseline: Baseline = None
     by: Annotated[str | None, Without("form", BY), Without("out", BY)] = None
-    """Compare groups of programs: by kind, by first-prompt (its size), or by any name in the programs' metadata."""
     form: TableForm = None
     out: TableFile = None
     json_output: JsonAlone = False
@@ -75,30 +82,37 @@ class CompareOptions(Options):
 
 @dataclass(frozen=True)
 class SloOptions(Options):
-    """A service level objective, and the runs that slowdowns are measured against."""
+    """A service level objective, and the runs that slowdowns are measured against.
+
+    Attributes:
+        alone: Run directory in which the same programs ran one at a time. Slowdowns are measured against it.
+        slo: Limits on a request's TTFT, TPOT and ITL and on a program's JCT, such as
+            ttft=2s,tpot=50ms,itl=200ms,jct=300s. itl limits the longest gap between two tokens (of runs with
+            --token-times). jct=10x is ten times the program's JCT alone (virtual runs record it; others need --alone).
+            Tables then show how many requests and programs keep the limits.
+    """
 
     panel = SLO
 
     alone: Path | None = None
-    """Run directory in which the same programs ran one at a time. Slowdowns are measured against it."""
     slo: str | None = None
-    """Limits on a request's TTFT, TPOT and ITL and on a program's JCT, such as ttft=2s,tpot=50ms,itl=200ms,jct=300s.
-    itl limits the longest gap between two tokens (of runs with --token-times). jct=10x is ten times the program's JCT
-    alone (virtual runs record it; others need --alone). Tables then show how many requests and programs keep the
-    limits."""
 
 
 @dataclass(frozen=True)
 class GateOptions(Options):
-    """Conditions under which the comparison fails."""
+    """Conditions under which the comparison fails.
+
+    Attributes:
+        fail_if: Exit with code 3 if this condition holds, for example "jct_mean_ratio > 1.05". METRIC_ratio is this
+            arm's metric divided by the baseline's. A condition holds only if the whole 95% interval is beyond the
+            limit. Repeatable.
+        point_estimate: Let --fail-if compare estimates and ignore their intervals.
+        junit: Write the outcome of --fail-if to this file as JUnit XML, with one test for each condition and arm.
+    """
 
     panel = GATE
     rules = (Without("form", TABLE), Without("out", TABLE))
 
     fail_if: list[str] | None = None
-    """Exit with code 3 if this condition holds, for example "jct_mean_ratio > 1.05". METRIC_ratio is this arm's metric
-    divided by the baseline's. A condition holds only if the whole 95% interval is beyond the limit. Repeatable."""
     point_estimate: Annotated[bool, Needs("fail_if")] = False
-    """Let --fail-if compare estimates and ignore their intervals."""
     junit: Annotated[Path | None, WRITABLE, Needs("fail_if")] = None
-    """Write the outcome of --fail-if to this file as JUnit XML, with one test for each condition and arm."""

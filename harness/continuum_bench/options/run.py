@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, get_args
 
-import typer
 from continuum_server import defaults
 from continuum_server.policy.program_table import Guards, PinsYieldTo
 from continuum_server.step_times.attention import BANDS
@@ -14,14 +13,17 @@ from continuum_server.step_times.attention import BANDS
 from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import (
     ABOVE_ZERO,
+    ARGUMENT,
     FINITE,
     FOLDER,
     NOT_NEGATIVE,
     SHARE,
     Limit,
+    Option,
     Options,
     at_least,
     at_most,
+    named,
     one_of,
 )
 from continuum_bench.options.together import Needs, Without
@@ -47,7 +49,7 @@ def uses_rate(arrivals: str) -> bool:
 
 
 NO_RATE = Without("arrivals", "these arrivals have a rate of their own", lambda arrivals: not uses_rate(arrivals))
-PIPELINE = typer.Option("--pp", "--pipeline-parallel-size")
+PIPELINE = named("--pp", "--pipeline-parallel-size")
 PROFILED = Without("profile", "the profile was measured on all GPUs together")
 SERVERS = Without("base_url", "the server decides that; start it as you want it")
 Jps = Annotated[float, Limit(ABOVE_ZERO.holds, f"programs per second {ABOVE_ZERO.words}"), NO_RATE]
@@ -55,79 +57,82 @@ Jps = Annotated[float, Limit(ABOVE_ZERO.holds, f"programs per second {ABOVE_ZERO
 # Options that several commands have:
 Format = Annotated[
     str | None,
-    typer.Option("--format", help="Format of the trace file. Default: recognised by itself.", rich_help_panel=WORKLOAD),
+    Option("Format of the trace file. Default: recognised by itself.", names=("--format",), panel=WORKLOAD),
 ]
 TokensReading = Annotated[
     str,
     one_of("context", "cumulative"),
-    typer.Option(
-        help="Meaning of a profile's tokens per program: context (the final context) or cumulative (all turns' sum).",
-        rich_help_panel=WORKLOAD,
+    Option(
+        "Meaning of a profile's tokens per program: context (the final context) or cumulative (all turns' sum).",
+        panel=WORKLOAD,
     ),
 ]
 PolicyOption = Annotated[
     list[str] | None,
-    typer.Option(help="Set an option of a policy: POLICY.OPTION=VALUE. Repeatable.", rich_help_panel=RUN),
+    Option("Set an option of a policy: POLICY.OPTION=VALUE. Repeatable.", panel=RUN),
 ]
 Jobs = Annotated[
     int | None,
     at_least(1),
-    typer.Option(help="Number of runs at the same time. Default: the number of CPU cores.", rich_help_panel=RUN),
+    Option("Number of runs at the same time. Default: the number of CPU cores.", panel=RUN),
 ]
-ServedModel = Annotated[
-    str | None, typer.Option(help="Model to request. Default: the first that the server lists.", rich_help_panel=SERVER)
-]
-NoReport = Annotated[bool, typer.Option("--no-report", help="Do not write report.html.", rich_help_panel=OUTPUT)]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", help="Show only the results, without progress.", rich_help_panel=OUTPUT)
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)]
+ServedModel = Annotated[str | None, Option("Model to request. Default: the first that the server lists.", panel=SERVER)]
+NoReport = Annotated[bool, Option("Do not write report.html.", panel=OUTPUT)]
+Quiet = Annotated[bool, Option("Show only the results, without progress.", panel=OUTPUT)]
+Json = Annotated[bool, Option("Print JSON instead of tables.", names=("--json",), panel=OUTPUT)]
 
 
 @dataclass(frozen=True)
 class TraceOptions(Options):
-    """Which programs are played."""
+    """Which programs are played.
+
+    Attributes:
+        traces: Trace file to play instead of the bundled programs.
+        num_programs: Number of programs to play. If the trace holds fewer, its programs are repeated with other tokens.
+            Default: every program of the trace once.
+        turn_scale: Multiply the number of turns by this factor and divide their lengths by it.
+        length_scale: Multiply every length in tokens by this factor.
+        shared_prefix: Put this many tokens before the first prompt of every program, the same tokens for all programs.
+        skip_invalid: Leave out programs that are longer than the model's context.
+    """
 
     panel = WORKLOAD
 
     traces: Path | None = None
-    """Trace file to play instead of the bundled programs."""
     form: Annotated[Format, Needs("traces")] = None
     num_programs: Annotated[int | None, at_least(1), at_most(100_000)] = None
-    """Number of programs to play. If the trace holds fewer, its programs are repeated with other tokens. Default: every
-    program of the trace once."""
     tokens_reading: Annotated[TokensReading, Without("traces", "it is about the bundled profiles")] = "context"
     turn_scale: Annotated[int, at_least(1), at_most(1000)] = 1
-    """Multiply the number of turns by this factor and divide their lengths by it."""
     length_scale: Annotated[float, ABOVE_ZERO] = 1.0
-    """Multiply every length in tokens by this factor."""
     shared_prefix: Annotated[int, NOT_NEGATIVE] = 0
-    """Put this many tokens before the first prompt of every program, the same tokens for all programs."""
     skip_invalid: bool = False
-    """Leave out programs that are longer than the model's context."""
 
 
 @dataclass(frozen=True)
 class ArrivalOptions(Options):
-    """When programs arrive, how long their tools take, and which hints they send."""
+    """When programs arrive, how long their tools take, and which hints they send.
+
+    Attributes:
+        jps: Number of programs that arrive per second.
+        arrivals: How programs arrive: poisson, constant, gamma:CV (bursty), ramp:FACTOR (the rate grows),
+            recorded[:SPEED] (at the times in the trace), or concurrency:N[:RAMP_S] (N programs at a time; needs
+            --base-url).
+        tool_times: How long tools take: recorded, constant:S, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from
+            the middle program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds).
+        hints: What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds
+            too), kv_ttl (how long to keep the KV if nobody else wants the memory: until the next turn).
+        hint_error: How wrong hints are: E (numbers are multiplied by exp(E*z), z standard normal; with 0.5, two thirds
+            of them are 0.61 to 1.65 times the truth), adversarial[:SHARE] (all programs, or this share, lie; the others
+            tell the truth), or adversarial:SHARE:silent (the others send no hints).
+    """
 
     panel = WORKLOAD
 
     jps: Jps = 0.13
-    """Number of programs that arrive per second."""
     arrivals: str = "poisson"
-    """How programs arrive: poisson, constant, gamma:CV (bursty), ramp:FACTOR (the rate grows), recorded[:SPEED] (at the
-    times in the trace), or concurrency:N[:RAMP_S] (N programs at a time; needs --base-url)."""
     tool_times: str = "recorded"
-    """How long tools take: recorded, constant:S, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from the middle
-    program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds)."""
     hints: Annotated[str, one_of(*HINTS)] = "none"
-    """What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds too),
-    kv_ttl (how long to keep the KV if nobody else wants the memory: until the next turn)."""
     hint_error: Annotated[str, Needs("hints")] = "0"
-    """How wrong hints are: E (numbers are multiplied by exp(E*z), z standard normal; with 0.5, two thirds of them are
-    0.61 to 1.65 times the truth), adversarial[:SHARE] (all programs, or this share, lie; the others tell the truth), or
-    adversarial:SHARE:silent (the others send no hints)."""
 
 
 BAND = "band"
@@ -136,162 +141,193 @@ BAND = "band"
 
 @dataclass(frozen=True)
 class GpuOptions(Options):
-    """The hardware and the model for which step times are computed."""
+    """The hardware and the model for which step times are computed.
+
+    Attributes:
+        gpu: GPU to compute step times for. `doctor` lists the known GPUs.
+        model: Model to compute step times for. `doctor` lists the known models.
+        tp: Tensor parallel size: the number of GPUs of one replica.
+        step_overhead_ms: Milliseconds added to every modelled step. Default: the time of vLLM's own work, which depends
+            on its version and the number of requests.
+        step_times: Estimate of attention times for GPUs on which prompt chunks together with decodes were never
+            measured (A100, L40S): low, mid or high. On other GPUs the three are the same.
+    """
 
     panel = ENGINE
     rules = (SERVERS,)
 
     gpu: str = defaults.GPU
-    """GPU to compute step times for. `doctor` lists the known GPUs."""
     model: str = defaults.MODEL
-    """Model to compute step times for. `doctor` lists the known models."""
     tp: Annotated[int, at_least(1)] = defaults.TENSOR_PARALLEL
-    """Tensor parallel size: the number of GPUs of one replica."""
     step_overhead_ms: Annotated[float | None, FINITE] = defaults.STEP_OVERHEAD_MS
-    """Milliseconds added to every modelled step. Default: the time of vLLM's own work, which depends on its version and
-    the number of requests."""
     step_times: Annotated[str, one_of(*BANDS)] = defaults.STEP_TIMES
-    """Estimate of attention times for GPUs on which prompt chunks together with decodes were never measured (A100,
-    L40S): low, mid or high. On other GPUs the three are the same."""
 
 
 @dataclass(frozen=True)
 class EngineOptions(GpuOptions):
-    """Options that a virtual engine and a server have in common."""
+    """Options that a virtual engine and a server have in common.
+
+    Attributes:
+        max_num_seqs: Largest number of requests that run at the same time.
+        chunk_tokens: Largest number of tokens in one step: vLLM's max_num_batched_tokens.
+        kv_blocks: Number of KV blocks. Default: as many as fit the GPU's memory.
+        gpu_memory_utilization: Share of the GPU's memory that the engine uses.
+        pins_yield_to: Which pinned KV a waiting request may evict while other requests run: never (none), waiting (of
+            programs that arrived later and whose next request waits too), later (of all programs that arrived later),
+            anyone (of all programs). With policy, the policy decides.
+        one_offs: Requests that belong to no conversation: before programs, within their share of the engine's work
+            (first), or in the policy's order (fcfs, as in the papers).
+        first_token_s: Target for the first token of a program. A first turn that would miss it runs before all others.
+    """
 
     panel = ENGINE
     rules = (SERVERS,)
 
     max_num_seqs: Annotated[int, at_least(1)] = defaults.MAX_NUM_SEQS
-    """Largest number of requests that run at the same time."""
     chunk_tokens: Annotated[int, at_least(1)] = defaults.MAX_NUM_BATCHED_TOKENS
-    """Largest number of tokens in one step: vLLM's max_num_batched_tokens."""
     kv_blocks: Annotated[int | None, at_least(2), at_most(MOST_BLOCKS)] = None
-    """Number of KV blocks. Default: as many as fit the GPU's memory."""
     gpu_memory_utilization: Annotated[float, SHARE] = defaults.GPU_MEMORY_UTILIZATION
-    """Share of the GPU's memory that the engine uses."""
     pins_yield_to: Annotated[str, one_of(*get_args(PinsYieldTo))] = Guards().pins_yield_to
-    """Which pinned KV a waiting request may evict while other requests run: never (none), waiting (of programs that
-    arrived later and whose next request waits too), later (of all programs that arrived later), anyone (of all
-    programs). With policy, the policy decides."""
     one_offs: Annotated[str, one_of("first", "fcfs")] = Guards().one_offs
-    """Requests that belong to no conversation: before programs, within their share of the engine's work (first), or in
-    the policy's order (fcfs, as in the papers)."""
     first_token_s: Annotated[float | None, ABOVE_ZERO] = None
-    """Target for the first token of a program. A first turn that would miss it runs before all others."""
 
 
 @dataclass(frozen=True)
 class OutputOptions(Options):
-    """Where the results of a run go."""
+    """Where the results of a run go.
+
+    Attributes:
+        out: Directory for the runs. If it holds the same run already, that is continued. Default: runs/NAME-TIME.
+        print_config: Print this command line as a file for `continuum-bench run`, and stop.
+    """
 
     panel = OUTPUT
 
     out: Path | None = None
-    """Directory for the runs. If it holds the same run already, that is continued. Default: runs/NAME-TIME."""
     no_report: NoReport = False
     json_output: Json = False
     quiet: Quiet = False
     print_config: bool = False
-    """Print this command line as a file for `continuum-bench run`, and stop."""
 
 
 @dataclass(frozen=True)
 class ArmOptions(Options):
-    """Which policies are compared, and on how many arrival sequences."""
+    """Which policies are compared, and on how many arrival sequences.
+
+    Attributes:
+        seed: First seed. A seed decides when and in which order programs arrive.
+        seeds: Number of seeds, each with an arrival sequence of its own. Two or more give 95% intervals.
+    """
 
     panel = RUN
 
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"Policies to compare, repeated or separated by commas. Default: {', '.join(DEFAULT_POLICIES)}. "
+        Option(
+            f"Policies to compare, repeated or separated by commas. Default: {', '.join(DEFAULT_POLICIES)}. "
             "NAME+offload runs policy NAME with the memory tiers of --offload."
         ),
         SERVERS,
     ] = None
     policy_option: Annotated[PolicyOption, SERVERS] = None
     seed: Annotated[int, NOT_NEGATIVE] = 0
-    """First seed. A seed decides when and in which order programs arrive."""
     seeds: Annotated[int, at_least(1), at_most(10_000)] = 1
-    """Number of seeds, each with an arrival sequence of its own. Two or more give 95% intervals."""
     jobs: Annotated[Jobs, Without("base_url", "one run at a time is played against a server")] = None
 
 
 @dataclass(frozen=True)
 class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, TraceOptions):
-    """Options of a command that plays a workload. ``--help`` shows those of the last base first."""
+    """Options of a command that plays a workload. ``--help`` shows those of the last base first.
+
+    Attributes:
+        step_times: Estimate of attention times for GPUs on which prompt chunks together with decodes were never
+            measured (A100, L40S): low, mid or high; band plays every run at all three. On other GPUs the three are the
+            same.
+        pp: Pipeline parallel size: the number of stages of one replica, each with --tp GPUs.
+        block_size: Number of tokens in one KV block.
+        offload: Memory tiers below the GPU for policies named NAME+offload, in GB per GPU: dram-100, dram-200,
+            dram-100+ssd-400, dram-200+ssd-800, or other sizes. dram-100@pcie3 names the link to the GPU,
+            dram-100@pcie4/8 a link that 8 GPUs share. If no policy is named so, all policies run with these tiers.
+            Default: the usual DRAM and link of the GPU.
+        profile: File of `continuum-bench profile`: step times and KV size that were measured on a server, instead of
+            --gpu's.
+        replicas: Number of engines behind a router, each with its own GPUs.
+        router: How the router chooses a replica for a turn: affinity (by a hash of the program's id), sticky (the
+            replica with the fewest programs, kept for the whole program), cache-aware, least-loaded, round-robin. The
+            names of vllm-router are taken too: consistent_hash, sticky_least_loaded, cache_aware, round_robin.
+        kill_replica: REPLICA@SECOND: this replica, counted from 0, dies at that second of the run.
+        token_times: Record the gaps between output tokens too, for the percentiles of ITL. Results of a virtual run
+            stay the same. Against a server the load generator then reads every chunk when it comes, which costs it
+            processor time.
+    """
 
     panel = ENGINE
+    usual = (
+        *("policy", "jps", "num_programs", "seed", "seeds", "gpu", "model", "tp", "out", "traces"),
+        *("json_output", "print_config", "base_url"),
+    )
 
     step_times: Annotated[str, one_of(*BANDS, BAND), SERVERS] = defaults.STEP_TIMES
-    """Estimate of attention times for GPUs on which prompt chunks together with decodes were never measured (A100,
-    L40S): low, mid or high; band plays every run at all three. On other GPUs the three are the same."""
     pp: Annotated[int, at_least(1), SERVERS, PIPELINE, PROFILED] = 1
-    """Pipeline parallel size: the number of stages of one replica, each with --tp GPUs."""
     block_size: Annotated[int, at_least(1), SERVERS] = defaults.BLOCK_SIZE
-    """Number of tokens in one KV block."""
     offload: Annotated[str | None, SERVERS] = None
-    """Memory tiers below the GPU for policies named NAME+offload, in GB per GPU: dram-100, dram-200, dram-100+ssd-400,
-    dram-200+ssd-800, or other sizes. dram-100@pcie3 names the link to the GPU, dram-100@pcie4/8 a link that 8 GPUs
-    share. If no policy is named so, all policies run with these tiers. Default: the usual DRAM and link of the GPU."""
     profile: Annotated[Path | None, SERVERS] = None
-    """File of `continuum-bench profile`: step times and KV size that were measured on a server, instead of --gpu's."""
     replicas: Annotated[int, at_least(1), at_most(1000), SERVERS] = 1
-    """Number of engines behind a router, each with its own GPUs."""
     router: Annotated[str, Needs("replicas")] = "affinity"
-    """How the router chooses a replica for a turn: affinity (by a hash of the program's id), sticky (the replica
-    with the fewest programs, kept for the whole program), cache-aware, least-loaded, round-robin. The names of
-    vllm-router are taken too: consistent_hash, sticky_least_loaded, cache_aware, round_robin."""
     kill_replica: Annotated[str | None, Needs("replicas")] = None
-    """REPLICA@SECOND: this replica, counted from 0, dies at that second of the run."""
-    token_times: Annotated[bool, typer.Option("--token-times", rich_help_panel=OUTPUT)] = False
-    """Record the gaps between output tokens too, for the percentiles of ITL. Results of a virtual run stay the same.
-    Against a server the load generator then reads every chunk when it comes, which costs it processor time."""
+    token_times: Annotated[bool, Option(panel=OUTPUT)] = False
 
 
 @dataclass(frozen=True)
 class ReplayOptions(RunOptions):
-    """Options of ``replay``, whose trace file is an argument."""
+    """Options of ``replay``, whose trace file is an argument.
 
-    traces: Annotated[Path, typer.Argument()] = field()
-    """Trace file in any known format."""
+    Attributes:
+        traces: Trace file in any known format.
+    """
+
+    traces: Annotated[Path, ARGUMENT] = field()
 
 
 @dataclass(frozen=True)
 class LiveOptions(Options):
-    """Options of a run against a live server. Without ``--base-url`` none of them may be given."""
+    """Options of a run against a live server. Without ``--base-url`` none of them may be given.
+
+    Attributes:
+        base_url: Play against this server (its URL up to /v1) instead of the virtual engine.
+        label: Name of the run. Default: the name of the server's policy.
+        dialect: How tags are sent to the server. Default: by the kind of server that answers.
+        prompts: Send prompts as tokens (exact lengths; the default for vLLM) or as text (approximate lengths).
+        retries: How often a failed turn is sent again, under the same ids. Retry-After is honoured.
+        request_limit_s: Seconds after which a request counts as failed.
+        program_limit_s: Seconds after which a program is given up.
+        time_limit_s: Seconds after which the run stops. Programs that still run stay unfinished.
+        warm_up: Leave the first programs out of all metrics: a number of programs (10), or those of the first seconds
+            (60s).
+        cool_down: Leave the last programs out of all metrics: a number of programs, or seconds.
+        processes: Number of processes that generate the load.
+        api_key_env: Environment variable that holds the API key. The key itself is never recorded.
+        scheduler_records: Folder that the server was given as --record. The server's records of this run are copied
+            from it.
+    """
 
     panel = SERVER
     rules = (Needs("base_url"),)
 
     base_url: str | None = None
-    """Play against this server (its URL up to /v1) instead of the virtual engine."""
     served_model: ServedModel = None
     label: str | None = None
-    """Name of the run. Default: the name of the server's policy."""
     dialect: str | None = None
-    """How tags are sent to the server. Default: by the kind of server that answers."""
     prompts: Annotated[str | None, one_of("tokens", "text")] = None
-    """Send prompts as tokens (exact lengths; the default for vLLM) or as text (approximate lengths)."""
     retries: Annotated[int, NOT_NEGATIVE] = 3
-    """How often a failed turn is sent again, under the same ids. Retry-After is honoured."""
     request_limit_s: Annotated[float, ABOVE_ZERO] = 3600.0
-    """Seconds after which a request counts as failed."""
     program_limit_s: Annotated[float | None, ABOVE_ZERO] = None
-    """Seconds after which a program is given up."""
     time_limit_s: Annotated[float | None, ABOVE_ZERO] = None
-    """Seconds after which the run stops. Programs that still run stay unfinished."""
     warm_up: str = "0"
-    """Leave the first programs out of all metrics: a number of programs (10), or those of the first seconds (60s)."""
     cool_down: str = "0"
-    """Leave the last programs out of all metrics: a number of programs, or seconds."""
     processes: Annotated[int, at_least(1), at_most(1000)] = 1
-    """Number of processes that generate the load."""
     api_key_env: str = "OPENAI_API_KEY"
-    """Environment variable that holds the API key. The key itself is never recorded."""
     scheduler_records: Annotated[Path | None, FOLDER] = None
-    """Folder that the server was given as --record. The server's records of this run are copied from it."""
 
 
 def check_no_server_needed(options: RunOptions) -> None:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from continuum_server import defaults
 from continuum_server.policy.program_table import Guards
 
-from continuum_bench.options.declare import ABOVE_ZERO, WRITABLE, at_least, at_most
+from continuum_bench.options.declare import ABOVE_ZERO, WRITABLE, at_least, at_most, named
 from continuum_bench.options.run import EngineOptions, GpuOptions, PolicyOption, ServedModel
 from continuum_bench.options.together import Needs
 
@@ -19,70 +18,82 @@ GUARDS = Guards()
 
 @dataclass(frozen=True)
 class ServeOptions(EngineOptions):
-    """Options of ``serve``."""
+    """Options of ``serve``.
+
+    Attributes:
+        engine: Engine: gpu (vLLM on this machine's GPUs), emulated (no GPU: step times are modelled, answers are
+            scripted or filler), cpu (a tiny model with random weights).
+        model: gpu: the model that vLLM loads. emulated: the model to compute step times for, by default llama-3.1-8b.
+        policy: Scheduling policy, or stock for vLLM without Continuum's plugin.
+        host: Address on which the server listens.
+        port: Port on which the server listens. 0 takes a free one.
+        replicas: Number of servers on this machine, each with its own GPUs, behind vllm-router.
+        router: Policy of vllm-router: consistent_hash, sticky_least_loaded (both keep a program on one server),
+            cache_aware, power_of_two, round_robin.
+        health_port: With --replicas: port of a /health for all servers together. Default: a free one.
+        time_scale: Emulated engine: modelled seconds that pass in one real second.
+        replies: Emulated engine: file of scripted answers (JSON lines).
+        block_size: Number of tokens in one KV block. Default: the engine's choice.
+        max_model_len: Largest number of tokens of a prompt and its output together.
+        record: Folder for scheduler_timestamps.jsonl. With --replicas, each server has a folder in it.
+        statistics: File of tool statistics, read at the start and kept up to date. With --replicas, one file for each
+            server: NAME.replica0 and so on.
+        profile: File of `continuum-bench profile` with the measured prefill times.
+        tool_call_parser: vLLM's parser of tool calls. With none, tool calls are not parsed.
+        max_ttl_s: Longest time in seconds for which the KV of a finished turn is held.
+        max_pinned_share: Largest share of the KV pool that may be pinned at the same time.
+        max_pins_per_client: Largest number of pins that the programs of one API key hold. Default: no limit.
+        max_programs: Number of idle programs that the server remembers.
+        max_overtake_s: A request that has waited this many seconds is scheduled before all that came after it.
+        log: File for the server's output; with --replicas, a folder. Default: standard error.
+        drain_s: Seconds that running requests get to finish after SIGTERM.
+        ready_timeout_s: Seconds that the server may take to start.
+    """
+
+    usual = (
+        *("engine", "model", "gpu", "tp", "policy", "policy_option", "host", "port", "replicas", "max_model_len"),
+        *("record", "statistics", "profile"),
+    )
 
     engine: str = "emulated"
-    """Engine: gpu (vLLM on this machine's GPUs), emulated (no GPU: step times are modelled, answers are scripted or
-    filler), cpu (a tiny model with random weights)."""
     model: str | None = None  # type: ignore[assignment]  # wider than its base
-    """gpu: the model that vLLM loads. emulated: the model to compute step times for, by default llama-3.1-8b."""
-    policy: Annotated[str, typer.Option("--policy", "--scheduling-policy")] = defaults.POLICY
-    """Scheduling policy, or stock for vLLM without Continuum's plugin."""
+    policy: Annotated[str, named("--policy", "--scheduling-policy")] = defaults.POLICY
     policy_option: PolicyOption = None
     host: str = defaults.HOST
-    """Address on which the server listens."""
     port: Annotated[int, at_least(0), at_most(65535)] = defaults.PORT
-    """Port on which the server listens. 0 takes a free one."""
     replicas: Annotated[int, at_least(1), at_most(1000)] = 1
-    """Number of servers on this machine, each with its own GPUs, behind vllm-router."""
     router: Annotated[str, Needs("replicas")] = "consistent_hash"
-    """Policy of vllm-router: consistent_hash, sticky_least_loaded (both keep a program on one server), cache_aware,
-    power_of_two, round_robin."""
     health_port: Annotated[int | None, at_least(0), at_most(65535), Needs("replicas")] = None
-    """With --replicas: port of a /health for all servers together. Default: a free one."""
     time_scale: Annotated[float, ABOVE_ZERO, Needs("engine", "emulated")] = 1.0
-    """Emulated engine: modelled seconds that pass in one real second."""
     replies: Annotated[Path | None, Needs("engine", "emulated")] = None
-    """Emulated engine: file of scripted answers (JSON lines)."""
     block_size: Annotated[int | None, at_least(1)] = None
-    """Number of tokens in one KV block. Default: the engine's choice."""
     max_model_len: Annotated[int | None, at_least(1)] = None
-    """Largest number of tokens of a prompt and its output together."""
     record: Path | None = None
-    """Folder for scheduler_timestamps.jsonl. With --replicas, each server has a folder in it."""
     statistics: Path | None = None
-    """File of tool statistics, read at the start and kept up to date. With --replicas, one file for each server:
-    NAME.replica0 and so on."""
     profile: Path | None = None
-    """File of `continuum-bench profile` with the measured prefill times."""
     tool_call_parser: str | None = defaults.TOOL_CALL_PARSER
-    """vLLM's parser of tool calls. With none, tool calls are not parsed."""
     max_ttl_s: float = GUARDS.max_ttl_s
-    """Longest time in seconds for which the KV of a finished turn is held."""
     max_pinned_share: float = GUARDS.max_pinned_share
-    """Largest share of the KV pool that may be pinned at the same time."""
     max_pins_per_client: int | None = GUARDS.max_pins_per_client
-    """Largest number of pins that the programs of one API key hold. Default: no limit."""
     max_programs: int = GUARDS.max_programs
-    """Number of idle programs that the server remembers."""
     max_overtake_s: float = GUARDS.max_overtake_s
-    """A request that has waited this many seconds is scheduled before all that came after it."""
     log: Path | None = None
-    """File for the server's output; with --replicas, a folder. Default: standard error."""
     drain_s: Annotated[int, at_least(0)] = defaults.DRAIN_S
-    """Seconds that running requests get to finish after SIGTERM."""
     ready_timeout_s: Annotated[float, ABOVE_ZERO] = 900.0
-    """Seconds that the server may take to start."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions(GpuOptions):
-    """Options of ``profile``."""
+    """Options of ``profile``.
+
+    Attributes:
+        out: File to write.
+        base_url: Server to measure (its URL up to /v1). Without it, the profile is computed from the modelled step
+            times.
+        repeats: Number of measurements of each point; their median is used.
+    """
 
     out: Annotated[Path, WRITABLE]
-    """File to write."""
     base_url: str | None = None
-    """Server to measure (its URL up to /v1). Without it, the profile is computed from the modelled step times."""
     served_model: Annotated[ServedModel, Needs("base_url")] = None
     repeats: Annotated[int, at_least(1), Needs("base_url")] = 3
-    """Number of measurements of each point; their median is used."""

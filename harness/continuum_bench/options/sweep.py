@@ -6,58 +6,66 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from continuum_bench.options.declare import Options
+from continuum_bench.options.declare import ARGUMENT, Options, at_least, named
 from continuum_bench.options.run import RUN, Jobs, Json, NoReport, Quiet
 
 
 @dataclass(frozen=True)
 class PlayerOptions(Options):
-    """Where the cells are played, and how many at the same time."""
+    """Where the cells are played, and how many at the same time.
+
+    Attributes:
+        ray_address: Play the cells on this Ray cluster (auto, HOST:PORT or ray://...); local starts one on this
+            machine.
+    """
 
     panel = RUN
 
     jobs: Jobs = None
     quiet: Quiet = False
     ray_address: str | None = None
-    """Play the cells on this Ray cluster (auto, HOST:PORT or ray://...); local starts one on this machine."""
 
 
 @dataclass(frozen=True)
 class SweepOptions(PlayerOptions):
-    """Options of ``sweep``."""
+    """Options of ``sweep``.
 
-    grid: Annotated[Path | None, typer.Argument()] = None
-    """Grid file (YAML) with the axes and the values of each."""
-    overrides: Annotated[list[str] | None, typer.Option("--set")] = None
-    """AXIS=A,B: values of an axis, instead of the file's or without a file. Repeatable."""
+    Attributes:
+        grid: Grid file (YAML) with the axes and the values of each.
+        overrides: AXIS=A,B: values of an axis, instead of the file's or without a file. Repeatable.
+        out: Directory of the sweep, whose complete cells are kept. Default: runs/NAME.
+        dry_run: List the cells and stop.
+    """
+
+    grid: Annotated[Path | None, ARGUMENT] = None
+    overrides: Annotated[list[str] | None, named("--set")] = None
     out: Path | None = None
-    """Directory of the sweep, whose complete cells are kept. Default: runs/NAME."""
     dry_run: bool = False
-    """List the cells and stop."""
     no_report: NoReport = False
     json_output: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class FigureOptions(PlayerOptions):
-    """Options of ``figure``."""
+    """Options of ``figure``.
 
-    name: Annotated[str, typer.Argument()]
-    """Name of a figure, or list."""
-    quick: Annotated[bool, typer.Option("--quick/--full")] = True
-    """Few programs and seeds, in minutes; or the full experiment, in hours."""
+    Attributes:
+        name: Name of a figure, or list.
+        quick: Few programs and seeds, in minutes; or the full experiment, in hours.
+        out: Directory of the figure, whose complete cells are kept. Default: runs/figures/NAME.
+        traces: Trace file to play instead of the figure's workloads. Repeatable.
+        overrides: AXIS=A,B: values of an axis instead of the figure's. Repeatable.
+        limits: Figure goodput: the limit on the mean JCT, as a multiple of vllm's mean JCT without load. Repeatable.
+        dry_run: List the cells and stop.
+    """
+
+    name: Annotated[str, ARGUMENT]
+    quick: Annotated[bool, named("--quick/--full")] = True
     out: Path | None = None
-    """Directory of the figure, whose complete cells are kept. Default: runs/figures/NAME."""
     traces: list[Path] | None = None
-    """Trace file to play instead of the figure's workloads. Repeatable."""
-    overrides: Annotated[list[str] | None, typer.Option("--set")] = None
-    """AXIS=A,B: values of an axis instead of the figure's. Repeatable."""
-    limits: Annotated[list[float] | None, typer.Option("--limit", min=1.0)] = None
-    """Figure goodput: the limit on the mean JCT, as a multiple of vllm's mean JCT without load. Repeatable."""
+    overrides: Annotated[list[str] | None, named("--set")] = None
+    limits: Annotated[list[float] | None, at_least(1), named("--limit")] = None
     dry_run: bool = False
-    """List the cells and stop."""
 
     @property
     def mode(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from continuum_bench.errors import OptionError
-from continuum_bench.options.declare import Option, Options, declared
+from continuum_bench.options.declare import Declared, Options, declared
 
 T = TypeVar("T", bound=Options)
 
@@ -26,7 +26,7 @@ class Needs:
     value: str | None = None
     """The value that the other option must have; None: any value except its default."""
 
-    def fault(self, other: Option, value: Any) -> str | None:
+    def fault(self, other: Declared, value: Any) -> str | None:
         """Return the end of the error message, or None if the rule holds for this ``value`` of the other option."""
         if self.value is None:
             return None if other.is_given(value) else f"needs {other.spelling}"
@@ -43,7 +43,7 @@ class Without:
     values: Callable[[Any], bool] = lambda value: True
     """Returns whether the rule applies to this value of the other option."""
 
-    def fault(self, other: Option, value: Any) -> str | None:
+    def fault(self, other: Declared, value: Any) -> str | None:
         """Return the end of the error message, or None if the rule holds for this ``value`` of the other option."""
         if other.is_given(value) and self.values(value):
             return f"not with {other.spelling}: {self.why}"
@@ -53,13 +53,13 @@ class Without:
 Rule = Needs | Without
 
 
-def rules_of(option: Option) -> tuple[Rule, ...]:
+def rules_of(option: Declared) -> tuple[Rule, ...]:
     """Return the rules in the annotation, then those of the class that declares the option."""
     own = (extra for extra in option.extras if isinstance(extra, Rule))
     return (*own, *vars(option.owner).get("rules", ()))
 
 
-def faults(*groups: Options) -> Iterator[tuple[Option, str]]:
+def faults(*groups: Options) -> Iterator[tuple[Declared, str]]:
     """Yield each option that is given but breaks a rule, with the end of the error message."""
     options = {name: option for group in groups for name, option in declared(type(group)).items()}
     values = {name: getattr(group, name) for group in groups for name in declared(type(group))}

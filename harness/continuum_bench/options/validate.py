@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from continuum_server import defaults
 from continuum_server.step_times.attention import BANDS
 
-from continuum_bench.options.declare import FINITE, SHARE, WRITABLE, Options, at_least, at_most, one_of
+from continuum_bench.options.declare import FINITE, SHARE, WRITABLE, Option, Options, at_least, at_most, named, one_of
 from continuum_bench.options.run import ENGINE, MOST_BLOCKS, OUTPUT, PIPELINE, Json
 
 KV_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
@@ -19,53 +18,68 @@ KV_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 @dataclass(frozen=True)
 class ValidateOptions(Options):
-    """The settings of the logged server that its log does not record, or records wrongly."""
+    """The settings of the logged server that its log does not record, or records wrongly.
+
+    Attributes:
+        gpu: GPU that the server ran on. `doctor` lists the known GPUs.
+        model: Model that it served. `doctor` lists the known models. Default: as in the log.
+        tp: The server's --tensor-parallel-size. Default: as in the log, or 1.
+        pp: The server's --pipeline-parallel-size: stages, each with --tp GPUs. Default: as in the log, or 1.
+        data_parallel_size: The server's --data-parallel-size: engines that share the requests, each with its own GPUs.
+            Default: as in the log, or 1.
+        max_num_seqs: The server's --max-num-seqs. Default: as in the log, or vLLM's default for the GPU.
+        chunk: The server's --max-num-batched-tokens. Default: as in the log, or vLLM's default for the GPU.
+        enable_prefix_caching: Whether the server used prefix caching. Default: as in the log, or yes.
+        kv_cache_dtype: Data type of the KV cache. Default: as in the log, or auto (the model's own).
+        kv_blocks: Number of KV blocks, from the server's start-up messages. Default: as in the log, or as many as fit
+            the GPU.
+        block_size: Number of tokens in one KV block. Default: as in the log, or 16.
+        gpu_memory_utilization: Share of the GPU's memory that the server used, if the number of KV blocks is not known.
+            Default: as in the log, or 0.9.
+        vllm: Version of vLLM. Default: as in the log, or the newest.
+        step_overhead_ms: Milliseconds added to every modelled step. Default: the time of vLLM's own work, which depends
+            on its version and the number of requests.
+        step_times: Estimate of attention times for GPUs on which prompt chunks together with decodes were never
+            measured: low, mid or high.
+        fit: Fit the overhead and a factor on attention to the first half of the requests, and report the second half.
+    """
 
     panel = ENGINE
-
-    log: Annotated[Path, typer.Argument(help="Request log of a real server, or the folder that holds it or several.")]
-    gpu: str | None = None
-    """GPU that the server ran on. `doctor` lists the known GPUs."""
-    model: str | None = None
-    """Model that it served. `doctor` lists the known models. Default: as in the log."""
-    tp: Annotated[int | None, at_least(1), typer.Option("--tp", "--tensor-parallel-size")] = None
-    """The server's --tensor-parallel-size. Default: as in the log, or 1."""
-    pp: Annotated[int | None, at_least(1), PIPELINE] = None
-    """The server's --pipeline-parallel-size: stages, each with --tp GPUs. Default: as in the log, or 1."""
-    data_parallel_size: Annotated[int | None, at_least(1), at_most(1000)] = None
-    """The server's --data-parallel-size: engines that share the requests, each with its own GPUs. Default: as in the
-    log, or 1."""
-    max_num_seqs: Annotated[int | None, at_least(1)] = None
-    """The server's --max-num-seqs. Default: as in the log, or vLLM's default for the GPU."""
-    chunk: Annotated[int | None, at_least(1), typer.Option("--chunk", "--chunk-tokens", "--max-num-batched-tokens")] = (
-        None
+    usual = (
+        "log",
+        "gpu",
+        "model",
+        "tp",
+        "pp",
+        "chunk",
+        "max_num_seqs",
+        "kv_blocks",
+        "vllm",
+        "fit",
+        "report",
+        "json_output",
     )
-    """The server's --max-num-batched-tokens. Default: as in the log, or vLLM's default for the GPU."""
+
+    log: Annotated[Path, Option("Request log of a real server, or the folder that holds it or several.", argument=True)]
+    gpu: str | None = None
+    model: str | None = None
+    tp: Annotated[int | None, at_least(1), named("--tp", "--tensor-parallel-size")] = None
+    pp: Annotated[int | None, at_least(1), PIPELINE] = None
+    data_parallel_size: Annotated[int | None, at_least(1), at_most(1000)] = None
+    max_num_seqs: Annotated[int | None, at_least(1)] = None
+    chunk: Annotated[int | None, at_least(1), named("--chunk", "--chunk-tokens", "--max-num-batched-tokens")] = None
     enable_prefix_caching: bool | None = None
-    """Whether the server used prefix caching. Default: as in the log, or yes."""
     kv_cache_dtype: Annotated[str | None, one_of(*KV_DTYPES)] = None
-    """Data type of the KV cache. Default: as in the log, or auto (the model's own)."""
     kv_blocks: Annotated[int | None, at_least(2), at_most(MOST_BLOCKS)] = None
-    """Number of KV blocks, from the server's start-up messages. Default: as in the log, or as many as fit the
-    GPU."""
     block_size: Annotated[int | None, at_least(1)] = None
-    """Number of tokens in one KV block. Default: as in the log, or 16."""
     gpu_memory_utilization: Annotated[float | None, SHARE] = None
-    """Share of the GPU's memory that the server used, if the number of KV blocks is not known. Default: as in the log,
-    or 0.9."""
     vllm: str | None = None
-    """Version of vLLM. Default: as in the log, or the newest."""
     step_overhead_ms: Annotated[float | None, FINITE] = defaults.STEP_OVERHEAD_MS
-    """Milliseconds added to every modelled step. Default: the time of vLLM's own work, which depends on its version and
-    the number of requests."""
     step_times: Annotated[str, one_of(*BANDS)] = defaults.STEP_TIMES
-    """Estimate of attention times for GPUs on which prompt chunks together with decodes were never measured: low, mid
-    or high."""
     fit: bool = False
-    """Fit the overhead and a factor on attention to the first half of the requests, and report the second half."""
     report: Annotated[
         Path | None,
         WRITABLE,
-        typer.Option(help="HTML file to write: the errors and the timeline.", rich_help_panel=OUTPUT),
+        Option("HTML file to write: the errors and the timeline.", panel=OUTPUT),
     ] = None
     json_output: Json = False

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 
-import typer
 from continuum_server.emulated.settings import EmulatedError
 from continuum_server.fleet import Fleet
 from continuum_server.launcher import Server, client_line
@@ -20,6 +18,7 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.policies import read_policy_options
 from continuum_bench.options.serve import ServeOptions
 from continuum_bench.serve.config import server_config
+from continuum_bench.show import print_line, print_notice
 
 TEARDOWN_S = 15
 """Seconds that a stopping server gets beyond its time to drain."""
@@ -50,7 +49,7 @@ def serve_until_stopped(options: ServeOptions, vllm_arguments: tuple[str, ...]) 
         _announce(server)
         _wait(server, stopping)
     except ServerError as error:
-        typer.echo(f"error: {error}", err=True)
+        print_notice(f"error: {error}")
         return 1
     finally:
         server.kill()  # vLLM that is stopped before it is ready may wait ten minutes for its engine
@@ -60,7 +59,7 @@ def serve_until_stopped(options: ServeOptions, vllm_arguments: tuple[str, ...]) 
 def _server(config: ServerConfig, options: ServeOptions) -> Server | Fleet:
     """Create one server, or several behind a router."""
     if options.replicas > 1:
-        return Fleet(config, options.replicas, options.router, options.log, _say, options.health_port or 0)
+        return Fleet(config, options.replicas, options.router, options.log, print_notice, options.health_port or 0)
     return Server(config, options.log)
 
 
@@ -69,11 +68,8 @@ def _print_longest(config: ServerConfig) -> None:
     longest = longest_request(config)
     if longest not in (None, config.max_model_len):
         tokens = "as many tokens as vLLM says in its log" if longest == "auto" else f"{longest} tokens"
-        _say(f"longest prompt plus output: {tokens}, what the KV blocks hold; --max-model-len sets a shorter one")
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
+        limit = f"longest prompt plus output: {tokens}, what the KV blocks hold"
+        print_notice(f"{limit}; --max-model-len sets a shorter one")
 
 
 def _start(server: Server | Fleet, timeout_s: float) -> None:
@@ -92,7 +88,7 @@ def _wait(server: Server | Fleet, stopping: Sequence[int]) -> None:
         if stopping:
             patience -= 1
             if patience <= 0:
-                _say("it did not stop in time and is killed")
+                print_notice("it did not stop in time and is killed")
                 server.kill()
 
 
@@ -110,7 +106,7 @@ def _stop_on_signals(server: Server | Fleet) -> list[int]:
     def stop(number: int, frame: FrameType | None) -> None:
         received.append(number)
         if len(received) == 1:
-            _say(f"stopping; requests have {server.config.drain_s} s to finish, again stops at once")
+            print_notice(f"stopping; requests have {server.config.drain_s} s to finish, again stops at once")
             server.terminate()
         else:
             server.kill_group()
@@ -128,10 +124,9 @@ def _announce(server: Server | Fleet) -> None:
         "cpu": " on this CPU; a tiny model with random weights",
     }[config.engine]
     number = f", {len(server.servers)} replicas" if isinstance(server, Fleet) else f", server {server.name}"
-    typer.echo(f"ready: {server.url}/v1, policy {config.policy}{number}{note}")
-    typer.echo(client_line(server.url, config))
+    print_line(f"ready: {server.url}/v1, policy {config.policy}{number}{note}")
+    print_line(client_line(server.url, config))
     if isinstance(server, Fleet):
-        typer.echo(f"health: {server.health_url}")
+        print_line(f"health: {server.health_url}")
     for each in server.servers if isinstance(server, Fleet) else [server]:
-        typer.echo(f"state: {each.url}/continuum/state (server {each.name})")
-    sys.stdout.flush()
+        print_line(f"state: {each.url}/continuum/state (server {each.name})")
