@@ -44,6 +44,8 @@ def test_every_number_of_every_command_is_a_checked_option() -> None:
         if is_dataclass(hint):
             assert issubclass(hint, Options), command  # type: ignore[arg-type]
             assert hint.__post_init__ is Options.__post_init__, command
+            told = {option.name for option in declared(hint).values() if option.help}
+            assert set(declared(hint)) - told <= {"environment", "config"}, f"{command}: no sentence under Attributes:"
             numeric |= {option.name for option in declared(hint).values() if numbers_in(option.hint)}
         elif hint is not int:  # the exit code
             assert not numbers_in(hint), command
