@@ -210,20 +210,26 @@ def test_pins_that_fill_memory_give_way_when_nothing_runs() -> None:
 
 
 def test_abort_releases_what_the_program_held() -> None:
-    """A client that goes away while its turn waits leaves no pin behind."""
-    scheduler, loop = build([Job(program("a", turns=3, tool_s=0.2), 0.0)], "static-ttl", {"ttl_s": 50.0})
-    while not scheduler.table.pins:
+    """A client that goes away while its turn waits, here for the only place in the batch, leaves no pin behind."""
+    jobs = [Job(program("a", turns=3, tool_s=0.2), 0.0), Job(program("b", turns=1, output=200), 0.05)]
+    scheduler, loop = build(jobs, "static-ttl", {"ttl_s": 50.0}, max_num_seqs=1)
+    while not (scheduler.table.pins and len(scheduler.requests) == 2):
         loop.advance()
-    while not scheduler.requests:
-        loop.advance()
-    scheduler.finish_requests(list(scheduler.requests), RequestStatus.FINISHED_ABORTED)
+    assert len(scheduler.waiting) == 1
+    scheduler.finish_requests([request.request_id for request in scheduler.waiting], RequestStatus.FINISHED_ABORTED)
     assert not scheduler.table.pins
-    assert scheduler.kv_cache_manager.reset_prefix_cache()
+    assert not scheduler.held.blocks
 
 
-def test_two_programs_with_one_id_leave_nothing_behind() -> None:
-    jobs = [Job(program("same", turns=3, tool_s=0.1), 0.0), Job(program("same", turns=3, new=70, tool_s=0.2), 0.05)]
-    scheduler, loop = build(jobs, "static-ttl", {"ttl_s": 5.0})
+def test_two_programs_with_one_id_end_together_and_leave_nothing_behind() -> None:
+    """The last step of one ends the pin of the other, whose tool runs."""
+    jobs = [Job(program("same", turns=3, tool_s=0.1), 0.0), Job(program("same", turns=3, new=70, tool_s=9.0), 0.05)]
+    events: list[SchedulerEvent] = []
+    scheduler, loop = build(jobs, "static-ttl", {"ttl_s": 50.0}, events=events)
+    while not any(event.reason == "last" for event in events):
+        loop.advance()
+        assert loop.now_s < 5.0
+    assert not scheduler.table.pins
     loop.run()
     scheduler.release_all("shutdown")
     assert scheduler.kv_cache_manager.reset_prefix_cache()
