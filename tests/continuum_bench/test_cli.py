@@ -364,7 +364,10 @@ def test_help_cuts_no_name(monkeypatch: pytest.MonkeyPatch, columns: str) -> Non
     monkeypatch.setenv("COLUMNS", columns)
 
     def check(command: Any, *path: str) -> None:
-        lines = bench(*path, "--help").stdout.splitlines()
+        usual = [each for each in command.params if not getattr(each, "hidden", False)]
+        assert len(usual) < 17, path
+        whole = "--help-all" if len(usual) < len(command.params) else "--help"
+        lines = bench(*path, whole).stdout.splitlines()
         for parameter in command.params:
             for name in (*parameter.opts, *parameter.secondary_opts):
                 assert not name.startswith("-") or any(name in line.replace(",", " ").split() for line in lines)
@@ -375,6 +378,8 @@ def test_help_cuts_no_name(monkeypatch: pytest.MonkeyPatch, columns: str) -> Non
             check(inner, *path, name)
 
     check(get_command(app))
+    assert "--pins-yield-to" not in bench("swebench", "--help").stdout
+    assert "--resume: it is gone; --out DIR continues the run in DIR" in bench("swebench", "--resume", "r").stderr
 
 
 @pytest.mark.parametrize(("version", "ok"), [((3, 10), False), ((3, 11), True), ((3, 13), True), ((3, 14), False)])
