@@ -8,7 +8,10 @@ import pytest
 from continuum_server.policy import one_offs
 from continuum_server.policy.one_offs import RECENT, SHARE
 from continuum_server.policy.program_table import Guards
+from continuum_server.vllm_plugin.queue import ONE_OFF, OVERDUE, PINNED, PREEMPTED, REST, RankedQueue
 from continuum_traces.conversation import Job
+from hypothesis import given
+from hypothesis import strategies as st
 from nano import Played, play, program
 from policy_driver import MACHINE, Driver
 
@@ -128,3 +131,33 @@ def test_a_target_for_first_tokens_lets_newcomers_in(policy: str) -> None:
     without, target_s = worst_s(Guards()), 4.0
     assert without > 2.0 * target_s
     assert worst_s(Guards(first_token_s=target_s)) < 1.5 * target_s
+
+
+class Waiting:
+    """A waiting request, with what the queue asks about it."""
+
+    def __init__(self, number: int, kind: int, rank: float) -> None:
+        self.request_id, self.arrival_time, self.key = str(number), float(number), (kind, (rank,))
+
+
+@given(
+    entries=st.lists(st.tuples(st.sampled_from([OVERDUE, PREEMPTED, ONE_OFF, PINNED, REST]), st.integers(0, 9))),
+    first=st.lists(st.booleans(), min_size=1),
+)
+def test_the_queue_is_in_the_order_that_it_promises(entries: list[tuple[int, int]], first: list[bool]) -> None:
+    """While one-offs are first, they come before all programs but overdue and preempted ones; else by their ranks."""
+    now = [first[0]]
+    queue = RankedQueue(lambda request: request.key, lambda: now[0])  # type: ignore[attr-defined]
+    left = [Waiting(number, kind, float(rank)) for number, (kind, rank) in enumerate(entries)]
+    for request in left:
+        queue.add_request(request)  # type: ignore[arg-type]
+
+    def order(request: Waiting) -> tuple[object, ...]:
+        kind, rank = request.key
+        return (kind if kind != ONE_OFF or now[0] else REST), rank, int(request.request_id)
+
+    for turn in range(len(entries)):
+        now[0] = first[turn % len(first)]
+        left.sort(key=order)
+        assert queue.pop_request() is left.pop(0)
+    assert not queue

@@ -141,11 +141,15 @@ class Engine:
         if turn.overdue:
             return 0, (float(turn.sequence),)
         rank = policy.rank(turn)
-        if rank is None or not policy.classes_first:
-            return None if rank is None else (3, rank)
+        if rank is None:
+            return None
+        if not turn.preemptions and self.table.goes_first(turn):
+            return 2, rank
+        if not policy.classes_first or (turn.one_off and not turn.preemptions):
+            return 4, rank
         if turn.preemptions:
             return 1, rank
-        return (2 if self.table.pinned(turn) else 3), rank
+        return (3 if self.table.pinned(turn) else 4), rank
 
     def _admit(self, request: Request) -> bool:
         """Into the batch, with room from pins where that is allowed."""

@@ -147,12 +147,18 @@ class Machine(RuleBasedStateMachine):
 
     def step(self, seconds: float = 0.01) -> None:
         engine = self.engine
+        first = engine.table.one_offs.first
         engine.step(seconds)
         assert engine.running or not engine.waiting, "requests wait, and the engine stands still"
         for _, turn in engine.started:
             for other in engine.waiting:
                 late = other.turn.since_s + GUARDS.max_overtake_s < engine.now_s and not other.turn.preemptions
                 assert not (late and other.turn.sequence < turn.sequence), "overtaken after max_overtake_s"
+                before = (
+                    other.turn.program.sequence < turn.program.sequence and not turn.overdue and not turn.preemptions
+                )
+                if self.policy == "program-fcfs" and turn.one_off and not other.turn.one_off:
+                    assert first or not before, "one-offs overtook a program beyond their share"
 
     @rule()
     def a_restart(self) -> None:
@@ -180,6 +186,10 @@ class Machine(RuleBasedStateMachine):
                 assert pin.program in table.programs_of(pin.program.name)
             assert pin.program.program_id == name
             assert pin.deadline_s <= self.engine.now_s + GUARDS.max_ttl_s
+
+    @invariant()
+    def no_request_without_an_id_keeps_kv(self) -> None:
+        assert not [pin for pin in self.engine.table.pins.values() if pin.program.name.startswith("untagged")]
 
     @invariant()
     def requests_are_counted_right(self) -> None:
