@@ -36,7 +36,6 @@ shapes = st.fixed_dictionaries(
 )
 
 
-<<<<<<< HEAD
 @each_policy()
 @given(jobs=workloads(wishes=True), shape=shapes, biting=st.booleans())
 @settings(max_examples=settings.default.max_examples // 2)
@@ -55,27 +54,6 @@ def test_skipping_steps_changes_nothing(policy: str, jobs: list[Job], shape: dic
         assert sum(gaps.values()) == turn.output_tokens - 1  # type: ignore[operator]
         span_s = turn.finish_s - turn.first_token_s  # type: ignore[operator]
         assert abs(sum(float(ms) * number for ms, number in gaps.items()) / 1e3 - span_s) <= 0.005 * span_s
-=======
-@st.composite
-def workloads(draw: st.DrawFn) -> list[Job]:
-    """Up to eight programs that fit a pool of 64 blocks of 16 tokens."""
-    jobs = []
-    for number in range(draw(st.integers(1, 8))):
-        turns = []
-        for _ in range(draw(st.integers(1, 5))):
-            output = draw(st.integers(1, 40))
-            turns.append(
-                Turn(
-                    draw(st.integers(1, 90)),
-                    output,
-                    carried_tokens=draw(st.sampled_from([output, output // 2])),
-                    tool_calls=(ToolCall(draw(st.sampled_from(["ls", "make"])), draw(gaps)),),
-                )
-            )
-        tagged = draw(st.sampled_from([True, True, True, False]))
-        jobs.append(Job(Program(f"p{number}", tuple(turns), tagged=tagged), draw(st.floats(0, 3))))
-    return jobs
->>>>>>> 0cd1b23 (One-offs in the state machine, in random workloads and in the queue's own test)
 
 
 @given(jobs=workloads())
