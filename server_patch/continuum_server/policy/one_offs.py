@@ -46,17 +46,19 @@ class OneOffs:
 
     def includes(self, turn: TurnState) -> bool:
         """Whether a turn that arrives is a one-off: it names no program, or begins one that will hardly go on."""
-        if not turn.tagged or not self._begins_small(turn):
-            return not turn.tagged
+        if not turn.tagged:
+            return True
+        if turn.program.turns_arrived or not self._begins_small(turn.program, turn.prompt_tokens):
+            return False
         return self._enabled and (turn.is_last or self._seconds < FEW * self._firsts)
 
-    def _begins_small(self, turn: TurnState) -> bool:
-        program = turn.program
-        return not program.turns_arrived and program.family is None and turn.prompt_tokens <= self._small_tokens
+    def _begins_small(self, program: ProgramState, prompt_tokens: int) -> bool:
+        """Whether a program with this first prompt may have one turn only. Sub-agents belong to their parents."""
+        return program.family is None and prompt_tokens <= self._small_tokens
 
     def returned(self, program: ProgramState) -> None:
         """Note that a program's second turn arrives."""
-        if program.family is None and program.last_prompt_tokens <= self._small_tokens:
+        if self._begins_small(program, program.last_prompt_tokens):
             self._seconds += 1.0
 
     def started(self, start: TurnStart) -> None:
@@ -68,7 +70,8 @@ class OneOffs:
             self._take(turn, self._prefill.marginal_prefill_s(output_tokens))
         else:
             self._take(turn, output_tokens * context_tokens * self._token_s)
-        if turn.tagged and turn.program.turns_arrived == 1 and turn.prompt_tokens <= self._small_tokens:
+        first = turn.tagged and turn.program.turns_arrived == 1
+        if first and self._begins_small(turn.program, turn.prompt_tokens):
             keep = 1.0 - 1.0 / RECENT
             self._firsts, self._seconds = keep * self._firsts + 1.0, keep * self._seconds
 
