@@ -189,7 +189,7 @@ def _write_trajectory(start: Start, conversation: LocalConversation, metrics: di
     history = [event.model_dump(mode="json") for event in conversation.state.events]
     file = Path(start.trajectory)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(file, {"instance_id": start.program_id, "history": history, "metrics": metrics})
+    write_json(file, {"instance_id": start.program_id, "history": history, "metrics": metrics}, indent=None)
 
 
 if __name__ == "__main__":

@@ -65,11 +65,11 @@ def writing(path: Path) -> Iterator[None]:
         raise RunDirError(f"{path}: cannot write: {error.strerror or error}") from error
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Write a complete file, or leave the existing file as it is."""
+def write_json(path: Path, data: Any, indent: int | None = 2) -> None:
+    """Write a complete file, or leave the existing file as it is. With ``indent`` None it has one line."""
     temporary = path.with_name(path.name + ".tmp")
     with writing(path):
-        temporary.write_text(json.dumps(data, indent=2, sort_keys=False) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(data, indent=indent, sort_keys=False) + "\n", encoding="utf-8")
         temporary.replace(path)
 
 
