@@ -178,4 +178,4 @@ def test_hangs_and_a_shift_from_end_to_end(tmp_path: Path) -> None:
     assert "hang:1:500" in (folders[0] / "manifest.json").read_text() + (folders[1] / "manifest.json").read_text()
     refused = bench("compare", *folders)
     assert refused.exit_code == 2
-    assert "workload differs" in refused.stderr
+    assert "workload.tool_times differs" in refused.stderr
