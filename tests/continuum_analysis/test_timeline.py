@@ -68,7 +68,8 @@ def test_a_torn_last_line_loses_one_event_and_one_program(tmp_path: Path) -> Non
 
 
 def test_a_faulty_line_is_named(tmp_path: Path) -> None:
-    (tmp_path / EVENTS).write_text('{"t":0,"event":"arrive","program_id":"p","turn":0}\n{"t":1,"color":"red"}\n')
+    line = '{"t":0,"event":"arrive","program_id":"p","turn":0}'
+    (tmp_path / EVENTS).write_text(f'{line}\n{line[:-1]},"color":"red"}}\n')
     with pytest.raises(RunDirError, match=r"scheduler_timestamps\.jsonl:2: .*color"):
         analyze_run(tmp_path)
 
