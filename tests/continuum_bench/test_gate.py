@@ -21,7 +21,7 @@ def experiment(tmp_path: Path) -> Path:
 
 def test_latencies_are_in_the_terminal_and_in_files(experiment: Path) -> None:
     said = bench("compare", experiment).stdout
-    assert "Latency of turns on the client's clock; percentiles of ITL need runs with --token-times" in said
+    assert "latency of all turns on the client's clock; percentiles of ITL need runs with --token-times" in said
     (ttft,) = [line for line in said.splitlines() if "continuum" in line and "TTFT, s" in line]
     assert [cell.strip() for cell in ttft.split("│")[3:-1]] == ["0.25"] * 5
     arm = json.loads(bench("compare", experiment, "--json").stdout)["policies"]["vllm"]
