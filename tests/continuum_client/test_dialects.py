@@ -38,7 +38,11 @@ FIELDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("dialect", "schema"), [(dialect, each) for dialect in SPOKEN for each in SPOKEN[dialect]])
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings(
+    "error",
+    "ignore::ResourceWarning",  # what another test left behind may be collected here
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
 def test_agent_in_every_dialect(serve: Callable[..., FakeServer], dialect: str, schema: str) -> None:
     server = serve(schema)
     assert agent(OpenAI(base_url=server.url, dialect=dialect), "task-7", predict=True) == "fine"
