@@ -22,7 +22,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from continuum_server.policy.facts import Machine, PrefillCurve, TurnState
@@ -36,7 +36,7 @@ from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
-from virtual_speed import Stock, Timed
+from vllm.v1.core.sched.scheduler import Scheduler
 
 RUNNING = 32
 PROMPT = 640
@@ -45,6 +45,44 @@ TURN_CONFIG = EngineConfig(gpu="a100-80gb", kv_blocks=1 + RUNNING * 42, max_num_
 STILL = {"autellix": {"first_quantum_s": 1e9}}
 """Options under which no request is preempted, because a step of the first table must be the same for all arms."""
 EVENTS = ("_arrived", "_started", "_finished", "_obey")
+
+
+class Stock(Scheduler):
+    """vLLM's scheduler alone, dressed in what the loop asks of one."""
+
+    class _NoPrograms:
+        pins: dict[str, Any] = {}  # noqa: RUF012
+
+        def next_deadline_s(self) -> None:
+            return None
+
+    table: Any = _NoPrograms()
+
+
+class Timed:
+    """Seconds spent in the scheduler's own methods."""
+
+    NAMES = ("schedule", "update_from_output", "add_request")
+
+    def __init__(
+        self,
+        scheduler: Any,
+        names: Sequence[str] = NAMES,
+        clock: Callable[[], float] = time.perf_counter,  # noqa: TID251
+    ) -> None:
+        self.seconds = 0.0
+        self._clock = clock
+        for name in names:
+            setattr(scheduler, name, self._timed(getattr(scheduler, name)))
+
+    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = self._clock()
+            result = method(*args, **kwargs)
+            self.seconds += self._clock() - start
+            return result
+
+        return timed
 
 
 def build(arm: str, config: EngineConfig, jobs: list[Job], options: dict[str, Any]) -> tuple[Any, VirtualLoop]:
