@@ -17,8 +17,7 @@ The modules, in the order in which a call passes through them:
 ``tagging``            tags as headers and body fields, in the ``dialects`` of servers; ``endpoints`` remembers the
                        dialect of each server and the fields that it refuses
 ``observe``            watches the reply while the caller reads it; ``reply`` reads its token counts and tool calls
-``recorder``           writes calls to files (``appender``), as turns of a trace (``turns``); ``recover`` completes a
-                       trace after a crash
+``recorder``           writes calls to files (``appender``), as turns of a trace (``turns``)
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def run(steps: Steps) -> Any:
         while True:
             try:
                 result = step()
-            except BaseException as error:  # noqa: BLE001 - the exchange raises it again
+            except BaseException as error:  # noqa: BLE001 - passed to the exchange, which decides
                 step = steps.throw(error)
             else:
                 step = steps.send(result)
@@ -57,7 +57,7 @@ async def run_async(steps: Steps) -> Any:
         while True:
             try:
                 result = await step()
-            except BaseException as error:  # noqa: BLE001 - the exchange raises it again
+            except BaseException as error:  # noqa: BLE001 - passed to the exchange, which decides
                 step = steps.throw(error)
             else:
                 step = steps.send(result)
@@ -84,7 +84,7 @@ def _asking(url: str, client: AskingClient) -> Generator[Callable[[], Any], Any,
         return HEADERS
     try:
         models = yield client._models
-    except Exception as error:  # noqa: BLE001 - the call itself will report it
+    except Exception as error:  # noqa: BLE001 - the call is sent without tags, and meets the fault too
         if hasattr(error, "status_code") or isinstance(error, client._timeouts):
             return endpoints.end_probe(url, None)  # the server has no model list, or is too slow
         endpoints.abandon_probe(url)
@@ -117,7 +117,7 @@ def releasing(program_id: str, dialect: Dialect | None, url: str, root: str, pos
 def _releasing(program_id: str, url: str, to: str, post: Callable[[str], Any]) -> Steps:
     try:
         yield lambda: post(to)
-    except Exception as error:  # noqa: BLE001 - the program is closed in any case
+    except Exception as error:  # noqa: BLE001 - a failed release must not fail the agent
         if getattr(error, "status_code", None) not in NO_RELEASE:
             once.warn(f"release {url}", f"{url}: the release of a program failed: {error!r}")
     else:

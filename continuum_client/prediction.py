@@ -1,4 +1,4 @@
-"""A function of the user's that predicts the next tool; a program can send its predictions with its calls."""
+"""Predictions of the tool that runs next: made by a function of the user's, sent with the program's next call."""
 
 from __future__ import annotations
 

@@ -360,7 +360,7 @@ class _Caller:
             await run_async(steps)
 
     def _release_blocking(self, program_id: str) -> None:
-        raise NotImplementedError("a proxy closes its programs with aclose()")
+        """Send nothing: without its event loop the proxy has no connection. The server's TTL ends the hold."""
 
 
 # ------------------------------------------------------------------------------------ pure functions

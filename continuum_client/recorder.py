@@ -1,9 +1,8 @@
 """Record programs while they run, in a run directory that ``continuum-bench`` can read.
 
 ``turns.jsonl``    one ``TurnRecord`` for each call, written when its reply has ended
-``trace.jsonl``    the programs as a trace (docs/trace-format.md). The line of a turn also describes the gap after the
-                   turn, so it is written when the program's next turn or the program ends; ``recover`` adds missing
-                   turns
+``trace.jsonl``    the programs as a trace (docs/trace-format.md). A turn is written when its reply has ended, and the
+                   gap after it when the program's next turn or the program ends
 ``manifest.json``  versions
 
 Several processes may write to one directory. The memory holds one turn for each open program, and a hash of each
@@ -24,18 +23,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.lines import encoded, end_line, header_line, program_line, turn_line
+from continuum_traces.lines import encoded, end_line, gap_line, header_line, program_line, turn_line
 from continuum_traces.run_dir import MANIFEST, TURNS, compact, write_manifest
 from continuum_traces.schema import Manifest, Metadata, Program, TurnRecord
 from continuum_traces.shell import first_program
 
-from continuum_client.appender import Held, Presence, SharedLines
+from continuum_client.appender import SharedLines
 from continuum_client.ending import do_what_is_left
 from continuum_client.errors import once
-from continuum_client.recover import TRACE, WRITERS, add_missing_turns
 from continuum_client.reply import Content, check_content
 from continuum_client.tool_runs import MAX_RUNS, ToolRun
 from continuum_client.turns import EndedCall, Join, calls_after, join, key_of, turn_of
+
+TRACE = "trace.jsonl"
 
 Clock = Callable[[], float]
 
@@ -66,8 +66,6 @@ class Recorder:
             text of the answers and the tool arguments. Prompts are never written.
         source: where the programs come from; written to the trace.
         tool_key: a function from a tool's name and arguments (empty with ``none``) to the name to record.
-        durable: wait until each turn is on disk, so that a power cut loses nothing. Without ``durable``, a killed
-            process loses nothing, but a power cut may lose turns.
         clock, wall: functions that return the current time in seconds: monotonic, and since the epoch.
 
     Raises:
@@ -80,7 +78,6 @@ class Recorder:
         content: Content = "none",
         source: str = "continuum_client",
         tool_key: Callable[[str, str], str] = tool_as_named,
-        durable: bool = False,
         clock: Clock = time.monotonic,  # noqa: TID251 - the default of an injected clock
         wall: Clock = time.time,  # noqa: TID251
     ) -> None:
@@ -91,8 +88,7 @@ class Recorder:
         self.clock = clock
         self.off = False
         """True after a write has failed; nothing more is recorded."""
-        self._durable = durable
-        self._files: tuple[SharedLines | Presence, ...] = ()
+        self._files: tuple[SharedLines, ...] = ()
         self._ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
         self._ids: set[int] = set()
         self._epoch_offset_s = wall() - clock()
@@ -139,19 +135,15 @@ class Recorder:
 
     def _open(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        self._presence = Presence(self.path / WRITERS)
-        if self._presence.alone:
-            add_missing_turns(self.path)
         now_s = self._epoch_offset_s + self.clock()
         header = header_line(source=self.source, started_s=round(now_s, 6))
-        self._turns = SharedLines(self.path / TURNS, durable=self._durable)
-        self._trace = SharedLines(self.path / TRACE, encoded(header), self._durable)
+        self._turns = SharedLines(self.path / TURNS)
+        self._trace = SharedLines(self.path / TRACE, encoded(header))
         self._start_s = self._started_s(now_s) - self._epoch_offset_s
         with self._trace:
             if not (self.path / MANIFEST).exists():
                 write_manifest(self.path, self._manifest(now_s))
-        self._presence.share()
-        self._files = (self._turns, self._trace, self._presence)
+        self._files = (self._turns, self._trace)
 
     def _started_s(self, now_s: float) -> float:
         """Return when the directory was made, in seconds since the epoch, from the trace's header."""
@@ -181,14 +173,14 @@ class Recorder:
             The id under which the program is recorded: ``wanted_id``, with ``#2`` (``#3`` ...) appended if the
             directory contains another program with that id.
         """
-        with self._turns as held:
-            program_id = self._claim(held, wanted_id) if first else wanted_id
-            held.write(encoded({**record, "program_id": program_id}))
+        with self._turns:
+            program_id = self._claim(wanted_id) if first else wanted_id
+            self._turns.write(encoded({**record, "program_id": program_id}))
         return program_id
 
-    def _claim(self, held: Held, wanted: str) -> str:
+    def _claim(self, wanted: str) -> str:
         """Return a program id that no other program in the directory has."""
-        for line in held.unread():
+        for line in self._turns.unread():
             self._ids.add(hash(json.loads(line)["program_id"]))
         number, program_id = 1, wanted
         while hash(program_id) in self._ids:
@@ -218,11 +210,12 @@ class Ledger:
         self._parent_id = parent_id
         self._records = 0
         self._turns = 0
-        self._arrival_s = 0.0
         self._runs: tuple[ToolRun, ...] = ()
         """Tools that ran since the last turn of the trace. They are kept when a call fails."""
         self._last: EndedCall | None = None
-        """The last turn of the trace, whose line is not written yet."""
+        """The last turn of the trace."""
+        self._line: dict[str, Any] = {}
+        """The last turn's line, as it is in the trace."""
         self._joined = Join(0)
         """How the last turn's prompt continues the turn before."""
         self._under_way = 0
@@ -279,42 +272,45 @@ class Ledger:
             return
         joined = join(self._last, ended)
         if self._last is None:
-            self._arrival_s = self.recorder.offset_s(ended.sent_s)
+            before = program_line(self._program(ended))
         else:
             gap_s = max(0.0, ended.sent_s - self._last.finish_s)
-            self.recorder.write_trace(self._lines(self._runs, gap_s, joined.carried_tokens))
+            before = gap_line(self._line, self._turn_line(self._last, self._runs, gap_s, joined.carried_tokens))
+            self._turns += 1
         self._last, self._joined, self._runs = ended, joined, ()
+        self._line = self._turn_line(ended)
+        self.recorder.write_trace([before, self._line])
 
     def _write_end(self, runs: Sequence[ToolRun]) -> None:
         if self._last is not None:
-            self.recorder.write_trace([*self._lines((*self._runs, *runs), None, None), end_line(self._id)])
+            whole = self._turn_line(self._last, (*self._runs, *runs))
+            self.recorder.write_trace([gap_line(self._line, whole), end_line(self._id)])
             self._last = None
 
-    def _lines(self, runs: Sequence[ToolRun], gap_s: float | None, carried: int | None) -> list[dict[str, Any]]:
-        """Return the trace's line for the last turn; for the program's first turn, also the program's line.
+    def _turn_line(
+        self, turn: EndedCall, runs: Sequence[ToolRun] = (), gap_s: float | None = None, carried: int | None = None
+    ) -> dict[str, Any]:
+        """Return the trace's line for the last turn.
 
         Args:
+            turn: the turn.
             runs: the tools that ran after the turn.
-            gap_s: seconds to the next call; None: no call follows.
+            gap_s: seconds to the next call; None: no call has followed.
             carried: output tokens of the turn that are in the next prompt; None: all of them.
         """
-        assert self._last is not None
-        calls = calls_after(self._last, runs, self.recorder.tool_key)
-        turn = turn_of(self._last, self._joined, calls, gap_s, carried)
-        lines = [turn_line(self._id, self._turns, turn)]
-        if self._turns == 0:
-            program = Program(
-                self._id,
-                (),
-                source=self.recorder.source,
-                model=self._last.reply.model,
-                arrival_s=self._arrival_s,
-                parent_id=self._parent_id,
-                metadata=self._metadata,
-            )
-            lines.insert(0, program_line(program))
-        self._turns += 1
-        return lines
+        calls = calls_after(turn, runs, self.recorder.tool_key)
+        return turn_line(self._id, self._turns, turn_of(turn, self._joined, calls, gap_s, carried))
+
+    def _program(self, first: EndedCall) -> Program:
+        return Program(
+            self._id,
+            (),
+            source=self.recorder.source,
+            model=first.reply.model,
+            arrival_s=self.recorder.offset_s(first.sent_s),
+            parent_id=self._parent_id,
+            metadata=self._metadata,
+        )
 
     def _record(self, ended: EndedCall) -> TurnRecord:
         reply, at = ended.reply, self.recorder.offset_s

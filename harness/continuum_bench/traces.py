@@ -11,9 +11,9 @@ from typing import cast
 
 from continuum_traces.exporters import EXPORTERS, export
 from continuum_traces.importers.registry import OWN, LeftOut, detect, read_any
-from continuum_traces.jsonl import TraceError, read_programs, validate, write_programs
+from continuum_traces.jsonl import TraceError, validate, write_programs
 from continuum_traces.names import counted, which
-from continuum_traces.run_dir import EVENTS, TURNS, create, read_events, write_json, write_rows
+from continuum_traces.run_dir import EVENTS, create, read_events, write_json, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
 from continuum_traces.stats import TABLE_2, MeanStd, Published, TraceStats, trace_stats
@@ -24,7 +24,6 @@ from rich.table import Table
 from continuum_bench.errors import BenchError
 from continuum_bench.options.traces import ConvertOptions, FitOptions, SynthOptions
 from continuum_bench.show import print_json, print_notice
-from continuum_client.recover import TRACE, counted_turns
 
 
 def import_traces(source: Path, target: Path, form: str | None, overwrite: bool) -> int:
@@ -132,20 +131,7 @@ def validate_trace(source: Path) -> int:
     for fault in faults:
         sys.stdout.write(f"{fault}\n")
     print_notice(f"{source}: {len(faults) or 'no'} fault{'' if len(faults) == 1 else 's'}")
-    missing = 0 if faults else _missing_turns(source)
-    if missing:
-        print_notice(
-            f"warning: {source.parent / TURNS} has {missing} more turn{'' if missing == 1 else 's'}. If the agent was "
-            f"killed, add them with: python -m continuum_client.recover {source.parent}"
-        )
     return 2 if faults else 0
-
-
-def _missing_turns(trace: Path) -> int:
-    """Return how many turns a client recorded beside its trace that are not in the trace."""
-    if trace.name != TRACE or not (trace.parent / TURNS).exists():
-        return 0
-    return sum(1 for _ in counted_turns(trace.parent)) - sum(len(program.turns) for program in read_programs(trace))
 
 
 def _other_format(source: Path) -> str | None:

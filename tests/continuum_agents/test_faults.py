@@ -140,7 +140,7 @@ def test_one_program_s_fault_is_its_own(kind: Kind, server: Live, play: Callable
     turns = [turn.program_id for turn in read_turns(batch.out)]
     assert (turns.count("dies"), turns.count("fine")) == (2, 3)
     lines = [json.loads(line) for line in (batch.out / "trace.jsonl").read_text().splitlines()]
-    assert {line["program_id"] for line in lines if line["kind"] == "end"} == set(turns)
+    assert {line["program_id"] for line in lines if line["kind"] == "turn"} == set(turns)
     assert server.wait_for(lambda: "dies" not in server.pins())
     assert unpinned(server, "dies", 2) == ["hit", "expired"]
     again = play(*names, "--tool-limit", "3", "--time-limit", "60", without_folder=("bare",))  # skips what finished

@@ -8,7 +8,6 @@ import pytest
 from continuum_agents.protocol import Start
 from continuum_bench.agents.batch import ProgramRecord
 from continuum_bench.agents.results import Results, show_results
-from continuum_bench.errors import BenchError
 from continuum_traces.run_dir import RunDirError
 from continuum_traces.schema import Hardware, Manifest, Workload
 
@@ -44,7 +43,7 @@ def test_programs_that_were_not_run_are_counted(tmp_path: Path, capsys: pytest.C
 
 
 def test_a_batch_that_fails_leaves_its_directory_free(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="another batch is running there"), results(tmp_path / "out"):
+    with pytest.raises(RunDirError, match="another run is writing there"), results(tmp_path / "out"):
         results(tmp_path / "out")
     with results(tmp_path / "out") as again:
         assert again.predictions == {}

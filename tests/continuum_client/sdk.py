@@ -50,8 +50,8 @@ def ran(program: Any, *tools: str) -> None:
 
 
 def agent(client: OpenAI, program_id: str, stream: bool = False, predict: bool = False) -> str:
-    """Calls ``grep`` and ``pytest``, as the fake model asks, and gives its answer. With ``predict`` it also says
-    what it will do, and its last step is a summary."""
+    """Run an agent that runs ``grep`` and ``pytest``, as the fake model asks, and return the model's answer. With
+    ``predict`` it also predicts its tools, and names its last step, in which it asks for a summary."""
     messages: list[Any] = [{"role": "user", "content": "fix it, please"}]
     options: dict[str, Any] = {"model": "m", "messages": messages, "tools": TOOLS}
     with client.program(program_id, output_tokens=300 if predict else None) as p:

@@ -17,7 +17,7 @@ from fake_server import FakeServer
 from sdk import ask, entered, turns_of, value
 
 from continuum_client import AsyncOpenAI, OpenAI, current_program
-from continuum_client.appender import Held
+from continuum_client.appender import SharedLines
 
 # ---------------------------------------------------------------------------------- garbage collection
 
@@ -74,9 +74,9 @@ def test_garbage_collection_neither_waits_nor_writes(
     vllm: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Callable[..., None]
 ) -> None:
     """It happens here while its thread holds the locks of the record's files, as any allocation may cause it."""
-    collecting, collected_in, plain = threading.Event(), [], Held.write
+    collecting, collected_in, plain = threading.Event(), [], SharedLines.write
 
-    def write(self: Held, lines: bytes) -> None:
+    def write(self: SharedLines, lines: bytes) -> None:
         assert not collecting.is_set()
         if threading.current_thread() is thread:
             collecting.set()
@@ -94,7 +94,7 @@ def test_garbage_collection_neither_waits_nor_writes(
     try:
         made: dict[str, Any] = {"base_url": vllm.url, "dialect": "vllm", "record": tmp_path}
         what(OpenAI(**made), AsyncOpenAI(**made))
-        monkeypatch.setattr(Held, "write", write)
+        monkeypatch.setattr(SharedLines, "write", write)
         thread.start()
         thread.join(60)
         assert not thread.is_alive()

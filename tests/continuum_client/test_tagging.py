@@ -126,7 +126,6 @@ openai.OpenAI
 before = set(sys.modules)
 import continuum_client
 from continuum_client import OpenAI, AsyncOpenAI, Recorder, wrap, headers, extra_body
-import continuum_client.recover
 new = {name.partition('.')[0] for name in set(sys.modules) - before}
 print(sorted(new - set(sys.stdlib_module_names) - {'continuum_client', 'continuum_traces', '__mp_main__'}))
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from continuum_traces.jsonl import TraceError, read_programs, too_long, validate, write_programs
-from continuum_traces.lines import header_line
+from continuum_traces.lines import gap_line, header_line, turn_line
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +60,7 @@ def test_round_trip_and_equal_bytes(tmp_path_factory: pytest.TempPathFactory, ma
 
 
 GOOD_TURN = {"kind": "turn", "program_id": "p", "turn": 0, "new_input_tokens": 5, "output_tokens": 2}
+GAP = {"kind": "gap", "program_id": "p"}
 OPEN = {"kind": "program", "program_id": "p"}
 
 
@@ -119,11 +120,24 @@ def test_turn_faults(tmp_path: Path, change: dict[str, Any], field: str, message
         ([{**OPEN, "metadata": {"a": ["b"]}}, GOOD_TURN], 2, "metadata"),
         ([{"kind": "header", "schema": "other", "version": 1}], 2, "schema"),
         ([{**header_line(), "version": 9}], 2, "version"),
+        ([OPEN, {**GAP, "turn": 0}], 3, "new_input_tokens"),
+        ([OPEN, GOOD_TURN, {**GAP, "turn": 1}], 4, "turn"),
+        ([OPEN, GOOD_TURN, {**GAP, "turn": 0, "gap_overhead_s": -1}], 4, "gap_overhead_s"),
     ],
 )
 def test_line_faults(tmp_path: Path, lines: list[Any], line: int, field: str) -> None:
     faults = validate(file_of(tmp_path, *lines))
     assert (faults[0].line, faults[0].field) == (line, field)
+
+
+def test_a_gap_completes_the_turn_before_it(tmp_path: Path) -> None:
+    before, now = (turn_line("p", 0, Turn(5, 2, gap_overhead_s=gap_s, text="a")) for gap_s in (0.0, 1.5))
+    line = gap_line(before, now)
+    assert line == {**GAP, "turn": 0, "gap_overhead_s": 1.5}
+    path = file_of(tmp_path, OPEN, before, line, {**GOOD_TURN, "turn": 1})
+    assert [program.turns for program in read_programs(path)] == [
+        (Turn(5, 2, gap_overhead_s=1.5, text="a"), Turn(5, 2)),
+    ]
 
 
 def test_every_fault_is_found_and_good_programs_survive(tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ class _Open:
     program: Program
     line: int
     turns: list[Turn] = field(default_factory=list)
+    last: dict[str, Any] = field(default_factory=dict)
+    """The line of the latest turn."""
     bad: bool = False
 
 
@@ -200,13 +202,13 @@ class _Reader:
             self._has_header = True
             if kind != "header":
                 self._report(number, "kind", "the first line must be the header")
-        readers = {"header": self._header, "program": self._program, "turn": self._turn}
+        readers = {"header": self._header, "program": self._program, "turn": self._turn, "gap": self._turn}
         if kind == "end":
             yield from self._end(number, data)
         elif kind in readers:
             readers[kind](number, data)
         else:
-            self._report(number, "kind", f"unknown kind {kind!r}; there are header, program, turn, end")
+            self._report(number, "kind", f"unknown kind {kind!r}; there are header, program, turn, gap, end")
 
     def _end(self, number: int, data: dict[str, Any]) -> Iterator[Program]:
         program_id = str(data.get("program_id"))
@@ -241,6 +243,10 @@ class _Reader:
             if not (isinstance(program_id, str) and program_id in self._seen):
                 self._report(number, "program_id", f"no program {program_id!r} is open")
             return
+        if data["kind"] == "gap" and held.turns:  # it completes the latest turn
+            held.turns.pop()
+            data = {**held.last, **data}
+        held.last = data
         turn, faults = read_turn(data)
         wanted = len(held.turns)
         if data.get("turn") != wanted:

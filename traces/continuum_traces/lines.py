@@ -40,6 +40,17 @@ def turn_line(program_id: str, index: int, turn: Turn) -> dict[str, Any]:
     return {"kind": "turn", "program_id": program_id, "turn": index, **data}
 
 
+def gap_line(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the line that completes the line of a turn, when the next turn or the end of the program is known.
+
+    Args:
+        before: the turn's line as it is in the file.
+        now: the whole line.
+    """
+    more = {name: value for name, value in now.items() if before.get(name) != value}
+    return {"kind": "gap", "program_id": now["program_id"], "turn": now["turn"], **more}
+
+
 def end_line(program_id: str) -> dict[str, Any]:
     """Return the line that closes a program: no turn of the program follows."""
     return {"kind": "end", "program_id": program_id}

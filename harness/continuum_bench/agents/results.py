@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -22,18 +23,16 @@ from continuum_traces.run_dir import (
 from continuum_traces.schema import Manifest
 
 from continuum_bench.agents.batch import ProgramRecord
-from continuum_bench.errors import BenchError
+from continuum_bench.lock import locked
 from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import print_json, print_notice
 from continuum_bench.virtual.pool import Report
-from continuum_client.appender import Presence, SharedLines
+from continuum_client.appender import SharedLines
 from continuum_client.recorder import Recorder
-from continuum_client.recover import add_missing_turns
 from continuum_client.reply import Content
 
 PREDICTIONS = "preds.json"
 ANSWERS = "answers.json"
-LOCK = "batch.lock"
 MAY_GROW = (
     *("seed", "workload.file", "workload.sha256", "workload.programs", "workload.slice", "workload.filter"),
     *("workload.shuffle", "workload.jps", "workload.arrivals", "engine_options.workers", "engine_options.time_limit_s"),
@@ -47,7 +46,7 @@ class Results:
     Use it as a context manager. All agents must have ended when its block ends, also after an error.
 
     Raises:
-        BenchError: the directory holds another run, or another batch is running in it.
+        RunDirError: the directory holds another run, or another batch is running in it.
     """
 
     def __init__(self, out: Path, manifest: Manifest, start: Start, source: str, answers: bool = False) -> None:
@@ -58,13 +57,13 @@ class Results:
         self.to_run = 0
         """Number of programs that this command runs. A batch that goes on runs fewer than all."""
         begin(out, manifest, MAY_GROW)
-        self._lock = Presence(out / LOCK)
-        if not self._lock.alone:
-            raise BenchError(f"--out {out}: another batch is running there")
+        self._held = ExitStack()
+        self._held.enter_context(locked(out))
         for name in ("logs",) if answers else ("logs", "workspaces"):
             (out / name).mkdir(exist_ok=True)
         self._recorder = Recorder(out, cast(Content, start.content), source)
         self._programs = SharedLines(out / PROGRAMS)
+        self._held.callback(self._programs.close)
         self._answers = answers
         self._file = out / (ANSWERS if answers else PREDICTIONS)
         self.predictions: dict[str, Any] = read_json(self._file) if self._file.exists() else {}
@@ -113,12 +112,8 @@ class Results:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Add the turns that killed processes did not write to the trace, and release the directory."""
-        try:
-            add_missing_turns(self.out)
-        finally:
-            self._programs.close()
-            self._lock.close()
+        """Release the directory."""
+        self._held.close()
 
 
 def show_results(results: Results, as_json: bool) -> None:
