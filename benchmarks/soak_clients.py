@@ -186,7 +186,7 @@ HOSTILE_SECONDS: tuple[Any, ...] = (
 )
 HOSTILE_TAGS = (
     *("is_last_step", "pred_tool", "pred_tool_s", "pred_tool_p90_s", "last_func_call", "last_tool_duration_s"),
-    *("this_func_call", "kv_ttl_s", "parent_id", "turn_id", "task"),
+    *("this_func_call", "kv_ttl_s", "parent_id", "turn_id"),
 )
 HOSTILE_HEADERS = ("X-Session-ID", "X-Dynamo-Session-ID", "X-Dynamo-Session-Final", "X-Request-Id", "X-Turn-ID")
 STALLED = """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import json
 import os
 import sys
@@ -20,13 +21,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
+from continuum_traces.lines import metadata_fault
 from continuum_traces.schema import Metadata, Tags
 
 from continuum_client import current
 from continuum_client.decorators import F, around, name_of
 from continuum_client.ending import do_what_is_left, end_with_process, later, unless_dropped
-from continuum_client.errors import ContinuumError, ProgramClosed
-from continuum_client.prediction import Predict, Prediction, predicted
+from continuum_client.errors import ContinuumError, InvalidTag, ProgramClosed
+from continuum_client.prediction import Predict, Prediction, check_predict, predicted
 from continuum_client.reply import Content
 from continuum_client.tagging import check_id, check_seconds, check_tool
 from continuum_client.threads import Inheritance
@@ -80,24 +82,6 @@ class CallTags:
     """The prediction of ``Program.predict``; None if there was none, even if ``predict=`` made one."""
 
 
-class TurnIds:
-    """Makes turn ids for one ``Program`` object: a count and eight random hexadecimal digits, such as ``4-9f3c01ab``.
-
-    Each object and each process draws its own digits, so that two calls of a program never have the same turn id.
-    """
-
-    def __init__(self) -> None:
-        self._count = -1
-        self._pid = -1
-        self._digits = ""
-
-    def next(self) -> str:
-        if self._pid != os.getpid():  # this is the first id, or the first id in a forked process
-            self._pid, self._digits = os.getpid(), uuid.uuid4().hex[:8]
-        self._count += 1
-        return f"{self._count}-{self._digits}"
-
-
 class Program:
     """One run of an agent. ``client.program()`` makes it; use it with ``with`` or ``async with``.
 
@@ -108,14 +92,20 @@ class Program:
         self,
         program_id: str | None,
         clock: Callable[[], float],
-        parent_id: str | None = None,
+        make: Callable[..., Program],
         predict: Predict | None = None,
+        parent: Program | str | None = None,
         output_tokens: int | None = None,
-        child: Callable[..., Program] | None = None,
-        again: Callable[[str | None], Program] | None = None,
         metadata: Metadata | None = None,
     ) -> None:
-        self.id = uuid.uuid4().hex if program_id is None else check_id(program_id)
+        if output_tokens is not None and (isinstance(output_tokens, bool) or output_tokens < 1):
+            raise InvalidTag(f"output_tokens {output_tokens!r}: must be at least 1")
+        fault = None if metadata is None else metadata_fault(metadata)
+        if fault is not None:
+            raise InvalidTag(f"metadata: {fault}")
+        above = current_program() if parent is None else parent
+        parent_id = above.id if isinstance(above, Program) else above
+        self.id: str = uuid.uuid4().hex if program_id is None else check_id(program_id)
         self.parent_id = None if parent_id is None else check_id(parent_id, "parent id")
         self.output_tokens = output_tokens
         self.metadata = dict(metadata) if metadata else None
@@ -127,10 +117,10 @@ class Program:
         self.pid = os.getpid()
         """The process that opened the program."""
         self._clock = clock
-        self._predict = predict
-        self._child = child
+        self._predict = check_predict(predict)
         self._name = program_id
-        self._again = again
+        self._make = make
+        self._options = {"predict": predict, "parent": parent, "output_tokens": output_tokens, "metadata": metadata}
         self._lock = threading.Lock()
         self._entry: current.Entry | None = None
         self._closed = False
@@ -140,10 +130,9 @@ class Program:
         self._last_step = False
         self._prediction: Prediction | None = None
         self._kv_ttl_s: float | None = None
-        self._task: str | None = None
         self._expected: dict[str, float] = {}
         self._runs: list[ToolRun] = []
-        self._turn_ids = TurnIds()
+        self._turns = itertools.count()
 
     def __repr__(self) -> str:
         return f"<Program {self.id!r}{' closed' if self._closed else ''}>"
@@ -151,12 +140,10 @@ class Program:
     def __call__(self, function: F) -> F:
         """Decorate a function, ``@client.program("name", ...)``: each call of it is a program of its own, with these
         options. Its id is the name and eight random digits, or random if there is no name."""
-        again = self._again
-        if again is None:
-            raise ContinuumError("this program was made without a client, so it decorates no function")
 
         def another() -> Program:
-            program = again(None if self._name is None else f"{self._name}-{uuid.uuid4().hex[:8]}")
+            name = None if self._name is None else f"{self._name}-{uuid.uuid4().hex[:8]}"
+            program = self._make(name, **self._options)
             program.home = self.home
             return program
 
@@ -257,18 +244,6 @@ class Program:
         self._open()
         self._kv_ttl_s = check_seconds(seconds, "kv_ttl")
 
-    def task(self, name: str) -> None:
-        """Send a hint with every later call: the program's task. All programs that do the same task send the same name.
-
-        ``working-set`` reads the hint of a program's first call.
-
-        Raises:
-            InvalidTag: a name that cannot be sent.
-            ProgramClosed: the program is closed.
-        """
-        self._open()
-        self._task = check_tool(name, "task")
-
     def child(self, program_id: str | None = None, **options: Any) -> Program:
         """Open a program for a sub-agent; this program is its parent. Options are those of ``client.program``.
 
@@ -276,11 +251,7 @@ class Program:
             ProgramClosed: the program is closed.
         """
         self._open()
-        if self._child is None:
-            raise ContinuumError(
-                "this program was made without a client; open the child with client.program(parent=...)"
-            )
-        child = self._child(program_id, parent=self, **options)
+        child = self._make(program_id, **{"parent": self, **options})
         child.home = self.home
         return child
 
@@ -313,7 +284,7 @@ class Program:
         do_what_is_left()
         with self._lock:
             runs, last, own, kv_ttl_s = tuple(self._runs), self._last_step, self._prediction, self._kv_ttl_s
-            turn_id = self._turn_ids.next()
+            number = next(self._turns)
             self._runs, self._last_step, self._prediction, self._kv_ttl_s = [], False, None, None
         prediction = predicted(self._predict, runs) if own is None and self._predict is not None else own
         slowest = max(runs, key=lambda run: run.duration_s, default=None)
@@ -326,8 +297,7 @@ class Program:
             pred_tool_p90_s=prediction.p90 if prediction else None,
             last_func_call=slowest.name if slowest else None,
             last_tool_duration_s=round(busy_seconds(runs), 6) if slowest else None,
-            turn_id=turn_id,
-            task=self._task,
+            turn_id=f"{number}-{uuid.uuid4().hex[:8]}",  # a forked process counts from the same number
             kv_ttl_s=kv_ttl_s,
         )
         return CallTags(tags, runs, own)
@@ -458,15 +428,14 @@ class Program:
         """End the program in this process without a release, so that another process or service can continue it.
 
         Returns:
-            A text for ``client.resume()`` in the other process. It contains the ids, the task and the metadata.
+            A text for ``client.resume()`` in the other process. It contains the ids and the metadata.
 
         Raises:
             ProgramClosed: the program is closed.
         """
         self._open()
         self.forget()
-        facts = {"program_id": self.id, "parent_id": self.parent_id, "task": self._task, "metadata": self.metadata}
-        return json.dumps(facts)
+        return json.dumps({"program_id": self.id, "parent_id": self.parent_id, "metadata": self.metadata})
 
     def forget(self) -> None:
         """Close the program without a release, because the agent may still continue it."""

@@ -78,7 +78,6 @@ class Tagging:
             predict: a function that predicts the next tool (``prediction.Predict``). Default: the client's.
             parent: the program that starts this program, or its id. Default: the current program, if there is one.
             output_tokens: expected length of each answer, in tokens; sent by the dialect ``dynamo``.
-            task: the program's task, as ``Program.task`` takes it.
             metadata: at most 16 texts and numbers by name, for the record only; nothing of it is sent.
 
         Raises:
@@ -102,14 +101,10 @@ class Tagging:
         """
         try:
             facts = json.loads(handoff)
-            program = self.program(
-                check_id(facts["program_id"]), parent=facts["parent_id"], metadata=facts.get("metadata")
-            )
-            if facts["task"] is not None:
-                program.task(facts["task"])
+            check_id(facts["program_id"])
+            return self.program(facts["program_id"], parent=facts["parent_id"], metadata=facts.get("metadata"))
         except (ValueError, TypeError, KeyError) as error:
             raise InvalidTag(f"resume: expected the text from program.handoff(): {error!r}") from error
-        return program
 
     def bind(self, program: Program) -> Self:
         """Return a copy of this client whose calls all belong to ``program``, in any thread or task."""

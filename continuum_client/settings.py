@@ -8,13 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from continuum_traces.lines import metadata_fault
-
 from continuum_client.conversation import Conversations
 from continuum_client.dialects import Dialect, DialectName, find_dialect
-from continuum_client.errors import InvalidTag
 from continuum_client.prediction import Predict, check_predict
-from continuum_client.program import Program, current_program
+from continuum_client.program import Program
 from continuum_client.reply import Content, check_content
 from continuum_client.tally import OnCall, on_call_from_environment
 
@@ -48,7 +45,6 @@ class ProgramOptions(TypedDict, total=False):
     predict: Predict | None
     parent: Program | str | None
     output_tokens: int | None
-    task: str | None
     metadata: Metadata | None
 
 
@@ -65,34 +61,10 @@ class ClientSettings:
     on_call: OnCall | None = None
     """Receives every call that has ended; None: the calls are not counted."""
 
-    def program(
-        self,
-        program_id: str | None = None,
-        predict: Predict | None = None,
-        parent: Program | str | None = None,
-        output_tokens: int | None = None,
-        task: str | None = None,
-        metadata: Metadata | None = None,
-    ) -> Program:
-        """Open a program. ``sending.Tagging.program`` describes the arguments."""
-        if output_tokens is not None and (isinstance(output_tokens, bool) or output_tokens < 1):
-            raise InvalidTag(f"output_tokens {output_tokens!r}: must be at least 1")
-        fault = None if metadata is None else metadata_fault(metadata)
-        if fault is not None:
-            raise InvalidTag(f"metadata: {fault}")
-        above = current_program() if parent is None else parent
-        program = Program(
-            program_id,
-            self.clock,
-            parent_id=above.id if isinstance(above, Program) else above,
-            predict=check_predict(predict) or self.predict,
-            output_tokens=output_tokens,
-            child=self.program,
-            again=lambda name: self.program(name, predict, parent, output_tokens, task, metadata),
-            metadata=metadata,
-        )
-        if task is not None:
-            program.task(task)
+    def program(self, program_id: str | None = None, **options: Unpack[ProgramOptions]) -> Program:
+        """Open a program. ``sending.Tagging.program`` describes the options."""
+        options["predict"] = options.get("predict") or self.predict
+        program = Program(program_id, self.clock, self.program, **options)
         if self.recorder is not None:
             program.record_in(self.recorder.ledger(program.id, program.parent_id, program.metadata))
         return program

@@ -17,7 +17,7 @@ from continuum_traces.run_dir import EVENTS, create, read_events, write_json, wr
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
 from continuum_traces.stats import TABLE_2, MeanStd, Published, TraceStats, trace_stats
-from continuum_traces.synth import BUNDLED, Reading, Repeats, bundled, fit, load_profile, mix, synthesize
+from continuum_traces.synth import BUNDLED, Reading, bundled, fit, load_profile, mix, synthesize
 from rich.console import Console
 from rich.table import Table
 
@@ -64,16 +64,11 @@ def _read_source(source: Path, form: str | None) -> tuple[list[Program], int]:
 def synth_traces(options: SynthOptions) -> int:
     check_free(options.target, options.overwrite)
     number, seed = options.num_programs, options.seed
-    repeats = Repeats(options.runs_per_task, options.task_correlation)
     kinds = _kinds(options.mix) if options.mix is not None else {options.profile: 1.0}
-    parts = {
-        kind: (share, _drawn(kind, max(1, round(number * share)), options, repeats)) for kind, share in kinds.items()
-    }
+    parts = {kind: (share, _drawn(kind, max(1, round(number * share)), options)) for kind, share in kinds.items()}
     programs = list(parts[options.profile][1]) if options.mix is None else mix(parts, number, seed)
     note = f"{counted(number, 'program')}, seed {seed}, {options.tokens_reading} reading"
     note += f", lengths x {options.length_scale:g}"
-    if repeats.runs > 1:
-        note += f", {repeats.runs} runs of each task with rank correlation {repeats.correlation:g}"
     synthetic = all(program.synthetic for program in programs)
     source = options.mix or f"synthetic:{load_profile(options.profile).name}"
     write_programs(options.target, programs, source=source, note=note, synthetic=synthetic)
@@ -81,12 +76,12 @@ def synth_traces(options: SynthOptions) -> int:
     return 0
 
 
-def _drawn(kind: str, number: int, options: SynthOptions, repeats: Repeats) -> list[Program]:
+def _drawn(kind: str, number: int, options: SynthOptions) -> list[Program]:
     """Return the programs of a trace file, or programs drawn from a profile."""
     if Path(kind).is_file() and not kind.endswith(".json"):
         return list(read_any(Path(kind)))
     reading = cast(Reading, options.tokens_reading)
-    return synthesize(load_profile(kind), number, options.seed, reading, options.length_scale, repeats)
+    return synthesize(load_profile(kind), number, options.seed, reading, options.length_scale)
 
 
 def _kinds(text: str) -> dict[str, float]:

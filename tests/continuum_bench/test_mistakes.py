@@ -36,7 +36,6 @@ def mistake(command: str, words: dict[str, str], out: Path) -> str:
 
 
 COMMANDS = [
-    ("traces synth OUT --task-correlation 0.5", "--task-correlation: needs --runs-per-task"),
     ("traces convert . OUT --to preview --format otel", "--format: not with --to: --format is for traces"),
     ("swebench --hint-error 1", "--hint-error: needs --hints"),
     ("swebench --format otel", "--format: needs --traces"),

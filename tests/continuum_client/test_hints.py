@@ -10,7 +10,7 @@ from sdk import ask
 from continuum_client import InvalidTag, OpenAI, ProgramClosed
 
 
-def test_a_hint_is_sent_once_and_a_task_always(vllm: FakeServer) -> None:
+def test_a_hint_is_sent_once(vllm: FakeServer) -> None:
     client = OpenAI(base_url=vllm.url, dialect="vllm", max_retries=0)
 
     def ask_in_vain() -> None:
@@ -19,7 +19,6 @@ def test_a_hint_is_sent_once_and_a_task_always(vllm: FakeServer) -> None:
             ask(client)
 
     with client.program("p") as p:
-        p.task(" triage ")
         p.kv_ttl(1e9)
         ask_in_vain()
         ask(client)
@@ -28,8 +27,7 @@ def test_a_hint_is_sent_once_and_a_task_always(vllm: FakeServer) -> None:
         ask_in_vain()
         p.kv_ttl(2)  # newer than what the failed call gives back
         ask(client)
-    sent = [(body["vllm_xargs"].get("kv_ttl_s"), body["vllm_xargs"]["task"]) for body in vllm.bodies]
-    assert sent == [(wish, "triage") for wish in (86_400.0, 86_400.0, None, 1.0, 2.0)]
+    assert [body["vllm_xargs"].get("kv_ttl_s") for body in vllm.bodies] == [86_400.0, 86_400.0, None, 1.0, 2.0]
 
 
 def test_what_remains_is_no_longer_sent(vllm: FakeServer) -> None:
@@ -45,7 +43,6 @@ def test_what_remains_is_no_longer_sent(vllm: FakeServer) -> None:
 def test_a_program_that_is_handed_over(vllm: FakeServer) -> None:
     here, there = (OpenAI(base_url=vllm.url, dialect="vllm") for _ in range(2))
     with here.program("p", parent="above") as p:
-        p.task("triage")
         ask(here)
         text = p.handoff()
         with pytest.raises(ProgramClosed):
@@ -55,11 +52,11 @@ def test_a_program_that_is_handed_over(vllm: FakeServer) -> None:
         ask(there)
     first, second = vllm.xargs
     assert first.pop("turn_id") != second.pop("turn_id")
-    assert first == second == {"program_id": "p", "parent_id": "above", "task": "triage"}
+    assert first == second == {"program_id": "p", "parent_id": "above"}
     assert vllm.released == ["p"]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"program_id": "", "parent_id": null, "task": null}', "null"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"program_id": "", "parent_id": null}', "null"])
 def test_what_cannot_be_resumed(server: FakeServer, text: str) -> None:
     with pytest.raises(InvalidTag):
         OpenAI(base_url=server.url).resume(text)

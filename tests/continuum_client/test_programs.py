@@ -30,7 +30,9 @@ from continuum_client import (
     current_program,
     inherit_threads,
 )
+from continuum_client.dialects import HEADERS
 from continuum_client.program import Program
+from continuum_client.settings import ClientSettings
 from continuum_client.tool_runs import ToolRun, busy_seconds
 
 
@@ -92,7 +94,7 @@ def test_what_is_told_is_told_once(client: OpenAI, vllm: FakeServer) -> None:
 
 def test_parallel_tools_tell_the_slowest_and_the_time_any_ran() -> None:
     clock = Clock()
-    p = Program("p", clock)
+    p = ClientSettings(HEADERS, None, clock=clock).program("p")
     slow, fast, later = p.tool("slow"), p.tool("fast"), p.tool("later")
     slow.__enter__()
     clock.now_s = 101
@@ -109,7 +111,7 @@ def test_parallel_tools_tell_the_slowest_and_the_time_any_ran() -> None:
 
 
 def test_tools_measured_elsewhere_are_told_like_others() -> None:
-    p = Program("p", Clock())
+    p = ClientSettings(HEADERS, None, clock=Clock()).program("p")
     p.ran("pytest", 4.0, ended_ago_s=1.0)  # 95 to 99
     p.ran("grep", 1.0, ended_ago_s=3.0)  # 96 to 97
     told = p.take()
@@ -323,7 +325,6 @@ USES: list[tuple[str, Callable[[OpenAI, Program, Any], object], list[Any]]] = [
     ("tool", lambda client, p, bad: p.predict(bad), BAD_TOOLS),
     ("tool", lambda client, p, bad: p.tool(bad), BAD_TOOLS),
     ("tool", lambda client, p, bad: p.ran(bad, 1.0), BAD_TOOLS),
-    ("task", lambda client, p, bad: p.task(bad), BAD_TOOLS),
     ("kv_ttl", lambda client, p, bad: p.kv_ttl(bad), BAD_SECONDS),
 ]
 
@@ -382,14 +383,12 @@ def test_calls_after_close_go_out_untagged(client: OpenAI, vllm: FakeServer) -> 
     assert vllm.ids == [None, None]
 
 
-def test_entering_twice_and_children_without_a_client(client: OpenAI) -> None:
+def test_entering_twice(client: OpenAI) -> None:
     with client.program("p") as p:
         with pytest.raises(ContinuumError, match="entered already"):
             p.__enter__()
         with p.active():
             pass
-    with pytest.raises(ContinuumError, match="without a client"):
-        Program("p", Clock()).child()
 
 
 # -------------------------------------------------------------------------- without client.program

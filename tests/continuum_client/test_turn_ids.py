@@ -16,8 +16,9 @@ from fake_server import FakeServer, Planned
 from sdk import ask
 
 from continuum_client import AsyncOpenAI, OpenAI, extra_body, headers
-from continuum_client.dialects import DIALECTS
+from continuum_client.dialects import DIALECTS, HEADERS
 from continuum_client.program import Program
+from continuum_client.settings import ClientSettings
 
 
 def ids_of(server: FakeServer) -> list[str]:
@@ -94,7 +95,7 @@ def _next_id(program: Program, out: Any) -> None:
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_processes_that_go_on_with_one_program() -> None:
-    program = Program("p", lambda: 0.0)
+    program = ClientSettings(HEADERS, None).program("p")
     seen = [program.take().tags.turn_id]
     context = multiprocessing.get_context("fork")
     out = context.SimpleQueue()
@@ -109,6 +110,6 @@ def test_processes_that_go_on_with_one_program() -> None:
 
 def test_fixed_tags_for_frameworks_name_no_turn() -> None:
     """They may be sent with many calls; the server's own rule then tells tries from turns."""
-    with Program("p", lambda: 0.0):
+    with ClientSettings(HEADERS, None).program("p"):
         assert "turn_id" not in extra_body(dialect="vllm")["vllm_xargs"]
         assert not [name for name in headers() if "turn" in name.lower()]

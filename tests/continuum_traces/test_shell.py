@@ -67,12 +67,6 @@ def test_commands(command: str, key: str | None, all_of_them: tuple[str, ...]) -
     assert programs(command) == all_of_them
 
 
-def test_the_papers_key_is_the_first_word() -> None:
-    assert first_program("cd /testbed && pytest", first_word=True) == "cd"
-    assert first_program("  FOO=1 make", first_word=True) == "FOO=1"
-    assert first_program(" \n", first_word=True) is None
-
-
 def test_words_lose_their_quotes() -> None:
     assert simple_commands('a \'b c\'"d\\"e"\\ f; g') == [["a", 'b cd"e f'], ["g"]]
 
@@ -90,6 +84,5 @@ PIECES = st.sampled_from(
 
 @given(st.one_of(st.text(max_size=200), st.lists(PIECES, max_size=40).map("".join)))
 def test_no_text_breaks_it(command: str) -> None:
-    for first_word in (False, True):
-        assert first_program(command, first_word) is None or first_program(command, first_word)
+    assert first_program(command) is None or first_program(command)
     assert all(programs(command))

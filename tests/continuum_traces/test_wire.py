@@ -101,7 +101,10 @@ def test_what_is_rejected_is_named() -> None:
         {"program_id": "p", "is_last_step": "perhaps", "pred_tool_s": -1, "pred_tool": " ", "kv_ttl_s": "x"}
     )
     assert set(read.rejected) == {"is_last_step", "pred_tool_s", "pred_tool", "kv_ttl_s"}
-    assert tags_from_xargs({"task": "x" * 5000, "kv_ttl_s": " " * 5000 + "1"}).rejected == ("kv_ttl_s", "task")
+    assert tags_from_xargs({"pred_tool": "x" * 5000, "kv_ttl_s": " " * 5000 + "1"}).rejected == (
+        "pred_tool",
+        "kv_ttl_s",
+    )
     assert tags_from_headers({"X-Session-ID": "a\tb"}).rejected == ("X-Session-ID",)
     assert tags_from_headers({"x-turn-id": "x" * 65}).rejected == ("X-Turn-ID",)
     assert tags_from_headers({"x-dynamo-session-final": "no"}).tags.is_last_step is False
@@ -112,7 +115,7 @@ def test_flags_as_text_and_hints_clipped() -> None:
     assert read.tags == Tags(is_last_step=True, pred_tool_s=86_400.0, last_func_call="pytest")
 
 
-@pytest.mark.parametrize("name", ["remaining_turns", "remaining_tokens"])
+@pytest.mark.parametrize("name", ["remaining_turns", "remaining_tokens", "task"])
 @pytest.mark.parametrize("sent", [3, "2,8", [2, 8], -1, "soon", None, {"a": 1}])
 def test_former_tags_are_ignored_whatever_they_hold(name: str, sent: Any) -> None:
-    assert tags_from_xargs({name: sent, "task": "t"}) == ReadTags(Tags(task="t"))
+    assert tags_from_xargs({name: sent, "pred_tool": "t"}) == ReadTags(Tags(pred_tool="t"))

@@ -176,8 +176,6 @@ class Tags:
     """The tool that this turn's output calls. A replay sends it, because its output is not the model's own."""
     kv_ttl_s: float | None = None
     """Seconds for which the client asks for a soft hold: the turn's KV cache stays while nobody else wants it."""
-    task: str | None = None
-    """Name of the task, the same for all programs that do the same task; read by ``working-set``."""
     parent_id: str | None = None
     """Id of the program that started this program."""
     turn_id: str | None = None

@@ -52,16 +52,8 @@ def programs(command: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_programs(command, _NESTED)))
 
 
-def first_program(command: str, first_word: bool = False) -> str | None:
-    """Return the key of a command: the first program that it runs; None for an empty command.
-
-    Args:
-        command: one shell command line, or several.
-        first_word: return the command's first word instead, as the papers do.
-    """
-    words = command[:_MAX_COMMAND].split(maxsplit=1)
-    if first_word or not words:
-        return words[0][:MAX_CHARS] if words else None
+def first_program(command: str) -> str | None:
+    """Return the key of one or several command lines: the first program that they run; None for an empty command."""
     program = next(_programs(command, _NESTED), None)
     if program is not None:
         return program

@@ -7,7 +7,6 @@ random order. A set of n programs therefore has the means and deviations of the 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -113,27 +112,14 @@ def bundled_path(name: str) -> Path:
     return Path(str(files("continuum_traces") / "bundled" / f"{name}-100.jsonl.gz"))
 
 
-@dataclass(frozen=True, slots=True)
-class Repeats:
-    """How often each task is run."""
-
-    runs: int = 1
-    """Runs of each task. The runs of a task begin with the same prompt."""
-    correlation: float = 0.75
-    """Rank correlation of the number of turns, and of tokens, between two runs of a task; 0 to 1."""
-
-
 def synthesize(
     profile: WorkloadProfile,
     num_programs: int,
     seed: int,
     reading: Reading = "context",
     length_scale: float = 1.0,
-    repeats: Repeats = Repeats(),
 ) -> list[Program]:
     """Draw programs from a profile. Equal arguments give equal programs.
-
-    The first runs of all tasks come first, then the second runs of all tasks, and so on.
 
     Args:
         profile: the statistics.
@@ -141,12 +127,10 @@ def synthesize(
         seed: seed of the random numbers.
         reading: whether the profile's tokens per program mean the final context or the sum over turns.
         length_scale: factor for every length (the papers scale BFCL by 0.4).
-        repeats: how often each task is run.
     """
     rng = np.random.default_rng(seed)
-    tasks = math.ceil(num_programs / repeats.runs)
-    turns = np.rint(_normal(_correlated(rng, num_programs, tasks, repeats), profile.turns)).astype(int)
-    tokens = _lognormal_within(_correlated(rng, num_programs, tasks, repeats), profile.tokens)
+    turns = np.rint(_normal(_uniforms(rng, num_programs), profile.turns)).astype(int)
+    tokens = _lognormal_within(_uniforms(rng, num_programs), profile.tokens)
     total = int(turns.sum())
     outputs = _lognormal_within(_uniforms(rng, total), profile.output_tokens)
     calls = _tool_calls(rng, profile, total)
@@ -162,18 +146,7 @@ def synthesize(
         else:
             inputs, generated = _fit_lengths(weights[part], outputs[part], float(tokens[number]), profile, reading)
         programs.append(_program(profile, number, inputs, generated, calls[part], length_scale))
-    return programs if repeats.runs == 1 else [_run_of(programs[i % tasks], programs[i]) for i in range(num_programs)]
-
-
-def _run_of(first: Program, program: Program) -> Program:
-    """Give the program the same prompt as ``first``, the first run of the program's task."""
-    prompt, number = first.turns[0].new_input_tokens, first.program_id.rpartition("-")[2]
-    return replace(
-        program,
-        turns=(replace(program.turns[0], new_input_tokens=prompt), *program.turns[1:]),
-        shared_prefix_id=f"task-{number}",
-        shared_prefix_tokens=prompt,
-    )
+    return programs
 
 
 def _program(
@@ -246,17 +219,6 @@ def _fit_lengths(
 def _uniforms(rng: np.random.Generator, n: int) -> Floats:
     """Draw one point in each of n equal slices of (0, 1), in random order."""
     return np.asarray((rng.permutation(n) + rng.uniform(0.05, 0.95, n)) / n)
-
-
-def _correlated(rng: np.random.Generator, n: int, tasks: int, repeats: Repeats) -> Floats:
-    """Draw points as ``_uniforms`` does, but with the rank correlation between the runs of a task, whose indices differ
-    by multiples of ``tasks``."""
-    if repeats.runs == 1:
-        return _uniforms(rng, n)
-    share = 2.0 * math.sin(math.pi / 6.0 * repeats.correlation)  # correlation of normal variables with these ranks
-    of_task, of_run = rng.normal(size=tasks), rng.normal(size=n)
-    values = math.sqrt(share) * of_task[np.arange(n) % tasks] + math.sqrt(1.0 - share) * of_run
-    return np.asarray((np.argsort(np.argsort(values)) + rng.uniform(0.05, 0.95, n)) / n)
 
 
 def _normal(uniforms: Floats, spread: Spread) -> Floats:

@@ -153,13 +153,12 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "last_tool_duration_s": _read_seconds,
     "this_func_call": _read_tool,
     "kv_ttl_s": _read_seconds,
-    "task": _read_tool,
     "parent_id": read_program_id,
     "turn_id": read_turn_id,
 }
 
-FORMER_TAGS = ("remaining_turns", "remaining_tokens")
-"""Tags of 0.2. Requests may still contain them, with any value; they are ignored."""
+FORMER_TAGS = ("remaining_turns", "remaining_tokens", "task")
+"""Former tags. Requests may still contain them, with any value; they are ignored."""
 TAG_NAMES = (*_READERS, *FORMER_TAGS)
 """The xargs that are tags, without those that contain the program id."""
 _TAG_FIELDS = tuple(field.name for field in fields(Tags))

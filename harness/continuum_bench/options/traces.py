@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from continuum_bench.options.declare import ABOVE_ZERO, NOT_NEGATIVE, SHARE, WRITABLE, Option, Options, at_least, named
+from continuum_bench.options.declare import ABOVE_ZERO, NOT_NEGATIVE, WRITABLE, Option, Options, at_least, named
 from continuum_bench.options.run import Format, TokensReading
-from continuum_bench.options.together import Needs, Without
+from continuum_bench.options.together import Without
 
 Source = Annotated[Path, Option("Trace file to read.", argument=True)]
 Target = Annotated[Path, WRITABLE, Option("File to write. It is gzipped if its name ends in .gz.", argument=True)]
@@ -36,8 +36,6 @@ class SynthOptions(Options):
         num_programs: Number of programs.
         seed: Seed. Equal seeds give equal files.
         length_scale: Multiply every length in tokens by this factor.
-        runs_per_task: Runs of each task. They begin with the same prompt; the first runs of all come first.
-        task_correlation: Rank correlation of turns, and of tokens, between two runs of a task.
     """
 
     target: Target
@@ -47,8 +45,6 @@ class SynthOptions(Options):
     seed: Annotated[int, NOT_NEGATIVE] = 0
     tokens_reading: TokensReading = "context"
     length_scale: Annotated[float, ABOVE_ZERO] = 1.0
-    runs_per_task: Annotated[int, at_least(1)] = 1
-    task_correlation: Annotated[float, SHARE, Needs("runs_per_task")] = 0.75
     overwrite: Overwrite = False
 
 
