@@ -29,9 +29,9 @@ except ImportError as error:
 NEVER_CALLED = "the command never called the proxy; its model URL must come from OPENAI_BASE_URL or ANTHROPIC_BASE_URL"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run COMMAND and exit with its status, or serve agents until a signal comes."""
-    options = parser().parse_args()
+    options = parser().parse_args(arguments)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if bool(command) == (options.listen is not None):
         parser().error("expected either -- COMMAND ... or --listen HOST:PORT")

@@ -1,4 +1,4 @@
-"""No tag ever crosses from one program to another: 300 programs on one loop, 64 threads, pools shared by all."""
+"""No tag ever crosses from one program to another: 100 programs on one loop, 64 threads, pools shared by all."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_server import FakeServer, Seen
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sdk import ask
+from sdk import ask, turns_of
 
 from continuum_client import AsyncOpenAI, OpenAI
 
@@ -35,37 +36,29 @@ def check(turns: list[Seen], expected: Counter[str]) -> None:
     assert meant == expected
 
 
-def test_sixty_four_threads(vllm: FakeServer) -> None:
-    """Each opens programs; all share one client, one pool of workers, and start threads of their own."""
-    client = OpenAI(base_url=vllm.url, dialect="vllm", max_retries=0, timeout=300)
-    errors: list[BaseException] = []
+def test_sixty_four_threads(vllm: FakeServer, tmp_path: Path) -> None:
+    """Each opens programs; all share one client, one pool of workers, one record, and start threads of their own."""
+    client = OpenAI(base_url=vllm.url, dialect="vllm", max_retries=0, timeout=300, record=tmp_path)
     start = threading.Barrier(64)
 
     def one(number: int, pool: ThreadPoolExecutor) -> None:
-        try:
-            start.wait(300)
-            for turn in range(2):
-                name = f"program {number}.{turn}"
-                with client.program(name) as p:
-                    shared = pool.submit(says, client, name)
-                    own = threading.Thread(target=says, args=(client, name))
-                    own.start()
-                    with p.tool(f"tool of {name}"):
-                        own.join()
-                    says(client, name)
-                    shared.result(300)
-        except BaseException as error:
-            errors.append(error)
-            raise
+        start.wait(300)
+        for turn in range(2):
+            name = f"program {number}.{turn}"
+            with client.program(name) as p:
+                shared = pool.submit(says, client, name)
+                own = threading.Thread(target=says, args=(client, name))
+                own.start()
+                with p.tool(f"tool of {name}"):
+                    own.join()
+                says(client, name)
+                shared.result(300)
 
-    with ThreadPoolExecutor(8) as pool:
-        threads = [threading.Thread(target=one, args=(number, pool)) for number in range(64)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert errors == []
-    check(vllm.turns, Counter({f"program {number}.{turn}": 3 for number in range(64) for turn in range(2)}))
+    with ThreadPoolExecutor(8) as pool, ThreadPoolExecutor(64) as agents:
+        list(agents.map(lambda number: one(number, pool), range(64)))
+    expected = Counter({f"program {number}.{turn}": 3 for number in range(64) for turn in range(2)})
+    check(vllm.turns, expected)
+    assert turns_of(tmp_path) == expected
 
 
 KINDS = ["ask", "thread", "pool", "to_thread", "child", "task"]
@@ -80,7 +73,7 @@ def property_server() -> Any:
 
 @settings(max_examples=12)
 @given(plans=st.lists(steps, min_size=2, max_size=6))
-@example(plans=[["ask", "child", "task"]] * 300)
+@example(plans=[["ask", "child", "task"]] * 100)
 def test_any_mixture(property_server: FakeServer, plans: list[list[str]]) -> None:
     """Programs side by side on one loop, each doing its own mixture of threads, pools, tasks, tools and sub-agents."""
     property_server.seen.clear()

@@ -36,16 +36,6 @@ from continuum_client.settings import ClientSettings
 from continuum_client.tool_runs import ToolRun, busy_seconds
 
 
-class Clock:
-    """Seconds that pass when told."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
 def client(vllm: FakeServer) -> OpenAI:
     return OpenAI(base_url=vllm.url, dialect="vllm", implicit=False)
@@ -93,25 +83,18 @@ def test_what_is_told_is_told_once(client: OpenAI, vllm: FakeServer) -> None:
 
 
 def test_parallel_tools_tell_the_slowest_and_the_time_any_ran() -> None:
-    clock = Clock()
-    p = ClientSettings(HEADERS, None, clock=clock).program("p")
+    now_s = [100.0]
+    p = ClientSettings(HEADERS, None, clock=lambda: now_s[0]).program("p")
     slow, fast, later = p.tool("slow"), p.tool("fast"), p.tool("later")
-    slow.__enter__()
-    clock.now_s = 101
-    with fast:
-        clock.now_s = 102
-    clock.now_s = 105
-    slow.__exit__(None, None, None)
-    clock.now_s = 110  # the agent's own five seconds
-    with later:
-        clock.now_s = 111
+    steps = [(101, slow.__enter__), (101, fast.__enter__), (102, fast.__exit__), (105, slow.__exit__)]
+    for now_s[0], step in [*steps, (110, later.__enter__), (111, later.__exit__)]:  # five seconds are the agent's own
+        step()  # type: ignore[operator]
     tags = p.take().tags
-    assert (tags.last_func_call, tags.last_tool_duration_s) == ("slow", 6.0)
-    assert slow.seconds == 5
+    assert (tags.last_func_call, tags.last_tool_duration_s, slow.seconds) == ("slow", 5.0, 4)
 
 
 def test_tools_measured_elsewhere_are_told_like_others() -> None:
-    p = ClientSettings(HEADERS, None, clock=Clock()).program("p")
+    p = ClientSettings(HEADERS, None, clock=lambda: 100.0).program("p")
     p.ran("pytest", 4.0, ended_ago_s=1.0)  # 95 to 99
     p.ran("grep", 1.0, ended_ago_s=3.0)  # 96 to 97
     told = p.take()
@@ -178,55 +161,36 @@ def test_several_clients_in_one_program(client: OpenAI, vllm: FakeServer, server
 # ------------------------------------------------------------------------------- tasks and threads
 
 
-def test_tasks(vllm: FakeServer) -> None:
-    async def run() -> None:
-        client = AsyncOpenAI(base_url=vllm.url, implicit=False)
-
-        async def call() -> None:
-            await ask(client)
-
-        async with client.program("p") as p:
-            await asyncio.gather(call(), asyncio.create_task(call()))
-            await asyncio.to_thread(lambda: ask(OpenAI(base_url=vllm.url)))
-            assert current_program() is p
-        assert current_program() is None
-
-    asyncio.run(run())
-    assert vllm.ids == ["p"] * 3
-
-
-@pytest.mark.parametrize("how", ["anyio", "anyio, at the release", "asyncio", "asyncio, at the release"])
-def test_a_cancelled_program_is_released(vllm: FakeServer, how: str) -> None:
+@pytest.mark.parametrize("at_the_release", [False, True])
+@pytest.mark.parametrize("by", ["anyio", "asyncio"])
+def test_a_cancelled_program_is_released(vllm: FakeServer, by: str, at_the_release: bool) -> None:
     """A web server cancels the task of a user who went away: by anyio every await in the task is cancelled."""
-    reached = asyncio.Event()
-
-    async def agent(client: AsyncOpenAI) -> None:
-        async with client.program("p"):
-            await ask(client)
-            if "release" not in how:
-                reached.set()
-                await asyncio.sleep(3600)
-        await asyncio.sleep(3600)
 
     async def run() -> None:
-        client = AsyncOpenAI(base_url=vllm.url, dialect="vllm")
-        post = client.post
+        client, reached = AsyncOpenAI(base_url=vllm.url, dialect="vllm"), asyncio.Event()
+        post, _ = client.post, client.chat.completions  # which keeps the plain ``post``
 
         async def noticed(url: str, **kwargs: Any) -> Any:
             reached.set()
             await asyncio.sleep(0)
             return await post(url, **kwargs)
 
-        _ = client.chat.completions  # made with the plain ``post``
-        if "release" in how:
-            client.post = noticed  # type: ignore[assignment]
-        if "anyio" in how:
+        async def agent() -> None:
+            async with client.program("p"):
+                await ask(client)
+                if not at_the_release:
+                    reached.set()
+                    await asyncio.sleep(3600)
+            await asyncio.sleep(3600)
+
+        client.post = noticed if at_the_release else post  # type: ignore[assignment]
+        if by == "anyio":
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(agent, client)
+                tasks.start_soon(agent)
                 await reached.wait()
                 tasks.cancel_scope.cancel()
         else:
-            task = asyncio.create_task(agent(client))
+            task = asyncio.create_task(agent())
             await reached.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -291,18 +255,11 @@ def test_inheritance_can_be_refused(client: OpenAI, vllm: FakeServer) -> None:
     assert vllm.ids == [None, "p", None]
 
 
-def test_a_thread_of_long_standing(client: OpenAI, vllm: FakeServer) -> None:
-    p = client.program("p")
-    for _ in range(2):
-        with p.active():
-            ask(client)
-    p.close()
-    assert vllm.ids == ["p", "p"]
-
-
 def test_left_in_another_context_than_entered(client: OpenAI) -> None:
     p = client.program("p")
     contextvars.copy_context().run(p.__enter__)
+    with pytest.raises(ContinuumError, match="entered already"):
+        p.__enter__()
     p.__exit__(None, None, None)
     assert p.closed
     assert current_program() is None
@@ -326,6 +283,11 @@ USES: list[tuple[str, Callable[[OpenAI, Program, Any], object], list[Any]]] = [
     ("tool", lambda client, p, bad: p.tool(bad), BAD_TOOLS),
     ("tool", lambda client, p, bad: p.ran(bad, 1.0), BAD_TOOLS),
     ("kv_ttl", lambda client, p, bad: p.kv_ttl(bad), BAD_SECONDS),
+    ("at most 16 names", lambda client, p, bad: client.program(metadata=bad), ["text", {str(n): n for n in range(17)}]),
+    ("1 to 64 characters", lambda client, p, bad: client.program(metadata={bad: 1}), ["", "n" * 65, 3]),
+    ("'run': longer than 512", lambda client, p, bad: client.program(metadata={"run": bad}), ["x" * 513]),
+    ("'run': not finite", lambda client, p, bad: client.program(metadata={"run": bad}), [float("nan"), 2**63]),
+    ("'run': .*not (bool|list)", lambda client, p, bad: client.program(metadata={"run": bad}), [True, ["a"]]),
 ]
 
 
@@ -340,35 +302,18 @@ def test_bad_values_are_refused_where_they_are_given(client: OpenAI, vllm: FakeS
     assert vllm.seen == []
 
 
-@pytest.mark.parametrize(
-    ("metadata", "says"),
-    [
-        ("text", "at most 16 names"),
-        ({str(n): n for n in range(17)}, "at most 16 names"),
-        ({"": 1}, "1 to 64 characters"),
-        ({"n" * 65: 1}, "1 to 64 characters"),
-        ({3: 1}, "1 to 64 characters"),
-        ({"run": "x" * 513}, "'run': longer than 512"),
-        ({"run": float("nan")}, "'run': not finite"),
-        ({"run": 2**63}, "'run': not finite or too large"),
-        ({"run": True}, "'run': .*not bool"),
-        ({"run": ["a"]}, "'run': .*not list"),
-    ],
-)
-def test_bad_metadata(client: OpenAI, metadata: Any, says: str) -> None:
-    with pytest.raises(InvalidTag, match=says):
-        client.program(metadata=metadata)
-
-
 def test_closing_twice_and_use_after(client: OpenAI, vllm: FakeServer) -> None:
-    with client.program("p") as p:
-        ask(client)
-    p.close()
+    p = client.program("p")
+    for _ in range(2):  # as a thread of long standing enters and leaves it
+        with p.active():
+            ask(client)
+    for _ in range(2):
+        p.close()
     uses = (p.last_step, lambda: p.predict("x"), lambda: p.tool("x"), lambda: p.ran("x", 1.0), p.__enter__, p.child)
     for use in (*uses, p.bind(int), p.handoff):
         with pytest.raises(ProgramClosed, match="'p' is closed"):
             use()
-    assert vllm.released == ["p"]
+    assert (vllm.ids, vllm.released) == (["p", "p"], ["p"])
 
 
 def test_calls_after_close_go_out_untagged(client: OpenAI, vllm: FakeServer) -> None:
@@ -381,14 +326,6 @@ def test_calls_after_close_go_out_untagged(client: OpenAI, vllm: FakeServer) -> 
             warnings.simplefilter("error")
             ask(client)
     assert vllm.ids == [None, None]
-
-
-def test_entering_twice(client: OpenAI) -> None:
-    with client.program("p") as p:
-        with pytest.raises(ContinuumError, match="entered already"):
-            p.__enter__()
-        with p.active():
-            pass
 
 
 # -------------------------------------------------------------------------- without client.program
