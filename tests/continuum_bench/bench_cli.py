@@ -17,6 +17,13 @@ def bench(*arguments: object) -> Result:
     return runner.invoke(app, [str(argument) for argument in arguments])
 
 
+def refused(*arguments: object) -> str:
+    """The one line of a command that must fail as a user's mistake."""
+    done = bench(*arguments)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
+    return done.stderr.removeprefix("error: ")
+
+
 def small_trace(path: Path) -> Path:
     """Six programs of three turns, which together need more than a pool of 1,200 blocks."""
     call = (ToolCall("ls", 0.5),)

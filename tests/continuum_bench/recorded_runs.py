@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.run_dir import EVENTS, TURNS, rows_of, write_json, write_manifest, write_rows
-from continuum_traces.schema import Hardware, Manifest, SchedulerEvent, TurnRecord, Workload
+from continuum_traces.schema import Engine, Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord, Workload
 
+E = SchedulerEvent
 GAP_S = 100.0
 """From one program's arrival to the next one's, unless told."""
 
@@ -25,24 +26,37 @@ def write_recorded(
     unfinished: int = 0,
     token_gaps_ms: Mapping[str, int] | None = None,
     queued: float = 0.0,
+    turns: int = 1,
+    hit_tokens: int = 0,
+    pin_s: float | None = None,
+    engine: Engine | None = None,
     **workload: Any,
 ) -> Path:
-    """Programs of one turn: program n takes ``ends_s[n]`` seconds, this share of them queued. The last ``unfinished``
-    never end."""
+    """Program n takes ``ends_s[n]`` seconds: turns of equal length, this share of each queued, with a tool of a second
+    after each but the last. Returning turns find so many tokens; a pin of so many seconds has expired before. The last
+    ``unfinished`` programs never end."""
     path.mkdir(parents=True)
     facts = Workload(**{"name": "w", "sha256": "a" * 64, "jps": 1.0, **workload})
-    hardware = Hardware(gpu="g", model="m", tensor_parallel=2)
-    write_manifest(path, Manifest(policy=policy, seed=seed, engine="virtual", workload=facts, hardware=hardware))
+    hardware = Hardware(gpu="g", model="m", tensor_parallel=2, kv_capacity=KvPool(tokens=1000))
+    played = {"engine": "virtual", "workload": facts, "hardware": hardware, "engine_options": engine or Engine()}
+    write_manifest(path, Manifest(policy=policy, seed=seed, **played))  # type: ignore[arg-type]
     events, records = [], []
     for number, end_s in enumerate(ends_s):
-        name, t, ends = f"p{number}", gap_s * number, number < len(ends_s) - unfinished
-        events.append(SchedulerEvent(t, "arrive", name, 0, prompt_tokens=64))
-        events.append(SchedulerEvent(t + queued * end_s, "start", name, 0, prompt_tokens=64, hit_tokens=0))
-        if ends:
-            events.append(SchedulerEvent(t + end_s, "finish", name, 0, output_tokens=output_tokens, status="stop"))
-        finish_s = t + end_s if ends else None
-        record = TurnRecord(name, 0, t, t, t + ttft_s, finish_s, output_tokens=output_tokens, is_last=True)
-        records.append(replace(record, token_gaps_ms=token_gaps_ms))
+        name, t, took_s = f"p{number}", gap_s * number, (end_s - (turns - 1)) / turns
+        for turn in range(turns):
+            is_last, prompt, hit = turn == turns - 1, 64 + turn, hit_tokens if turn else 0
+            finish_s = None if is_last and number >= len(ends_s) - unfinished else t + took_s
+            events.append(E(t, "arrive", name, turn, prompt_tokens=prompt))
+            events.append(E(t + queued * took_s, "start", name, turn, prompt_tokens=prompt, hit_tokens=hit))
+            if finish_s is not None:
+                tool = None if is_last else "ls"
+                events.append(E(finish_s, "finish", name, turn, output_tokens=output_tokens, status="stop", tool=tool))
+            if pin_s is not None and not is_last:
+                events.append(E(t + took_s, "pin", name, turn, ttl_s=pin_s, tokens=64))
+                events.append(E(t + took_s + pin_s, "unpin", name, turn, reason="expired"))
+            record = TurnRecord(name, turn, t, t, t + ttft_s, finish_s, output_tokens=output_tokens, is_last=is_last)
+            records.append(replace(record, token_gaps_ms=token_gaps_ms))
+            t += took_s + 1.0
     write_rows(path / EVENTS, events)
     write_rows(path / TURNS, records)
     write_json(path / "engine.json", rows_of(path))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from continuum_bench.cli import app
 from continuum_traces.jsonl import write_programs
-from continuum_traces.run_dir import read_turns
+from continuum_traces.run_dir import read_json, read_turns
 from continuum_traces.schema import Program, ToolCall, Turn
 from fake_server import FakeServer, Handler
 from typer.testing import CliRunner
@@ -20,14 +21,9 @@ runner = CliRunner()
 
 def trace_of(folder: Path, programs: int = 3) -> Path:
     call = (ToolCall("ls", 0.05),)
-    made = [
-        Program(
-            f"p{i}", (Turn(400, 20, tool_calls=call), Turn(100, 10, carried_tokens=4, tool_calls=call), Turn(50, 5))
-        )
-        for i in range(programs)
-    ]
+    turns = (Turn(400, 20, tool_calls=call), Turn(100, 10, carried_tokens=4, tool_calls=call), Turn(50, 5))
     path = folder / "small.jsonl.gz"
-    write_programs(path, made)
+    write_programs(path, [Program(f"p{i}", turns) for i in range(programs)])
     return path
 
 
@@ -36,10 +32,45 @@ def serving(handler: Handler, kind: str = "vllm") -> FakeServer:
     return FakeServer(kind, handler=handler)
 
 
-def replay(trace: Path, url: str, out: Path, *more: object) -> Any:
+def _arguments(trace: Path, url: str, out: Path, *more: object) -> list[str]:
     rate = [] if "--arrivals" in more and "concurrency" in str(more) else ["--jps", 20]
-    arguments = ["replay", trace, "--base-url", url, *rate, "--out", out, "--no-report", *more]
-    return runner.invoke(app, [str(argument) for argument in arguments])
+    return [str(word) for word in ("replay", trace, "--base-url", url, *rate, "--out", out, "--no-report", *more)]
+
+
+def replay(*arguments: Any) -> Any:
+    return runner.invoke(app, _arguments(*arguments))
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A replay that has ended, what it said, and what its server saw."""
+
+    server: FakeServer
+    said: str
+    printed: str
+    out: Path
+
+    @property
+    def run(self) -> Path:
+        return run_of(self.out)
+
+    @property
+    def turns(self) -> list[Any]:
+        return turns_of(self.out)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return dict(read_json(self.out / "summary.json"))
+
+
+def replayed(
+    folder: Path, handler: Handler, *more: object, programs: int = 1, kind: str = "vllm", code: int = 0
+) -> Replayed:
+    """Replay so many programs against a server of its own; the command ends with this code."""
+    with serving(handler, kind) as server:
+        done = replay(trace_of(folder, programs), server.url, folder / "out", *more)
+    assert done.exit_code == code, done.output
+    return Replayed(server, done.stderr, done.stdout, folder / "out")
 
 
 def run_of(out: Path) -> Path:
@@ -52,11 +83,9 @@ def turns_of(out: Path) -> list[Any]:
     return list(read_turns(run_of(out)))
 
 
-def replay_command(trace: Path, url: str, out: Path, *more: object) -> list[str]:
+def replay_command(*arguments: Any) -> list[str]:
     """The same in a process of its own."""
-    rate = [] if "--arrivals" in more and "concurrency" in str(more) else ["--jps", 20]
-    arguments = ["replay", trace, "--base-url", url, *rate, "--out", out, "--no-report", *more]
-    return [sys.executable, "-m", "continuum_bench", *map(str, arguments)]
+    return [sys.executable, "-m", "continuum_bench", *_arguments(*arguments)]
 
 
 def start(command: list[str], **options: Any) -> subprocess.Popen[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench_cli import bench
+from bench_cli import bench, refused
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import RunOptions
 from continuum_bench.virtual.engine_options import descriptions_at, engine_of
@@ -77,17 +77,14 @@ def test_directories_of_the_ends_stand_side_by_side(tmp_path: Path) -> None:
     assert "holds at both ends" in bench("compare", tmp_path / "low", tmp_path / "high").stdout
     write_band(tmp_path / "mid", "mid", {"vllm": 2.0, "continuum": 1.0})
     assert "the other end of the band was not played" in bench("compare", tmp_path / "mid", tmp_path / "high").stdout
-    alone = bench("compare", tmp_path / "low").stdout
-    assert "step times" not in alone
+    assert "step times" not in bench("compare", tmp_path / "low").stdout
 
 
 def test_runs_that_differ_in_more_than_the_band_are_refused(three: Path) -> None:
     run = three / "vllm-seed0-low"
     manifest = read_manifest(run)
     write_manifest(run, replace(manifest, hardware=replace(manifest.hardware, gpu="another")))
-    refused = bench("compare", three)
-    assert refused.exit_code == 2
-    assert "hardware.gpu differs" in refused.stderr
+    assert "hardware.gpu differs" in refused("compare", three)
 
 
 def test_each_end_is_played_where_the_ends_differ() -> None:
@@ -95,9 +92,8 @@ def test_each_end_is_played_where_the_ends_differ() -> None:
     engine, _ = engine_of(wanted)
     assert engine.step_times == "mid"
     found = descriptions_at(wanted, engine)
-    assert {band: told.hardware.step_times.band for band, told in found.items()} == {
-        band: band for band in ("low", "mid", "high")
-    }
+    bands = {band: told.hardware.step_times.band for band, told in found.items()}
+    assert bands == {band: band for band in ("low", "mid", "high")}
     cells = cells_for(["vllm"], {}, [0], [*found])
     assert [cell.name for cell in cells] == ["vllm-seed0-low", "vllm-seed0-mid", "vllm-seed0-high"]
     for gpu in ("h100", "rtx-4090"):
@@ -113,6 +109,7 @@ def test_the_band_is_played_and_told(tmp_path: Path) -> None:
     done = bench("bfcl", *options, "--no-report", "--out", tmp_path / "e")
     assert done.exit_code == 0, done.stderr
     data = json.loads((tmp_path / "e" / "summary.json").read_text(encoding="utf-8"))
-    times = [data["ends"]["low"]["vllm"], data["policies"]["vllm"], data["ends"]["high"]["vllm"]]
-    assert [each["jct_mean_s"] for each in times] == sorted(each["jct_mean_s"] for each in times)
-    assert times[0]["jct_mean_s"] < times[2]["jct_mean_s"]
+    arms = [data["ends"]["low"]["vllm"], data["policies"]["vllm"], data["ends"]["high"]["vllm"]]
+    times = [arm["jct_mean_s"] for arm in arms]
+    assert times == sorted(times)
+    assert times[0] < times[2]

@@ -11,8 +11,7 @@ from types import NoneType
 from typing import Any, get_args
 
 import pytest
-from click.testing import Result
-from continuum_bench.cli import app
+from bench_cli import bench
 from continuum_bench.errors import OptionError
 from continuum_bench.experiment_file import KEYS, experiment_yaml, read_experiment
 from continuum_bench.options.declare import Declared, Limit, declared
@@ -23,11 +22,6 @@ from continuum_traces.jsonl import write_programs
 from continuum_traces.synth import load_profile, synthesize
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
-
-
-def bench(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def written(folder: Path, text: str) -> Path:
@@ -70,56 +64,6 @@ def test_a_file_names_its_trace_from_where_it_lies(tmp_path: Path) -> None:
     assert read_experiment(written(tmp_path, "workload: trace.jsonl")).options.traces == tmp_path / "trace.jsonl"
     (tmp_path / "folder").mkdir()
     assert read_experiment(written(tmp_path, "workload: folder")).options.traces == tmp_path / "folder"
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("jps: 0.1\nnum-program: 3\n", ":2: num-program: no such option; did you mean num_programs?"),
-        ("jps: 0.1\n\nseeds: five\n", ":3: seeds: 'five' is no value of this option; expected int"),
-        ("seeds: 0\n", ":1: seeds: 0: must be at least 1"),
-        ("seeds: 1\nseeds: 2\n", ":2: seeds: is given twice"),
-        ("policy: {a: 1}\n", ":1: policy: {'a': 1} is no value of this option"),
-        ("workload: nothing.jsonl\n", ":1: workload: 'nothing.jsonl' is no file, nor a workload; there are swebench"),
-        ("jps: [\n", ":2: not YAML"),
-        ("jps: 1\0\n", ": not YAML: unacceptable character #x0000"),
-        ("hint_error: yes\n", ":1: hint_error: True is no value of this option; expected str"),
-        ("- 1\n", ": expected a mapping of options to values"),
-        ("jps: 1\nlabel: new\n", ":2: label: needs --base-url"),
-    ],
-)
-def test_a_fault_is_one_sentence_with_its_line(text: str, error: str, tmp_path: Path) -> None:
-    file = written(tmp_path, text)
-    done = bench("run", file)
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert error in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("jps: 1\narrivals: sometimes\n", ":2: arrivals: sometimes: there are poisson"),
-        ("jps: 1\ntool_times: slow\n", ":2: tool_times: slow: there are recorded"),
-        ("hints: tool\nhint_error: much\n", ":2: hint_error: much: expected a number"),
-        ("jps: 1\npolicy: [vllm, continum]\n", ":2: policy: unknown policy 'continum'; did you mean continuum?"),
-        ("jps: 1\npolicy_option: continuum.x=1\n", ":2: policy_option: policy 'continuum' has no option 'x'"),
-        ("jps: 1\npolicy_option: x.y=1\n", ":2: policy_option: x.y=1: policy 'x' is not in this run"),
-        ("jps: 1\ngpu: h10\n", ":2: gpu: unknown GPU 'h10'; did you mean h100-80gb"),
-        ("jps: 1\nmodel: llama-3.1-8\n", ":2: model: unknown model 'llama-3.1-8'; did you mean llama-3.1-8b"),
-        ("jps: 1\nreplicas: 2\nrouter: stick\n", ":3: router: did you mean sticky? there are affinity, sticky"),
-        ("replicas: 2\nkill_replica: now\n", ":2: kill_replica: now: expected REPLICA@SECOND"),
-        ("jps: 1\noffload: ram\n", ":2: offload: 'ram': expected dram-100"),
-        ("jps: 1\nprofile: none.json\n", ":2: profile: none.json: cannot read"),
-        ("base_url: http://x/v1\nwarm_up: long\n", ":2: warm_up: long: expected a number of programs"),
-        ("base_url: http://x/v1\ndialect: vlm\n", ":2: dialect: did you mean vllm? there are"),
-        ("jps: 1\nhints: tols\n", ":2: hints: tols: did you mean tool_s? there are none, tool"),
-    ],
-)
-def test_every_value_is_read_when_the_file_is(text: str, error: str, tmp_path: Path) -> None:
-    """No fault waits until the engine is built."""
-    done = bench("run", written(tmp_path, text))
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert error in done.stderr
 
 
 TEXTS = {
@@ -189,18 +133,6 @@ def test_every_experiment_survives_being_printed_and_read(
     printed = experiment_yaml(workload, options, live)
     found = read_experiment(written(tmp_path_factory.mktemp("e"), printed))
     assert (found.workload, found.options, found.live) == (workload, expected, live)
-
-
-def test_a_missing_file_and_an_unknown_override(tmp_path: Path) -> None:
-    missing = bench("run", tmp_path / "missing.yaml")
-    assert missing.stderr.endswith("missing.yaml: cannot read: No such file or directory\n")
-    wrong = bench("run", written(tmp_path, "{}"), "--set", "sede=1")
-    assert wrong.stderr == "error: --set sede=1: no such option; did you mean seed?\n"
-    empty = bench("run", written(tmp_path, "{}"), "--set", "policy=")
-    assert empty.stderr == "error: --set policy=: expected NAME=VALUE; null is the default\n"
-    cut = bench("run", written(tmp_path, "{}"), "--set", "policy=[vllm")
-    assert cut.exit_code == 2
-    assert cut.stderr.startswith("error: --set policy=[vllm: not YAML: expected ',' or ']'")
 
 
 def test_a_number_is_text_where_the_option_takes_text(tmp_path: Path) -> None:

@@ -19,16 +19,16 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from bench_cli import bench, refused
 from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.live.http import RequestFailed, StreamingClient, retry_after_s
 from continuum_traces.run_dir import TURNS, read_arrivals, read_json, read_manifest, read_turns
 from fake_server import FakeServer, Handler, good, streaming
 from small_replays import (
-    app,
     replay,
     replay_command,
+    replayed,
     run_of,
-    runner,
     serving,
     start,
     trace_of,
@@ -45,10 +45,9 @@ from small_replays import (
 )
 def test_it_says_whose_server_is_measured(tmp_path: Path, kind: str, said: str) -> None:
     """A port that `serve` was refused belongs to somebody else's server, which answers all the same."""
-    with serving(good, kind) as server:
-        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
-    assert done.stderr.index(said) < done.stderr.index("1 program at")
-    assert said in read_manifest(run_of(tmp_path / "out")).notes
+    done = replayed(tmp_path, good, kind=kind)
+    assert done.said.index(said) < done.said.index("1 program at")
+    assert said in read_manifest(done.run).notes
 
 
 async def reset(request: web.Request, number: int) -> Any:
@@ -109,16 +108,12 @@ async def fails(request: web.Request, number: int) -> Any:
     ],
 )
 def test_programs_that_cannot_go_on_stay_in_the_count(tmp_path: Path, handler: Handler, kind: str, tries: int) -> None:
-    limits = ["--request-limit-s", 1, "--retries", 1]
-    with serving(handler) as server:
-        done = replay(trace_of(tmp_path, 2), server.url, tmp_path / "out", *limits)
-    assert done.exit_code == 1
-    assert len(server.bodies) == tries
-    assert f"{tries} x {kind}; {tries - 2} tries again, 2 programs failed" in done.stderr
-    assert all(kind in record.error for record in turns_of(tmp_path / "out"))
-    found = analyzed(tmp_path / "out")
-    assert found["errors_by_kind"] == {kind: tries}
-    assert (found["programs_failed"], found["programs"]) == (2, 2)
+    done = replayed(tmp_path, handler, "--request-limit-s", 1, "--retries", 1, programs=2, code=1)
+    assert len(done.server.bodies) == tries
+    assert f"{tries} x {kind}; {tries - 2} tries again, 2 programs failed" in done.said
+    assert all(kind in record.error for record in done.turns)
+    found = analyzed(done.out)
+    assert (found["errors_by_kind"], found["programs_failed"], found["programs"]) == ({kind: tries}, 2, 2)
 
 
 def answers_with(sent: bytes) -> tuple[str, threading.Thread]:
@@ -149,8 +144,7 @@ def answers_with(sent: bytes) -> tuple[str, threading.Thread]:
 )
 def test_something_else_is_there(tmp_path: Path, sent: bytes, said: str) -> None:
     url, _ = answers_with(sent if sent.startswith(b"SSH") else b"HTTP/1.0 200 OK\r\n\r\n" + sent)
-    done = runner.invoke(app, ["replay", str(trace_of(tmp_path)), "--base-url", url, "--out", str(tmp_path / "out")])
-    assert (done.exit_code, said in done.stderr, done.stderr.count("\n")) == (2, True, 1), done.stderr
+    assert said in refused("replay", trace_of(tmp_path), "--base-url", url, "--out", tmp_path / "out")
 
 
 @pytest.mark.parametrize("engines", ["5", "[5]", '{"a": 1}'])
@@ -191,22 +185,17 @@ async def storm(request: web.Request, number: int) -> Any:
 
 
 def test_a_429_storm_waits_as_long_as_the_server_asks(tmp_path: Path) -> None:
-    with serving(storm) as server:
-        done = replay(trace_of(tmp_path, 3), server.url, tmp_path / "out", "--arrivals", "concurrency:3")
-    assert done.exit_code == 0, done.output
-    assert "6 x http-429; 6 tries again, 0 programs failed" in done.stderr
-    for program in {body["vllm_xargs"]["program_id"] for body in server.bodies}:
-        first, *again = [body for body in server.bodies if body["vllm_xargs"]["program_id"] == program][:3]
-        assert again == [first, first]
-    by_program: dict[str, list[float]] = {}
-    for seen in server.asked:
-        by_program.setdefault(seen.body["vllm_xargs"]["program_id"], []).append(seen.time_s)
-    for times_s in by_program.values():
-        assert times_s[1] - times_s[0] >= 1.0
-        assert times_s[2] - times_s[1] >= 1.0  # asked for 1 s; the second backoff alone is as long
-    records = turns_of(tmp_path / "out")
-    assert {record.cached_tokens for record in records} == {None}
-    firsts = [record for record in records if record.turn == 0]
+    done = replayed(tmp_path, storm, "--arrivals", "concurrency:3", programs=3)
+    assert "6 x http-429; 6 tries again, 0 programs failed" in done.said
+    by_program: dict[str, list[Any]] = {}
+    for seen in done.server.asked:
+        by_program.setdefault(seen.body["vllm_xargs"]["program_id"], []).append(seen)
+    for first, second, third, *_ in by_program.values():
+        assert first.body == second.body == third.body
+        assert second.time_s - first.time_s >= 1.0
+        assert third.time_s - second.time_s >= 1.0  # asked for 1 s; the second backoff alone is as long
+    assert {record.cached_tokens for record in done.turns} == {None}
+    firsts = [record for record in done.turns if record.turn == 0]
     assert [record.failed_tries for record in firsts] == [("http-429", "http-429")] * 3
     assert all(record.finish_s - record.due_s >= 2.0 for record in firsts)  # latency counts from the first intention
 
@@ -220,26 +209,11 @@ def test_retry_after_is_seconds_or_a_date() -> None:
 
 
 def analyzed(out: Path) -> dict[str, Any]:
-    done = runner.invoke(app, ["analyze", str(out), "--json"])
-    assert done.exit_code == 0, done.output
-    (found,) = json.loads(done.stdout).values()
+    (found,) = json.loads(bench("analyze", out, "--json").stdout).values()
     return dict(found)
 
 
 # --------------------------------------------------------------------------------------- broken connections
-
-
-async def reset_once(request: web.Request, number: int) -> Any:
-    return await (half if number % 2 else good)(request, number)
-
-
-def test_resets_in_the_middle_of_a_stream_are_made_good(tmp_path: Path) -> None:
-    with serving(reset_once) as server:
-        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    assert [record.failed_tries for record in turns_of(tmp_path / "out")] == [("stream",)] * 3
-    assert server.bodies[0] == server.bodies[1]  # the same ids, the same prompt
-    assert analyzed(tmp_path / "out")["errors_by_kind"] == {"stream": 3}
 
 
 def test_a_request_that_met_a_closing_connection_is_sent_again(tmp_path: Path) -> None:
@@ -252,11 +226,9 @@ def test_a_request_that_met_a_closing_connection_is_sent_again(tmp_path: Path) -
         used.add(request.transport)
         return await good(request, number)
 
-    with serving(closes_idle) as server:
-        done = replay(trace_of(tmp_path, 3), server.url, tmp_path / "out", "--retries", 0)
-    assert done.exit_code == 0, done.output
-    assert len(server.bodies) > len(used) == 9
-    assert {record.failed_tries for record in turns_of(tmp_path / "out")} == {()}
+    done = replayed(tmp_path, closes_idle, "--retries", 0, programs=3)
+    assert len(done.server.bodies) > len(used) == 9
+    assert {record.failed_tries for record in done.turns} == {()}
 
 
 async def error_later(request: web.Request, number: int) -> Any:
@@ -268,12 +240,9 @@ async def error_later(request: web.Request, number: int) -> Any:
 
 def test_an_error_in_an_open_stream_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("continuum_bench.live.http.READ_EVERY_S", 0.2)
-    with serving(error_later) as server:
-        limits = ["--request-limit-s", 30, "--retries", 0]
-        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out", *limits)
-    assert done.exit_code == 1
-    assert "1 x stream" in done.stderr
-    assert "EngineDeadError" in turns_of(tmp_path / "out")[0].error
+    done = replayed(tmp_path, error_later, "--request-limit-s", 30, "--retries", 0, code=1)
+    assert "1 x stream" in done.said
+    assert "EngineDeadError" in done.turns[0].error
 
 
 async def in_pieces(request: web.Request, number: int) -> Any:
@@ -286,9 +255,7 @@ async def in_pieces(request: web.Request, number: int) -> Any:
 
 def test_answers_read_along_lose_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("continuum_bench.live.http.READ_EVERY_S", 0.01)
-    with serving(in_pieces) as server:
-        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
-    assert done.exit_code == 0, done.output
+    server = replayed(tmp_path, in_pieces).server
     first, second = server.bodies[0]["prompt"], server.bodies[1]["prompt"]
     assert second[: len(first) + 20] == [*first, *range(1000, 1020)]
 
@@ -299,13 +266,10 @@ async def never(request: web.Request, number: int) -> Any:
 
 
 def test_a_program_given_up_is_recorded_and_let_go_by_the_server(tmp_path: Path) -> None:
-    with serving(never, "plugin") as server:
-        done = replay(trace_of(tmp_path, 2), server.url, tmp_path / "out", "--program-limit-s", 0.2)
-    assert done.exit_code == 1
-    assert sorted(server.released) == ["p0", "p1"]
-    found = analyzed(tmp_path / "out")
-    assert found["errors_by_kind"] == {"program-limit": 2}
-    assert (found["programs_failed"], found["programs"]) == (2, 2)
+    done = replayed(tmp_path, never, "--program-limit-s", 0.2, programs=2, kind="plugin", code=1)
+    assert sorted(done.server.released) == ["p0", "p1"]
+    found = analyzed(done.out)
+    assert (found["errors_by_kind"], found["programs_failed"]) == ({"program-limit": 2}, 2)
 
 
 # -------------------------------------------------------------------------------------------------- the disk
@@ -313,24 +277,24 @@ def test_a_program_given_up_is_recorded_and_let_go_by_the_server(tmp_path: Path)
 
 def test_a_full_disk_is_said_and_what_was_recorded_stays(tmp_path: Path) -> None:
     with serving(good) as server:
-        trace, out = trace_of(tmp_path, 60), tmp_path / "out"
-        command = replay_command(trace, server.url, out, "--arrivals", "constant")
-        room = 12_000  # bytes of any one file: enough for the manifest, not for 180 turns
-        run = start(command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)))
+        trace, out, constant = trace_of(tmp_path, 30), tmp_path / "out", ("--arrivals", "constant")
+        room = 9_000  # bytes of any one file: enough for the manifest, not for 90 turns
+        run = start(
+            replay_command(trace, server.url, out, *constant),
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+        )
         _, stderr = run.communicate(timeout=300)
         assert run.returncode == 2
-        said = [line for line in stderr.splitlines() if line.startswith("error: ")]
-        assert len(said) == 1
-        assert "turns.jsonl: cannot write: File too large; earlier records are kept" in said[0]
+        (said,) = [line for line in stderr.splitlines() if line.startswith("error: ")]
+        assert "turns.jsonl: cannot write: File too large; earlier records are kept" in said
         assert "Traceback" not in stderr
-        kept = list(read_turns(run_of(out)))
-        assert 20 < len(kept) < 180
-        assert analyzed(out)["programs_finished"] > 0
-        finished = {record.program_id for record in kept if record.is_last}
-        again = replay(trace, server.url, out, "--arrivals", "constant")
+        assert 10 < len(turns_of(out)) < 90
+        finished = sum(record.is_last for record in turns_of(out))
+        assert analyzed(out)["programs_finished"] == finished > 0
+        again = replay(trace, server.url, out, *constant)
     assert again.exit_code == 0, again.output
-    assert f"{len(finished)} of 60 programs had finished" in again.stderr
-    assert analyzed(out)["programs_finished"] == 60
+    assert f"{finished} of 30 programs had finished" in again.stderr
+    assert analyzed(out)["programs_finished"] == 30
 
 
 # ------------------------------------------------------------------------------------------- two at one place
@@ -343,31 +307,10 @@ def test_two_runs_into_one_directory(tmp_path: Path) -> None:
         before = (run_of(out) / TURNS).read_bytes()
         second = replay(trace, server.url, out)
         other = replay(trace, server.url, out, "--retries", 1)
-    assert second.exit_code == 0
-    assert "complete already" in second.stderr
+    assert (second.exit_code, "complete already" in second.stderr) == (0, True)
     assert other.exit_code == 2
     assert "holds another run: engine_options.retries differs: 3 against 1 now; choose another --out" in other.stderr
     assert (run_of(out) / TURNS).read_bytes() == before
-
-
-def test_two_runs_into_one_directory_at_once(tmp_path: Path) -> None:
-    trace, out = trace_of(tmp_path, 2), tmp_path / "out"
-    goes_on = threading.Event()
-
-    async def when_told(request: web.Request, number: int) -> Any:
-        await told(goes_on)
-        return await good(request, number)
-
-    with serving(when_told) as server:
-        first = start(replay_command(trace, server.url, out))
-        wait_for(lambda: len(server.bodies) > 0, first)
-        second = replay(trace, server.url, out)
-        assert second.exit_code == 2
-        assert "another run is writing there" in second.stderr
-        goes_on.set()
-        _, stderr = first.communicate(timeout=300)
-    assert first.returncode == 0, stderr
-    assert len(turns_of(out)) == 6
 
 
 # ------------------------------------------------------------------------------------------- killed, resumed
@@ -430,12 +373,9 @@ def test_a_killed_run_can_be_analysed_and_resumed(tmp_path: Path, processes: int
         found = analyzed(out)
         assert (found["programs_finished"], found["programs"]) == (len(finished), len(seen))
         assert set(found["unfinished"]) == seen - finished
-        whole = runner.invoke(app, ["compare", str(out)])
-        assert whole.exit_code == 2  # a run that was cut short is in no summary
-
-        kept = [
-            line for line in (folder / TURNS).read_text().splitlines() if json.loads(line)["program_id"] in finished
-        ]
+        assert bench("compare", out).exit_code == 2  # a run that was cut short is in no summary
+        lines = (folder / TURNS).read_text().splitlines()
+        kept = [line for line in lines if json.loads(line)["program_id"] in finished]
         before = len(server.bodies)
         again = replay(trace, server.url, out, "--arrivals", "concurrency:2", *shared)
         assert again.exit_code == 0, again.output
@@ -486,8 +426,7 @@ def test_a_policy_that_raises_during_a_run_has_no_result(tmp_path: Path) -> None
     assert done.exit_code == 1
     assert "warning: fake, seed 0: the server caught 3 exceptions in its policy" in done.stderr
     assert read_json(run_of(tmp_path / "out") / "engine.json")["plugin_errors"] == 3
-    gate = [*("--fail-if", "programs_failed > 0"), "--point-estimate"]
-    assert runner.invoke(app, ["compare", str(tmp_path / "before"), *gate]).exit_code == 0
-    refused = runner.invoke(app, ["compare", str(tmp_path / "out"), *gate])
-    assert refused.exit_code == 2
-    assert f"{run_of(tmp_path / 'out')}: the policy raised 3 exceptions during this run" in refused.stderr
+    gate = ("--fail-if", "programs_failed > 0", "--point-estimate")
+    assert bench("compare", tmp_path / "before", *gate).exit_code == 0
+    said = f"{run_of(tmp_path / 'out')}: the policy raised 3 exceptions during this run"
+    assert said in refused("compare", tmp_path / "out", *gate)

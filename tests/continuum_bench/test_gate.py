@@ -11,12 +11,17 @@ from bench_cli import bench
 from recorded_runs import write_recorded
 
 
+def write_seeds(folder: Path, policy: str, first_s: float, **more: float) -> Path:
+    """Three seeds of two programs."""
+    for seed in range(3):
+        write_recorded(folder / f"{policy[-9:]}-seed{seed}", policy, seed, [first_s + seed, first_s + 1], **more)  # type: ignore[arg-type]
+    return folder
+
+
 @pytest.fixture
 def experiment(tmp_path: Path) -> Path:
-    for seed in range(3):
-        write_recorded(tmp_path / "e" / f"vllm-seed{seed}", "vllm", seed, [10.0 + seed, 11.0])
-        write_recorded(tmp_path / "e" / f"continuum-seed{seed}", "continuum", seed, [5.0 + seed, 6.0], ttft_s=0.25)
-    return tmp_path / "e"
+    write_seeds(tmp_path / "e", "vllm", 10.0)
+    return write_seeds(tmp_path / "e", "continuum", 5.0, ttft_s=0.25)
 
 
 def test_latencies_are_in_the_terminal_and_in_files(experiment: Path) -> None:
@@ -64,18 +69,14 @@ def test_a_condition_that_holds_is_exit_code_3_and_a_failed_test(experiment: Pat
 
 
 def test_an_arm_that_is_a_class(experiment: Path) -> None:
-    for seed in range(3):
-        write_recorded(experiment / f"own-seed{seed}", "my.policies:Own", seed, [5.0 + seed, 6.0])
+    write_seeds(experiment, "my.policies:Own", 5.0)
     done = bench("compare", experiment, "--fail-if", "my.policies:Own: jct_mean > 1")
     assert (done.exit_code, "FAILED: my.policies:Own: jct_mean > 1" in done.stderr) == (3, True)
 
 
 def test_two_versions_of_one_experiment_are_compared_arm_by_arm(experiment: Path, tmp_path: Path) -> None:
     """The same policies and seeds in both directories: continuum got slower, vllm did not."""
-    new = tmp_path / "new"
-    for seed in range(3):
-        write_recorded(new / f"vllm-seed{seed}", "vllm", seed, [10.0 + seed, 11.0])
-        write_recorded(new / f"continuum-seed{seed}", "continuum", seed, [7.0 + seed, 8.0])
+    new = write_seeds(write_seeds(tmp_path / "new", "vllm", 10.0), "continuum", 7.0)
     assert "are both policy" in bench("compare", experiment, new).stderr
     done = bench("compare", experiment, new, "--fail-if", "jct_mean_ratio > 1.05")
     assert done.exit_code == 3

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from bench_cli import bench
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.records.misses import limits_of
 from continuum_bench.errors import BenchError
@@ -24,40 +25,32 @@ from continuum_traces.run_dir import read_arrivals, read_events, read_json, read
 from continuum_traces.schema import Program, Turn
 from fake_server import good
 from live_server import Live
-from small_replays import app, replay, replay_command, run_of, runner, serving, start, trace_of, turns_of
+from small_replays import replay, replay_command, replayed, run_of, serving, start, trace_of, turns_of
 
 
 def test_prompts_grow_by_exactly_what_the_trace_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    with serving(good) as server:
-        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    assert "vllm-seed0: done; 1 of 1 runs" in done.stderr
-    assert "small (recorded), 1 program at" in done.stdout  # the table says what ran
-    first, second, third = (body["prompt"] for body in server.bodies)
+    done = replayed(tmp_path, good)
+    assert "vllm-seed0: done; 1 of 1 runs" in done.said
+    assert "small (recorded), 1 program at" in done.printed  # the table says what ran
+    bodies, records = done.server.bodies, done.turns
+    first, second, third = (body["prompt"] for body in bodies)
     assert [len(first), len(second), len(third)] == [400, 520, 574]
     assert second[:420] == [*first, *range(1000, 1020)]
     assert third[:524] == [*second, *range(1006, 1010)]  # only the last four of ten tokens were carried
-    assert [body["max_tokens"] for body in server.bodies] == [20, 10, 5]
-    assert all(body["ignore_eos"] for body in server.bodies)
-    xargs = [body["vllm_xargs"] for body in server.bodies]
+    assert [(body["max_tokens"], body["ignore_eos"]) for body in bodies] == [(20, True), (10, True), (5, True)]
+    xargs = [body["vllm_xargs"] for body in bodies]
     ids = [tags.pop("turn_id") for tags in xargs]
-    assert [headers["X-Turn-ID"] for headers in server.headers] == ids
-    assert [record.turn_id for record in turns_of(tmp_path / "out")] == ids
+    assert [headers["X-Turn-ID"] for headers in done.server.headers] == ids == [record.turn_id for record in records]
     assert len(set(ids)) == 3
     assert xargs[0] == {"program_id": "p0", "is_last_step": 0, "this_func_call": "ls"}
     assert xargs[2] == {"program_id": "p0", "is_last_step": 1}
-    assert {headers["Authorization"] for headers in server.headers} == {"Bearer sk-secret"}
-    records = turns_of(tmp_path / "out")
-    assert [(r.prompt_tokens, r.output_tokens, r.cached_tokens) for r in records] == [
-        (400, 20, 16),
-        (520, 10, 16),
-        (574, 5, 16),
-    ]
+    assert {headers["Authorization"] for headers in done.server.headers} == {"Bearer sk-secret"}
+    counts = [(record.prompt_tokens, record.output_tokens, record.cached_tokens) for record in records]
+    assert counts == [(400, 20, 16), (520, 10, 16), (574, 5, 16)]
     for before, after in pairwise(records):
         assert after.due_s == pytest.approx(before.finish_s + 0.05)
         assert after.sent_s >= after.due_s
-    assert not any("sk-secret" in path.read_text() for path in (tmp_path / "out").rglob("*.json*"))
 
 
 def test_two_runs_share_no_prompt_and_a_program_keeps_its_connection(tmp_path: Path) -> None:
@@ -70,9 +63,7 @@ def test_two_runs_share_no_prompt_and_a_program_keeps_its_connection(tmp_path: P
 
 
 def test_text_prompts_for_servers_without_token_ids(tmp_path: Path) -> None:
-    with serving(good) as server:
-        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out", "--prompts", "text", "--dialect", "headers")
-    assert done.exit_code == 0, done.output
+    server = replayed(tmp_path, good, "--prompts", "text", "--dialect", "headers").server
     assert [len(body["messages"]) for body in server.bodies] == [1, 3, 5]
     assert "vllm_xargs" not in server.bodies[0]
     assert server.headers[0]["X-Session-ID"] == "p0"
@@ -94,16 +85,14 @@ def test_a_real_server_and_its_own_record(server: Live, tmp_path: Path) -> None:
     url = f"{server.server.url}/v1"
     done = replay(trace_of(tmp_path), url, tmp_path / "out", "--scheduler-records", server.record)
     assert done.exit_code == 0, done.output
-    profiled = runner.invoke(
-        app, ["profile", "--base-url", url, "--out", str(tmp_path / "profile.json"), "--repeats", "1"]
-    )
+    profiled = bench("profile", "--base-url", url, "--out", tmp_path / "profile.json", "--repeats", 1)
     assert profiled.exit_code == 0, profiled.output
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert "emulated" in summary["manifest"]["modelled"][0]
     row = summary["policies"]["static-ttl"]
     assert row["programs_finished"] == 3
     assert row["pin_hit_ratio"] == 1.0
-    (folder,) = [path for path in (tmp_path / "out").iterdir() if path.is_dir()]
+    folder = run_of(tmp_path / "out")
     cached = {(r.program_id, r.turn): r.cached_tokens for r in read_turns(folder)}
     assert all(cached["p0", turn] == hit for turn, hit in ((1, 416), (2, 512)))  # whole blocks of the context before
     starts = {(e.program_id, e.turn): e.hit_tokens for e in read_events(folder) if e.event == "start"}
@@ -137,17 +126,14 @@ def test_token_prompts_are_kept_cut_and_shared_as_the_trace_says() -> None:
 
 
 def test_fixed_concurrency_starts_the_next_when_one_ends(tmp_path: Path) -> None:
-    with serving(good) as server:
-        done = replay(trace_of(tmp_path, 6), server.url, tmp_path / "out", "--arrivals", "concurrency:2")
-    assert done.exit_code == 0, done.output
-    assert server.most_at_once <= 2
-    folder = run_of(tmp_path / "out")
-    starts = {arrival.program_id: arrival.due_s for arrival in read_arrivals(folder)}
-    ends = sorted(record.finish_s or 0.0 for record in read_turns(folder) if record.is_last)
+    done = replayed(tmp_path, good, "--arrivals", "concurrency:2", programs=6)
+    assert done.server.most_at_once <= 2
+    starts = {arrival.program_id: arrival.due_s for arrival in read_arrivals(done.run)}
+    ends = sorted(record.finish_s or 0.0 for record in done.turns if record.is_last)
     assert len(starts) == len(ends) == 6
     for rank, start_s in enumerate(sorted(starts.values())):
         assert sum(end_s > start_s + 1e-3 for end_s in ends[:rank]) <= 1  # at most one other is under way
-    workload = read_manifest(folder).workload
+    workload = read_manifest(done.run).workload
     assert (workload.arrivals, workload.jps) == ("concurrency:2", None)
 
 
@@ -193,10 +179,8 @@ async def slow(request: web.Request, number: int) -> Any:
 
 
 def test_a_ramp_spreads_the_first_programs(tmp_path: Path) -> None:
-    with serving(slow) as server:
-        done = replay(trace_of(tmp_path, 4), server.url, tmp_path / "out", "--arrivals", "concurrency:4:0.4")
-    assert done.exit_code == 0, done.output
-    due = [arrival.due_s for arrival in read_arrivals(run_of(tmp_path / "out"))]
+    done = replayed(tmp_path, slow, "--arrivals", "concurrency:4:0.4", programs=4)
+    due = [arrival.due_s for arrival in read_arrivals(done.run)]
     assert [after - before for before, after in pairwise(due)] == pytest.approx([0.1, 0.1, 0.1])
 
 
@@ -208,31 +192,19 @@ def test_a_ramp_spreads_the_first_programs(tmp_path: Path) -> None:
     ],
 )
 def test_warm_up_and_cool_down_are_load_only(tmp_path: Path, window: list[object], counted: list[bool]) -> None:
-    with serving(good) as server:
-        trace = trace_of(tmp_path, 6)  # arrivals at 0.05, 0.10 ... 0.30 s
-        done = replay(trace, server.url, tmp_path / "out", "--arrivals", "constant", *window)
-        assert done.exit_code == 0, done.output
-        nothing = replay(trace, server.url, tmp_path / "no", "--warm-up", 4, "--cool-down", 2)
-    assert [arrival.counted for arrival in read_arrivals(run_of(tmp_path / "out"))] == counted
-    assert len(server.bodies) == 18  # all were played
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert summary["policies"]["vllm"]["programs_finished"] == sum(counted)
-    assert summary["manifest"]["workload"]["warm_up"] == str(window[1])
-    assert nothing.exit_code == 2
-    assert "no program is left to count" in nothing.stderr
+    done = replayed(tmp_path, good, "--arrivals", "constant", *window, programs=6)  # at 0.05, 0.10 ... 0.30 s
+    assert [arrival.counted for arrival in read_arrivals(done.run)] == counted
+    assert len(done.server.bodies) == 18  # all were played
+    assert done.summary["policies"]["vllm"]["programs_finished"] == sum(counted)
+    assert done.summary["manifest"]["workload"]["warm_up"] == str(window[1])
 
 
 def test_a_time_limit_leaves_the_rest_unfinished(tmp_path: Path) -> None:
-    with serving(good) as server:
-        trace = trace_of(tmp_path, 40)  # the last arrives after 2 s
-        done = replay(trace, server.url, tmp_path / "out", "--arrivals", "constant", "--time-limit-s", 0.6)
-    assert done.exit_code == 0, done.output
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    row = summary["policies"]["vllm"]
-    assert row["programs_unfinished"] > 0
+    """The last arrives after 2 s."""
+    done = replayed(tmp_path, good, "--arrivals", "constant", "--time-limit-s", 0.6, programs=40)
+    row, counted = done.summary["policies"]["vllm"], read_json(done.run / "engine.json")
     assert row["programs_finished"] + row["programs_unfinished"] == row["programs"] < 40
-    counted = read_json(run_of(tmp_path / "out") / "engine.json")
-    assert counted["programs_stopped"] == row["programs_unfinished"] == counted["errors"]["time-limit"]
+    assert counted["programs_stopped"] == row["programs_unfinished"] == counted["errors"]["time-limit"] > 0
 
 
 @pytest.mark.slow
@@ -263,12 +235,10 @@ def test_other_servers_are_spoken_to_in_their_dialect(
     tmp_path: Path, kind: str, dialect: str, fields: dict[str, Any]
 ) -> None:
     chosen = ["--dialect", "openai"] if kind == "openai" else []
-    with serving(good, kind) as server:
-        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out", *chosen)
-    assert done.exit_code == 0, done.output
-    assert read_manifest(run_of(tmp_path / "out")).engine_options.dialect == dialect
+    done = replayed(tmp_path, good, *chosen, kind=kind)
+    assert read_manifest(done.run).engine_options.dialect == dialect
     plain = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
-    assert {k: v for k, v in server.bodies[0].items() if k != "messages"} == {**plain, **fields}
+    assert {k: v for k, v in done.server.bodies[0].items() if k != "messages"} == {**plain, **fields}
 
 
 async def repeats_the_key(request: web.Request, number: int) -> Any:
@@ -278,17 +248,12 @@ async def repeats_the_key(request: web.Request, number: int) -> Any:
 def test_keys_come_from_the_environment_and_are_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "sk-secret")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with serving(repeats_the_key) as server:
-        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out", "--api-key-env", "MY_KEY")
-        refused = replay(trace_of(tmp_path, 1), server.url.replace("//", "//me:sk-secret@"), tmp_path / "no")
-    assert done.exit_code == 1
-    assert server.headers[0]["Authorization"] == "Bearer sk-secret"
-    assert turns_of(tmp_path / "out")[0].error == "http-401: Incorrect API key provided: Bearer ***"
-    written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    done = replayed(tmp_path, repeats_the_key, "--api-key-env", "MY_KEY", code=1)
+    assert done.server.headers[0]["Authorization"] == "Bearer sk-secret"
+    assert done.turns[0].error == "http-401: Incorrect API key provided: Bearer ***"
+    written = [path for path in done.out.rglob("*") if path.is_file()]
     assert not [path for path in written if b"sk-secret" in path.read_bytes()]
-    assert refused.exit_code == 2
-    assert "a key comes from OPENAI_API_KEY" in refused.stderr
-    assert "sk-secret" not in done.output + refused.output
+    assert "sk-secret" not in done.said + done.printed
 
 
 def test_closed_loops_are_compared_though_their_instants_differ(tmp_path: Path) -> None:
@@ -297,6 +262,6 @@ def test_closed_loops_are_compared_though_their_instants_differ(tmp_path: Path) 
         for label in ("vllm", "other"):
             words = ["--arrivals", "concurrency:2", "--label", label]
             assert replay(trace, server.url, tmp_path / label, *words).exit_code == 0
-    done = runner.invoke(app, ["compare", str(tmp_path / "vllm"), str(tmp_path / "other"), "--json"])
+    done = bench("compare", tmp_path / "vllm", tmp_path / "other", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["policies"]["other"]["jct_mean_ratio"] > 0

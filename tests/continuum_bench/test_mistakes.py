@@ -1,202 +1,367 @@
-"""Mistakes on the command line and in grids: one line that names the option or the field, exit code 2, no work done."""
+"""Every mistake that a user can make, of every command: one line that says what is wrong, exit code 2, no work done."""
 
 from __future__ import annotations
 
+import shlex
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from bench_cli import bench
+from bench_cli import bench, refused
+from continuum_bench.lock import locked
 from fake_server import FakeServer, good
 from recorded_runs import write_recorded
 from small_replays import trace_of
 
+from continuum_client import instrument_command, proxy_command
+
+GIVEN = {"RUNS": "runs", "BEGUN": "begun", "BAD": "bad", "TABLE": "table.jsonl", "FILE": "file", "LOG": "log.json"}
+GIVEN |= {"NO": "no", "INTO_FILE": "file/new", "FOLDER": "."}
+
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What stands for a file, a folder or an address in the tables below."""
+    """What stands for a file, a folder, an address or a port in the tables below."""
     folder = tmp_path_factory.mktemp("given")
     for seed in range(2):
         write_recorded(folder / "runs" / f"vllm-seed{seed}", "vllm", seed, [10.0, 11.0])
-    with FakeServer("vllm", handler=good) as server:
+    (folder / "begun").mkdir()
+    for name, text in (("begun/manifest.json", "{}"), ("bad", "{nonsense"), ("table.jsonl", "{}"), ("file", "")):
+        (folder / name).write_text(text)
+    log = '{"start_times": [0, 0], "ttfts": [1, 1], "itls": [[1], [1]], "input_lens": [90, 9], "output_lens": [2, 2]}'
+    (folder / "log.json").write_text(log)
+    with FakeServer("vllm", handler=good) as server, socket.create_server(("127.0.0.1", 0)) as other:
         yield {
+            **{word: str(folder / name) for word, name in GIVEN.items()},
             "TRACE": str(trace_of(folder)),
             "URL": server.url,
-            "RUNS": str(folder / "runs"),
-            "NO": str(folder / "no"),
+            "TAKEN": str(other.getsockname()[1]),
         }
 
 
-def mistake(command: str, words: dict[str, str], out: Path) -> str:
+@pytest.fixture
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a server would have been started")
+
+    monkeypatch.setattr("continuum_server.launcher.subprocess.Popen", start)
+
+
+def refusal(command: str, words: dict[str, str], out: Path) -> str:
     """The one line that a command says."""
-    done = bench(*(({**words, "OUT": str(out)}).get(word, word) for word in command.split(" ")))
-    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
+    known = {**words, "OUT": str(out)}
+    said = refused(*(known.get(word, word) for word in shlex.split(command)))
     assert not out.exists()
-    return done.stderr.removeprefix("error: ")
+    return said
 
 
 COMMANDS = [
-    ("traces convert . OUT --to preview --format otel", "--format: not with --to: --format is for traces"),
+    # a run
+    ("replay absent.jsonl", "absent.jsonl: cannot read"),
+    ("replay TABLE --out INTO_FILE", "table.jsonl: format not recognised"),
+    ("replay TRACE --out INTO_FILE", "cannot create"),
+    ("swebench --jps 0", "--jps 0: programs per second must be above 0"),
+    ("swebench --policy ,", "names no policy; there are vllm"),
+    ("swebench --policy moon", "unknown policy 'moon'; there are: vllm"),
+    ("swebench --policy moon+offload", "unknown policy 'moon'; there are: vllm"),
+    ("swebench --policy WORKING_SET", "did you mean working-set"),
+    ("swebench --policy-option moon", "expected POLICY.OPTION=VALUE"),
+    ("swebench --policy-option static-ttl.ttl_s=-1", "ttl_s = '-1': must be a number from 0 to 1000000000, or none"),
+    ("swebench --policy-option static-ttl.ttl_s=nan", "ttl_s = 'nan': must be a number from 0 to 1000000000, or none"),
+    ("swebench --policy-option continuum.cold_samples=x", "cold_samples = 'x': must be a whole number from 0 to"),
+    ("swebench --policy-option continuum.moon=1", "no option 'moon'; it has: cold_samples"),
+    ("swebench --policy-option continuum.statistic=x --policy continuum", "did you mean statistics"),
+    ("swebench --policy vllm --policy-option continuum.x=1", "'continuum' is not in this run"),
+    ("swebench --gpu tpu", "unknown GPU 'tpu'; there are: a100-80gb"),
+    ("swebench --gpu h100-80g", "did you mean h100-80gb"),
+    ("swebench --model gpt", "unknown model 'gpt'"),
+    ("swebench --model llama-3.1-8", "did you mean llama-3.1-8b"),
+    ("swebench --model llama-3.1-70b", "does not fit 1 x h100-80gb"),
+    ("swebench --step-times hig", "did you mean high"),
+    ("swebench --tp 3", "3; there are: 1, 2, 4, 8"),
+    ("swebench --gpu-memory-utilization 1e-300", "does not fit"),
+    ("swebench --chunk-tokens 16", "below max_num_seqs"),
+    ("swebench --offload dram", "--offload 'dram': expected dram-100, dram-200"),
+    ("swebench --offload dram-0+ssd-10", "an SSD tier needs a DRAM tier above it"),
+    (f"swebench --offload dram-{'9' * 23}", "--offload"),
     ("swebench --hint-error 1", "--hint-error: needs --hints"),
     ("swebench --format otel", "--format: needs --traces"),
     ("swebench --router sticky", "--router: needs --replicas"),
-    ("swebench --replicas 2 --router hash --out OUT", "router = hash: there are affinity, sticky"),
-    ("swebench --replicas 2 --kill-replica 2@10 --out OUT", "needs a replica from 0 to 1"),
-    ("swebench --length-scale 0", "--length-scale 0: must be above 0"),
-    ("swebench --shared-prefix -1", "--shared-prefix -1: must not be negative"),
+    ("swebench --replicas 2 --router hash", "router = hash: there are affinity, sticky"),
+    ("swebench --replicas 2 --kill-replica 2@10", "needs a replica from 0 to 1"),
     ("swebench --jps 1 --arrivals recorded:2", "--jps: not with --arrivals: these arrivals have a rate of"),
-    ("swebench --arrivals recorded:2 --out OUT", "has no arrival_s in the trace"),
+    ("swebench --arrivals recorded:2", "has no arrival_s in the trace"),
+    ("swebench --tool-times shift:1e8", "the arrivals and tool times of a run take"),
+    ("swebench --jps 1e-300", "the arrivals and tool times of a run take"),
     # servers
     ("swebench --label x", "--label: needs --base-url"),
     ("swebench --arrivals concurrency:2", "--arrivals concurrency:2: needs --base-url"),
-    ("swebench --base-url http://x/v1 --gpu h200", "--gpu: not with --base-url: the server decides that"),
-    ("swebench --base-url http://x/v1 --policy vllm", "--policy: not with --base-url: the server decides that"),
+    ("swebench --base-url http://x/v1 --offload dram-1", "--offload: not with --base-url: the server decides that"),
     ("swebench --base-url http://x/v1 --scheduler-records NO", "no: no such folder"),
-    ("swebench --base-url localhost --out OUT", "expected http:// or https://"),
-    ("swebench --base-url http://127.0.0.1:9/v1 --out OUT", "no OpenAI-compatible server answers"),
-    ("swebench --base-url http://127.0.0.1:99999/v1 --out OUT", "--base-url http://127.0.0.1:99999/v1: Port out of"),
-    ("swebench --base-url http://[::1/v1 --out OUT", "Invalid IPv6 URL"),
-    ("replay TRACE --base-url URL --dialect x --out OUT", "there are headers, vllm"),
-    ("replay TRACE --base-url URL --prompts x --out OUT", "there are tokens and text"),
-    ("replay TRACE --base-url URL --served-model x --out OUT", "the server has m"),
-    ("replay TRACE --base-url URL --processes 0 --out OUT", "--processes 0: must be at least 1"),
-    ("replay TRACE --base-url URL --arrivals concurrency:2 --processes 3 --out OUT", "more than the 2 programs at a"),
-    ("replay TRACE --base-url URL --arrivals concurrency:2 --warm-up 3s --out OUT", "give a number of programs, not"),
-    ("replay TRACE --base-url URL --warm-up 2 --cool-down 1 --out OUT", "no program is left to count"),
-    ("serve --engine cpu --time-scale 2", "--time-scale: needs --engine emulated"),
-    ("serve --health-port 0", "--health-port: needs --replicas"),
+    ("swebench --base-url localhost", "expected http:// or https://"),
+    ("swebench --base-url http://127.0.0.1:9/v1", "no OpenAI-compatible server answers"),
+    ("swebench --base-url http://127.0.0.1:99999/v1", "--base-url http://127.0.0.1:99999/v1: Port out of"),
+    ("swebench --base-url http://[::1/v1", "Invalid IPv6 URL"),
+    ("swebench --base-url http://me:secret@x/v1", "a key comes from OPENAI_API_KEY"),
+    ("replay TRACE --base-url URL --dialect x", "there are headers, vllm"),
+    ("replay TRACE --base-url URL --served-model x", "the server has m"),
+    ("replay TRACE --base-url URL --arrivals concurrency:2 --processes 3", "more than the 2 programs at a"),
+    ("replay TRACE --base-url URL --arrivals concurrency:2 --warm-up 3s", "give a number of programs, not"),
+    ("replay TRACE --base-url URL --warm-up 2 --cool-down 1", "no program is left to count"),
+    ("serve --port 0 --statistics BAD", "bad: not JSON: "),
+    ("serve --port 0 --statistics TABLE", "table.jsonl: not continuum-tool-statistics version 1: "),
     ("profile --out OUT --repeats 9", "--repeats: needs --base-url"),
+    # traces
+    ("traces stats absent", "cannot read"),
+    ("traces stats FILE --format continum", "did you mean continuum"),
+    ("traces synth OUT --profile swebenc", "no profile of that name; did you mean swebench"),
+    ("traces synth OUT --mix chat", "KIND:SHARE"),
+    ("traces synth OUT --mix chat:x", "KIND:SHARE"),
+    ("traces synth OUT --mix chat:0.5,swebench:0.6", "add up to 1"),
+    ("traces synth OUT --mix chat:0.5,chat:0.5", "different kinds"),
+    ("traces synth OUT --mix chat:-1,swebench:2", "above 0"),
+    ("traces synth OUT --mix nobody:1", "no profile of that name"),
+    ("traces convert x OUT --to preview", "converts a run directory"),
+    ("traces convert . OUT --to preview --format otel", "--format: not with --to: --format is for traces"),
+    ("traces convert FILE OUT --to moncake", "did you mean mooncake? there are continuum, agentic-mooncake, mooncake"),
     # recorded runs
+    ("analyze NO", "holds neither"),
+    ("report NO", "no: no such file or directory"),
     ("analyze RUNS --json --table pins", "--json: not with --table: --format json writes a table as JSON"),
     ("analyze RUNS --table cats", "--table cats: there are runs, misses, programs, turns, pins"),
     ("analyze RUNS --misses --table pins", "--misses: not with --table: --table misses is the table of them"),
-    ("compare RUNS --format xls", "--format xls: there are csv, parquet, json, latex, markdown"),
-    ("compare RUNS --baseline stock", "--baseline stock: no run of it; there are vllm"),
+    ("analyze RUNS --table runs --format parquet", "name a file with --out"),
+    ("compare RUNS --format markdwn", "did you mean markdown? there are csv, parquet, json, latex, markdown"),
+    ("compare RUNS --baseline vlm", "no run of it; did you mean vllm? there are vllm"),
     ("compare RUNS RUNS", "runs: given twice"),
     ("compare NO", "no: no such file or directory"),
     ("compare RUNS --junit OUT", "--junit: needs --fail-if"),
     ("compare RUNS --fail-if jct_mean>1 --format csv", "--fail-if: not with --format: write the table"),
     ("compare RUNS --slo ttft=2", "--slo ttft=2: expected ttft=2s"),
     ("compare RUNS --fail-if jct_mean>", "--fail-if jct_mean>: "),
-    ("compare RUNS --fail-if jct_men>1", "--fail-if jct_men>1: "),
+    ("compare RUNS --fail-if 'jct_men > 1' --point-estimate", "did you mean jct_mean_s"),
+    ("compare RUNS --fail-if 'jct_men_ratio > 1' --point-estimate", "did you mean jct_mean_s"),
     ("compare RUNS --fail-if itl_p99>1 --json", "--fail-if itl_p99>1: "),
     (f"compare RUNS --fail-if jct_mean>{10**400}", "--fail-if jct_mean>1000"),
-    (f"compare RUNS --fail-if {'(' * 300}", "--fail-if ((("),
+    (f"compare RUNS --fail-if '{'(' * 300}'", "--fail-if ((("),
     ("compare RUNS --fail-if thunder:jct_mean>1", "no run of thunder; there are"),
-    # figures and sweeps
-    ("figure moon", "figure moon: there are ablation"),
-    ("figure ablation --traces absent.jsonl --out OUT", "no file"),
-    ("figure ablation --set moon=1 --out OUT", "moon: unknown"),
-    ("figure tool-times --limit 2 --out OUT", "figure tool-times: --limit 2: only for figure goodput"),
-    ("figure tool-times --set jps=1 --out OUT", "figure tool-times: --set jps=1: this figure has no grid"),
+    # figures, sweeps, step times, logs of other servers
+    ("figure goodputt", "figure goodputt: did you mean goodput? there are ablation"),
+    ("figure ablation --traces absent.jsonl", "no file"),
+    ("figure ablation --set moon=1", "moon: unknown"),
+    ("figure tool-times --limit 2", "figure tool-times: --limit 2: only for figure goodput"),
+    ("figure tool-times --set jps=1", "figure tool-times: --set jps=1: this figure has no grid"),
     ("figure goodput --dry-run", "dry-run: this figure has no cells"),
     ("sweep", "give a grid"),
     ("sweep absent.yaml", "absent.yaml: cannot read"),
     ("sweep --set jps", "expected AXIS=VALUE"),
     ("sweep --set jps=[", "--set jps=[: not YAML: "),
-    ("sweep --set jps=1 --jobs 0", "--jobs 0: must be at least 1"),
-    ("sweep --set jps=1 --out RUNS", "holds a run already"),
-    ("sweep --set jps=1 --set step_times=band --out OUT", "not in a sweep; give step_times=low,mid,high as points of"),
+    ("sweep --set num_program=3", "did you mean num_programs"),
+    ("sweep --set jps=1 --out BEGUN", "holds a run already"),
+    ("sweep --set jps=1 --set step_times=band", "not in a sweep; give step_times=low,mid,high as points of"),
     ("step-times build --gpu h100-80gb --model qwen3-8b --name x", "--name x: only for a config.json; qwen3-8b has"),
     ("step-times build --gpu h100 --model qwen3-8b --tp 3", "--tp 3: there are 1, 2, 4, 8"),
+    ("step-times build --gpu h100 --model qwen3-9b", "did you mean qwen3-8b"),
+    ("validate LOG --gpu tpu --model qwen3-8b", "unknown GPU 'tpu'"),
+    ("validate LOG --gpu h100 --model gpt-2", "unknown model 'gpt-2'"),
+    ("validate LOG --gpu h100 --model qwen3-8b --kv-blocks 3", "(by arrival): 92 tokens do not fit"),
+    ("validate LOG --gpu h100 --model qwen3-8b --chunk 32", "chunk_tokens = 32 is below max_num_seqs"),
+    ("validate LOG --gpu h100 --model qwen3-8b --fit", "--fit needs at least 4 requests; there are 2"),
+    # experiment files
+    ("run missing.yaml", "missing.yaml: cannot read: No such file or directory\n"),
+    ("run TABLE --set sede=1", "--set sede=1: no such option; did you mean seed?\n"),
+    ("run TABLE --set policy=", "--set policy=: expected NAME=VALUE; null is the default\n"),
+    ("run TABLE --set policy=[vllm", "--set policy=[vllm: not YAML: expected ',' or ']'"),
 ]
+SERVE = [
+    ("--health-port TAKEN --replicas 2", "port TAKEN of 127.0.0.1 is taken"),
+    ("--port TAKEN", "port TAKEN of 127.0.0.1 is taken"),
+    ("--health-port 0", "--health-port: needs --replicas"),
+    ("--port 8765 --health-port 8765 --replicas 2", "port 8765 of 127.0.0.1 is taken"),
+    ("--port 99999", "--port 99999: must be at most 65,535"),
+    ("--host nowhere.invalid", "host nowhere.invalid, port 0: cannot listen there: "),
+    ("--engine cpu --time-scale 2", "--time-scale: needs --engine emulated"),
+    ("--max-ttl-s -1.0", "--max-ttl-s -1.0: must be a number from 0 to 1000000000000\n"),
+    ("--max-pinned-share 1.5", "--max-pinned-share 1.5: must be a number from 0 to 1\n"),
+    ("--max-pins-per-client -2", "--max-pins-per-client -2: must be a whole number from 0 to 1000000000, or none\n"),
+    ("--additional-config {}", "--additional-config: Continuum passes its settings in this option; "),
+    ("--api-key A --api-key B", "several keys are --api-key A B"),
+    ("--policy nowhere:Mine", "policy nowhere:Mine: cannot import it"),
+    ("--record INTO_FILE", ": cannot "),
+    ("--log INTO_FILE", ": cannot "),
+    ("--statistics INTO_FILE", ": cannot "),
+    ("--engine moon", "unknown engine 'moon'; there are: gpu, emulated, cpu"),
+    ("--engine gpu", "engine gpu needs a model: a folder or a name that vLLM can load"),
+    ("--engine cpu --model FOLDER", ": that folder has no config.json"),
+    ("--engine gpu --model FOLDER", ": that folder has no config.json"),
+    ("--engine gpu --model INTO_FILE", "new: no such folder"),
+    ("--profile FOLDER", "cannot read: Is a directory"),
+    ("--profile BAD", "bad: not JSON: "),
+    ("--replies FOLDER", "cannot read: "),
+    ("--replies NO", "no: cannot read: "),
+    ("--replies BAD", "bad:1: not JSON: "),
+    ("--max-num-seqs 300 --chunk-tokens 200", "200 tokens of a step are fewer than 300 running requests"),
+    ("--policy stock --policy-option continuum.x=1", "--policy-option continuum.x=1: policy stock is vLLM's own"),
+    ("--kv-blocks 1200 --max-model-len 19185", "a prompt plus output of 19185 tokens does not fit 1200 KV blocks"),
+    ("--model llama-3.1-70b --gpu b200-180gb --max-model-len 131072", "a prompt plus output of 131072 tokens"),
+]
+"""Of ``serve``, alone and with replicas."""
 
 
 @pytest.mark.parametrize(("command", "said"), COMMANDS)
-def test_a_mistake_is_named(command: str, said: str, words: dict[str, str], tmp_path: Path) -> None:
-    if "--out RUNS" in command:
-        (Path(words["RUNS"]) / "manifest.json").write_text("{}")
-    assert said in mistake(command, words, tmp_path / "out")
+def test_a_mistake_is_one_line(command: str, said: str, words: dict[str, str], tmp_path: Path) -> None:
+    plays = command.startswith(("swebench", "replay", "figure")) and "--out" not in command
+    assert said in refusal(command + " --out OUT" * plays, words, tmp_path / "out")
 
 
-FORMS = {
-    "--arrivals": ["", "uniform", "gamma", "gamma:x", "gamma:0", "gamma:nan", "ramp:1", "poisson:2"],
-    "--tool-times": ["", "slow", "recorded:1", "constant", "constant:x", "constant:-1", "constant:inf", "shift:10:2"],
-    "--tool-times ": ["bimodal:0.8:60", "bimodal:0.8:60:1", "bimodal:80:1:60", "shift:0", "hang:15", "hang:0.1:2:3"],
-    "--hints tool_s --hint-error": [
-        "",
-        "x",
-        "-1",
-        "nan",
-        "11",
-        "adversarial:2",
-        "adversarial:x",
-        "adversarial:.5:loud",
-    ],
-    "--replicas 2 --kill-replica": ["soon", "1@", "-1@5", "1@nan"],
-    "--base-url URL --length-scale 0.01 --warm-up": ["many", "-1", "3m"],
-}
-"""Options whose text has a form, and texts of another form."""
+@pytest.mark.usefixtures("no_server")
+@pytest.mark.parametrize("replicas", ["", " --replicas 2"])
+@pytest.mark.parametrize(("options", "said"), SERVE)
+def test_a_server_is_not_started(options: str, said: str, replicas: str, words: dict[str, str], tmp_path: Path) -> None:
+    port = "" if "--port" in options else " --port 0"
+    more = "" if "--replicas" in options + said else replicas
+    found = refusal(f"serve {options}{port}{more}", words, tmp_path / "out")
+    assert said.replace("TAKEN", words["TAKEN"]) in found
 
 
-@pytest.mark.parametrize(("option", "text"), [(option, text) for option, texts in FORMS.items() for text in texts])
-def test_a_text_of_another_form_is_refused(option: str, text: str, words: dict[str, str], tmp_path: Path) -> None:
-    said = mistake(f"swebench --out OUT {option.strip()} {text}", words, tmp_path / "out")
-    assert said.startswith(f"{option.split()[-1]} {text}: ")
-
-
-GRIDS = [
-    ("jps: [0.1", "grid.yaml:1: not YAML"),
-    ("- jps", "expected a mapping of axes to values"),
-    ("moon: 1", "moon: unknown; a grid has name, engine"),
-    ("jps: true", "jps: True is no value of this option; expected float"),
-    ("jps: []", "jps: an empty list"),
-    ("jps: [1, 1]", "jps: 1 is given twice"),
-    ("chunk_tokens: 0.5", "chunk_tokens: 0.5 is no value of this option; expected int"),
-    ("tool_times: [recorded, 'shift:x']", "tool_times: shift:x: 'x': expected shift:FACTOR"),
-    ("arrivals: [poisson, 'gamma:0']", "arrivals: gamma:0: expected a number above 1e-06"),
-    ("seeds: 0", "seeds: 0 is not a whole number of at least 1"),
-    ("seed: [0, -1]", "seed: -1 is not a whole number of at least 0"),
-    ("{seed: 1, seeds: 2}", "seeds: give seed (which) or seeds (how many), not both"),
-    ("policy: moon", "policy: unknown policy 'moon'"),
-    ("policy: [vllm, {options: {}}]", "policy[1]: expected a policy's name"),
-    ("policy: {policy: static-ttl, options: {moon: 1}}", "policy: policy 'static-ttl' has no option 'moon'"),
-    ("policy: {policy: continuum, options: {statistics: absent}}", "policy: policy 'continuum': option statistics"),
-    ("policy: [vllm, {policy: vllm}]", "policy: 'vllm' is given twice; give one of them a label"),
-    ("policy: {policy: vllm, label: a/b}", "label: 'a/b' names a folder"),
-    ("workload: absent.jsonl", "workload: 'absent.jsonl' is no file, nor one of swebench"),
-    ("engine: moon", "engine: 'moon'; there are virtual, emulated, cpu, gpu"),
-    ("cases: {}", "cases: expected a list of mappings"),
-    ("cases: [{jps: 1}, {engine: cpu}]", "cases[1]: engine: unknown in a case"),
-    ("cases: [{tool_times: 3}]", "cases[0]: tool_times: 3: there are recorded"),
-    ("plot: 3", "plot: expected a mapping"),
-    ("arrivals: 'concurrency:4'", "arrivals: concurrency:4 needs a server; give engine emulated, cpu, gpu"),
-    ("engine: gpu\npp: [1, 2]", "pp: only for engine virtual"),
-    ("engine: emulated\npolicy: vllm+offload", "policy: vllm+offload: only for engine virtual"),
+TOOLS = [
+    ("continuum-proxy --upstream ftp://x -- true", "'ftp://x': expected a URL"),
+    ("continuum-proxy --upstream 127.0.0.1:99999 -- true", "'127.0.0.1:99999': expected a URL"),
+    ("continuum-proxy --upstream x", "expected either -- COMMAND ... or --listen"),
+    ("continuum-proxy --upstream x --program p --listen 127.0.0.1:0", "--program is for a COMMAND"),
+    ("continuum-proxy --upstream x --listen 9000", "'9000': expected HOST:PORT"),
+    ("continuum-proxy --upstream x --listen 127.0.0.1:TAKEN", "already in use"),
+    ("continuum-instrument --dialect vlm python", "invalid choice: 'vlm'"),
 ]
 
 
-@pytest.mark.parametrize(("text", "said"), GRIDS)
-def test_a_mistake_in_a_grid_is_named_with_its_field(text: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "grid.yaml").write_text(text)
-    line = mistake("sweep GRID --out OUT", {"GRID": str(tmp_path / "grid.yaml")}, tmp_path / "out")
-    assert line.startswith(str(tmp_path / "grid.yaml"))
+@pytest.mark.parametrize(("command", "said"), TOOLS)
+def test_the_client_s_commands_end_with_it(
+    command: str, said: str, words: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *given = command.replace("TAKEN", words["TAKEN"]).split()
+    with pytest.raises(SystemExit) as ended:
+        (proxy_command if name == "continuum-proxy" else instrument_command).main(given)
+    assert (ended.value.code, said in capsys.readouterr().err.splitlines()[-1]) == (2, True)
+
+
+FORMS = [
+    ("--arrivals", "'' uniform gamma gamma:x gamma:0 gamma:nan gamma:1e23 gamma:1e-300 ramp:1 ramp:inf poisson:2"),
+    ("--arrivals", "ramp:1e23 recorded:1e23"),
+    (
+        "--tool-times",
+        "'' slow recorded:1 constant constant:x constant:-1 constant:inf constant:1e23 shift:10:2",
+    ),
+    ("--tool-times", "bimodal:0.8:60 bimodal:0.8:60:1 bimodal:80:1:60 bimodal:0.5:1:1e23 shift:1e300"),
+    ("--tool-times", "shift:0 hang:15 hang:0.1:2:3 hang:0.5:1e23 hang:nan"),
+    ("--hints tool_s --hint-error", "'' x -1 nan 11 adversarial:2 adversarial:x adversarial:.5:loud"),
+    ("--replicas 2 --kill-replica", "soon 1@ -1@5 1@nan 1e23@5 0@1e23"),
+    ("--base-url URL --length-scale 0.01 --warm-up", "many -1 3m"),
+    ("--base-url URL --arrivals", "concurrency:4:1e23"),
+]
+"""Options whose text has a form, and texts of another form or with absurd numbers: a clock of floats would stand still
+with them, and the run would never end."""
+
+
+@pytest.mark.parametrize(("option", "text"), [(option, text) for option, texts in FORMS for text in shlex.split(texts)])
+def test_a_text_of_another_form_is_refused(option: str, text: str, words: dict[str, str], tmp_path: Path) -> None:
+    said = refusal(f"swebench --num-programs 4 --out OUT {option} '{text}'", words, tmp_path / "out")
+    assert said.startswith(f"{option.split()[-1]} {text}: ")
+
+
+FILES = [
+    ("run", "jps: 0.1\nnum-program: 3", ":2: num-program: no such option; did you mean num_programs?"),
+    ("run", "jps: 0.1\n\nseeds: five", ":3: seeds: 'five' is no value of this option; expected int"),
+    ("run", "seeds: 0", ":1: seeds: 0: must be at least 1"),
+    ("run", "seeds: 1\nseeds: 2", ":2: seeds: is given twice"),
+    ("run", "policy: {a: 1}", ":1: policy: {'a': 1} is no value of this option"),
+    ("run", "workload: no.jsonl", ":1: workload: 'no.jsonl' is no file, nor a workload; there are swebench"),
+    ("run", "jps: [\n", ":2: not YAML"),
+    ("run", "jps: 1\0", ": not YAML: unacceptable character #x0000"),
+    ("run", "hint_error: yes", ":1: hint_error: True is no value of this option; expected str"),
+    ("run", "- 1", ": expected a mapping of options to values"),
+    ("run", "jps: 1\nlabel: new", ":2: label: needs --base-url"),
+    # every value is read when the file is: no fault waits until the engine is built
+    ("run", "jps: 1\narrivals: sometimes", ":2: arrivals: sometimes: there are poisson"),
+    ("run", "jps: 1\ntool_times: slow", ":2: tool_times: slow: there are recorded"),
+    ("run", "hints: tool\nhint_error: much", ":2: hint_error: much: expected a number"),
+    ("run", "jps: 1\npolicy: [vllm, continum]", ":2: policy: unknown policy 'continum'; did you mean continuum?"),
+    ("run", "jps: 1\npolicy_option: continuum.x=1", ":2: policy_option: policy 'continuum' has no option 'x'"),
+    ("run", "jps: 1\npolicy_option: x.y=1", ":2: policy_option: x.y=1: policy 'x' is not in this run"),
+    ("run", "jps: 1\ngpu: h10", ":2: gpu: unknown GPU 'h10'; did you mean h100-80gb"),
+    ("run", "jps: 1\nmodel: llama-3.1-8", ":2: model: unknown model 'llama-3.1-8'; did you mean llama-3.1-8b"),
+    ("run", "replicas: 2\nrouter: stick", ":2: router: did you mean sticky? there are affinity, sticky"),
+    ("run", "replicas: 2\nkill_replica: now", ":2: kill_replica: now: expected REPLICA@SECOND"),
+    ("run", "jps: 1\noffload: ram", ":2: offload: 'ram': expected dram-100"),
+    ("run", "jps: 1\nprofile: none.json", ":2: profile: none.json: cannot read"),
+    ("run", "base_url: http://x/v1\nwarm_up: long", ":2: warm_up: long: expected a number of programs"),
+    ("run", "base_url: http://x/v1\ndialect: vlm", ":2: dialect: did you mean vllm? there are"),
+    ("run", "jps: 1\nhints: tols", ":2: hints: tols: did you mean tool_s? there are none, tool"),
+    ("sweep", "jps: [0.1", ":1: not YAML"),
+    ("sweep", "- jps", "expected a mapping of axes to values"),
+    ("sweep", "moon: 1", "moon: unknown; a grid has name, engine"),
+    ("sweep", "jps: true", "jps: True is no value of this option; expected float"),
+    ("sweep", "jps: []", "jps: an empty list"),
+    ("sweep", "jps: [1, 1]", "jps: 1 is given twice"),
+    ("sweep", "tool_times: [recorded, 'shift:x']", "tool_times: shift:x: 'x': expected shift:FACTOR"),
+    ("sweep", "arrivals: [poisson, 'gamma:0']", "arrivals: gamma:0: expected a number above 1e-06"),
+    ("sweep", "seeds: 0", "seeds: 0 is not a whole number of at least 1"),
+    ("sweep", "seed: [0, -1]", "seed: -1 is not a whole number of at least 0"),
+    ("sweep", "{seed: 1, seeds: 2}", "seeds: give seed (which) or seeds (how many), not both"),
+    ("sweep", "policy: moon", "policy: unknown policy 'moon'"),
+    ("sweep", "policy: [vllm, {options: {}}]", "policy[1]: expected a policy's name"),
+    ("sweep", "policy: {policy: static-ttl, options: {moon: 1}}", "policy 'static-ttl' has no option 'moon'"),
+    ("sweep", "policy: {policy: continuum, options: {statistics: no}}", "policy 'continuum': option statistics"),
+    ("sweep", "policy: [vllm, {policy: vllm}]", "policy: 'vllm' is given twice; give one of them a label"),
+    ("sweep", "policy: {policy: vllm, label: a/b}", "label: 'a/b' names a folder"),
+    ("sweep", "workload: absent.jsonl", "workload: 'absent.jsonl' is no file, nor one of swebench"),
+    ("sweep", "engine: moon", "engine: 'moon'; there are virtual, emulated, cpu, gpu"),
+    ("sweep", "cases: {}", "cases: expected a list of mappings"),
+    ("sweep", "cases: [{jps: 1}, {engine: cpu}]", "cases[1]: engine: unknown in a case"),
+    ("sweep", "cases: [{tool_times: 3}]", "cases[0]: tool_times: 3: there are recorded"),
+    ("sweep", "plot: 3", "plot: expected a mapping"),
+    ("sweep", "arrivals: 'concurrency:4'", "arrivals: concurrency:4 needs a server; give engine emulated, cpu, gpu"),
+    ("sweep", "engine: gpu\npp: [1, 2]", "pp: only for engine virtual"),
+    ("sweep", "engine: emulated\npolicy: vllm+offload", "policy: vllm+offload: only for engine virtual"),
+]
+
+
+@pytest.mark.parametrize(("command", "text", "said"), FILES)
+def test_a_mistake_in_a_file_is_named_with_its_place(command: str, text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "it.yaml"
+    file.write_text(text)
+    line = refusal(f"{command} {file}", {}, tmp_path / "out")
+    assert line.startswith(str(file))
     assert said in line
 
 
-@pytest.mark.parametrize("text", [None, "{}", '{"schema": "x"}', "{"])
-def test_files_that_a_policy_reads_are_read_before_the_engine_starts(tmp_path: Path, text: str | None) -> None:
+@pytest.mark.usefixtures("no_server")
+@pytest.mark.parametrize("text", [None, "{}", "{"])
+@pytest.mark.parametrize("command", ["swebench", "serve --port 0"])
+def test_files_that_a_policy_reads_are_read_before_the_engine_starts(
+    tmp_path: Path, command: str, text: str | None
+) -> None:
     file = tmp_path / "tool_statistics.json"
     if text is not None:
         file.write_text(text)
-    for command in ("swebench --policy continuum", "serve --port 0 --policy continuum"):
-        said = mistake(f"{command} --policy-option continuum.statistics={file}", {}, tmp_path / "out")
-        assert f"option statistics = {file}: " in said
+    options = f"--policy continuum --policy-option continuum.statistics={file}"
+    assert f"option statistics = {file}: " in refusal(f"{command} {options}", {}, tmp_path / "out")
+
+
+@pytest.mark.parametrize("wrong", ["missing/x", "file/x", ""])
+def test_a_file_that_cannot_be_written_is_found_first(wrong: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said = refusal(f"profile --out {tmp_path / wrong}", {}, tmp_path / "out")
+    assert f"{tmp_path / wrong}: cannot write there; name a file in a folder that exists" in said
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        "compare . --fail-if jct_mean>1 --junit FILE",
-        "compare . --format csv --out FILE",
-        "analyze . --out FILE",
-        "traces synth FILE",
-        "profile --out FILE",
-        "validate log.jsonl --report FILE",
-    ],
+    "command", ["replay TRACE", "replay TRACE --base-url URL", "sweep --set num_programs=1", "figure ablation"]
 )
-def test_a_file_that_cannot_be_written_is_found_first(command: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for wrong in (tmp_path / "missing" / "x", tmp_path / "file" / "x", tmp_path):
-        said = mistake(command, {"FILE": str(wrong)}, tmp_path / "out")
-        assert f"{wrong}: cannot write there; name a file in a folder that exists" in said
+def test_two_commands_do_not_write_into_one_folder(command: str, words: dict[str, str], tmp_path: Path) -> None:
+    with locked(tmp_path):
+        done = bench(*(words.get(word, word) for word in command.split()), "--out", tmp_path)
+    assert done.exit_code == 2
+    assert "another run is writing there; choose another --out\n" in done.stderr

@@ -40,21 +40,3 @@ def test_a_mixture_is_played_and_compared_by_kind(tmp_path: Path) -> None:
     jcts = [each["policies"]["vllm"]["jct_mean_s"] for each in (first, second, whole)]
     assert (16 * jcts[0] + 4 * jcts[1]) / 20 == pytest.approx(jcts[2])
     assert "first-prompt below 1K" in bench("compare", runs, "--by", "first-prompt")
-
-
-@pytest.mark.parametrize(
-    ("mix", "message"),
-    [
-        ("chat", "KIND:SHARE"),
-        ("chat:x", "KIND:SHARE"),
-        ("chat:0.5,swebench:0.6", "add up to 1"),
-        ("chat:0.5,chat:0.5", "different kinds"),
-        ("chat:-1,swebench:2", "above 0"),
-        ("nobody:1", "no profile of that name"),
-    ],
-)
-def test_mixtures_that_are_none(tmp_path: Path, mix: str, message: str) -> None:
-    done = runner.invoke(app, ["traces", "synth", "--mix", mix, str(tmp_path / "m.jsonl")])
-    assert done.exit_code == 2
-    assert message in done.stderr
-    assert not list(tmp_path.iterdir())

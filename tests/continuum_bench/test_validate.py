@@ -292,22 +292,6 @@ def run_command(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        (["--gpu", "tpu"], "unknown GPU 'tpu'"),
-        (["--model", "gpt-2"], "unknown model 'gpt-2'"),
-        (["--kv-blocks", "10"], "request 1 (by arrival): 221 tokens do not fit the model's context and 10 KV blocks"),
-        (["--chunk", "32"], "chunk_tokens = 32 is below max_num_seqs = 64"),
-        (["--fit"], "--fit needs at least 4 requests; there are 3"),
-    ],
-)
-def test_mistakes_are_one_sentence(more: list[str], words: str, tmp_path: Path) -> None:
-    code, _, stderr = run_command(str(llmservingsim(tmp_path)), *OPTIONS, "--pp", "1", *more)
-    assert (code, stderr.count("\n")) == (2, 1)
-    assert words in stderr
-
-
 def test_answers_of_one_token_have_no_tpot(tmp_path: Path) -> None:
     columns = {"start_times": [0.0] * 4, "ttfts": [0.2] * 4, "itls": [[]] * 4, "input_lens": [90] * 4}
     for name in ("a.json", "b.json"):

@@ -92,20 +92,8 @@ def test_what_is_wrong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ServerError, match="need vllm-router: pip install vllm-router"):
         check_router("round_robin")
-    for arguments, message in ((["--replicas", "0"], "--replicas 0"), (["--replicas", "2"], "need vllm-router")):
-        done = runner.invoke(app, ["serve", *arguments])
-        assert done.exit_code == 2
-        assert message in done.stderr
-
-
-@pytest.mark.parametrize("replicas", ["1", "2"])
-def test_a_port_that_is_taken_is_said_at_once(replicas: str) -> None:
-    """Who listens there would answer the health checks of a server that cannot start."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = str(other.getsockname()[1])
-        done = runner.invoke(app, ["serve", "--port", port, "--replicas", replicas])
-    assert done.exit_code == 2
-    assert f"port {port} of 127.0.0.1 is taken" in done.stderr
+    done = runner.invoke(app, ["serve", "--replicas", "2"])
+    assert (done.exit_code, "need vllm-router" in done.stderr) == (2, True)
 
 
 def test_vllm_router_knows_our_policies() -> None:
