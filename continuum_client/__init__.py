@@ -17,7 +17,7 @@ The modules, in the order in which a call passes through them:
 ``tagging``            tags as headers and body fields, in the ``dialects`` of servers; ``endpoints`` remembers the
                        dialect of each server and the fields that it refuses
 ``observe``            watches the reply while the caller reads it; ``reply`` reads its token counts and tool calls
-``recorder``           writes calls to files (``appender``), as turns of a trace (``turns``)
+``recorder``           writes calls to files, as turns of a trace (``turns``)
 """
 
 from __future__ import annotations
@@ -26,35 +26,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from continuum_client.client import AsyncOpenAI, OpenAI, wrap
-    from continuum_client.errors import ContinuumError, ContinuumWarning, InvalidTag, ProgramClosed, UnknownDialect
-    from continuum_client.frameworks import extra_body, headers
-    from continuum_client.instrumentation import Instrumentation, instrument, uninstrument
-    from continuum_client.prediction import Prediction
-    from continuum_client.program import Program, current_program, inherit_threads, tool
-    from continuum_client.recorder import Recorder
-
-__all__ = [
-    "AsyncOpenAI",
-    "ContinuumError",
-    "ContinuumWarning",
-    "Instrumentation",
-    "InvalidTag",
-    "OpenAI",
-    "Prediction",
-    "Program",
-    "ProgramClosed",
-    "Recorder",
-    "UnknownDialect",
-    "current_program",
-    "extra_body",
-    "headers",
-    "inherit_threads",
-    "instrument",
-    "tool",
-    "uninstrument",
-    "wrap",
-]
+    from continuum_client.client import AsyncOpenAI as AsyncOpenAI
+    from continuum_client.client import OpenAI as OpenAI
+    from continuum_client.client import wrap as wrap
+    from continuum_client.errors import ContinuumError as ContinuumError
+    from continuum_client.errors import ContinuumWarning as ContinuumWarning
+    from continuum_client.errors import InvalidTag as InvalidTag
+    from continuum_client.errors import ProgramClosed as ProgramClosed
+    from continuum_client.errors import UnknownDialect as UnknownDialect
+    from continuum_client.frameworks import extra_body as extra_body
+    from continuum_client.frameworks import headers as headers
+    from continuum_client.instrumentation import Instrumentation as Instrumentation
+    from continuum_client.instrumentation import instrument as instrument
+    from continuum_client.instrumentation import uninstrument as uninstrument
+    from continuum_client.prediction import Prediction as Prediction
+    from continuum_client.program import Program as Program
+    from continuum_client.program import current_program as current_program
+    from continuum_client.program import inherit_threads as inherit_threads
+    from continuum_client.program import tool as tool
+    from continuum_client.recorder import Recorder as Recorder
 
 _HOMES = {
     "client": ("AsyncOpenAI", "OpenAI", "wrap"),
@@ -66,6 +56,7 @@ _HOMES = {
     "recorder": ("Recorder",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:

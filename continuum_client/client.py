@@ -104,29 +104,11 @@ class AsyncOpenAI(AsyncTagging, openai.AsyncOpenAI):
         def __init__(self, **options: Unpack[AllOptions]) -> None: ...
 
 
-@_shows_arguments(openai.AzureOpenAI)
-class AzureOpenAI(OpenAI, openai.AzureOpenAI):
-    """``openai.AzureOpenAI`` with programs; made by ``wrap``."""
-
-
-@_shows_arguments(openai.AsyncAzureOpenAI)
-class AsyncAzureOpenAI(AsyncOpenAI, openai.AsyncAzureOpenAI):
-    """``openai.AsyncAzureOpenAI`` with programs; made by ``wrap``."""
-
-
-_Ours = TypeVar("_Ours", OpenAI, AsyncOpenAI, AzureOpenAI, AsyncAzureOpenAI)
+_Ours = TypeVar("_Ours", OpenAI, AsyncOpenAI)
 
 
 @overload
 def wrap(client: _Ours, **options: Unpack[Options]) -> _Ours: ...
-
-
-@overload
-def wrap(client: openai.AzureOpenAI, **options: Unpack[Options]) -> AzureOpenAI: ...
-
-
-@overload
-def wrap(client: openai.AsyncAzureOpenAI, **options: Unpack[Options]) -> AsyncAzureOpenAI: ...
 
 
 @overload
@@ -180,7 +162,7 @@ def _is_patched(resource: Any) -> bool:
     )
 
 
-_made: dict[type[Any], type[Any]] = {openai.AzureOpenAI: AzureOpenAI, openai.AsyncAzureOpenAI: AsyncAzureOpenAI}
+_made: dict[type[Any], type[Any]] = {}
 _made_lock = threading.Lock()
 
 

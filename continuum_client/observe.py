@@ -132,12 +132,12 @@ class _Chunks:
     Args:
         inner: the iterator, or asynchronous iterator.
         watched: is told when the caller waits, and of exceptions.
-        take: receives each item; returns whether the caller gets it.
+        take: receives each item; what it returns is true if the caller gets the item.
         finish: called at the end.
     """
 
     def __init__(
-        self, inner: Any, watched: WatchedReply, take: Callable[[Any], bool], finish: Callable[[], None]
+        self, inner: Any, watched: WatchedReply, take: Callable[[Any], object], finish: Callable[[], None]
     ) -> None:
         self._inner, self._watched, self._take, self._finish = inner, watched, take, finish
 
@@ -172,7 +172,8 @@ class _Chunks:
 
 
 def _watch_raw(response: Any, watched: WatchedReply) -> None:
-    body = _Body(watched, "text/event-stream" in response.headers.get("content-type", ""))
+    streamed = "text/event-stream" in response.headers.get("content-type", "")
+    body = Events(watched) if streamed else _Document(watched)
     if response.is_closed:  # openai has read the body already
         body.feed(response.content)
         body.finish()
@@ -189,12 +190,12 @@ def _watch_raw(response: Any, watched: WatchedReply) -> None:
     response.iter_bytes, response.aiter_bytes = iter_bytes, aiter_bytes
 
 
-def _on_close(response: Any, watched: WatchedReply, body: _Body | None = None) -> None:
+def _on_close(response: Any, watched: WatchedReply, body: Events | _Document | None = None) -> None:
     plain, plain_async = response.close, response.aclose
 
     def ended() -> None:
         if body is not None and not watched.waiting:
-            body.last_line()
+            body.last()
         watched.closed()
 
     def close() -> None:
@@ -242,6 +243,11 @@ class Events:
             self._line(rest)
         return rest if self._hide else b""
 
+    def finish(self) -> None:
+        """Note that all bytes have been received."""
+        self.last()
+        self._watched.end()
+
     def _line(self, line: bytes) -> bool:
         """Watch a line. Return whether the caller gets it."""
         if not line.startswith(b"data:"):
@@ -256,35 +262,27 @@ class Events:
         return not self._hidden
 
 
-class _Body:
-    """A raw body: server-sent events, or one JSON document."""
+class _Document:
+    """Watches the one JSON document of a raw body, which arrives in pieces."""
 
-    def __init__(self, watched: WatchedReply, events: bool) -> None:
+    def __init__(self, watched: WatchedReply) -> None:
         self._watched = watched
-        self._events = Events(watched) if events else None
         self._parts: list[bytes] = []
         self._size = 0
 
-    def feed(self, chunk: bytes) -> bool:
-        """Watch a piece. Return True: the caller gets it."""
-        self._size += len(chunk)
-        if self._events is not None:
-            self._events.feed(chunk)
-        elif self._size <= MAX_BODY_BYTES:
-            self._parts.append(chunk)
-        return True
+    def feed(self, piece: bytes) -> bytes:
+        """Watch a piece. Return it for the caller."""
+        self._size += len(piece)
+        if self._size <= MAX_BODY_BYTES:
+            self._parts.append(piece)
+        return piece
 
-    def last_line(self) -> None:
-        """Watch the last line of events if it has no line end."""
-        if self._events is not None:
-            self._events.last()
+    def last(self) -> None:
+        """Do nothing, because half a document says nothing."""
 
     def finish(self) -> None:
         """Note that the whole body has been received."""
-        if self._events is not None:
-            self._events.last()
-            self._watched.end()
-        elif self._size > MAX_BODY_BYTES:
+        if self._size > MAX_BODY_BYTES:
             self._watched.end("too long to look at")
         else:
             self._watched.whole(parsed(b"".join(self._parts)))

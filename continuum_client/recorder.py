@@ -23,12 +23,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.appender import SharedLines
 from continuum_traces.lines import encoded, end_line, gap_line, header_line, program_line, turn_line
 from continuum_traces.run_dir import MANIFEST, TURNS, compact, write_manifest
 from continuum_traces.schema import Manifest, Metadata, Program, TurnRecord
 from continuum_traces.shell import first_program
 
-from continuum_client.appender import SharedLines
 from continuum_client.ending import do_what_is_left
 from continuum_client.errors import once
 from continuum_client.reply import Content, check_content

@@ -125,7 +125,7 @@ class Reply:
         """Read an answer of the Responses API."""
         self.model = get(response, "model") or self.model
         for number, output in enumerate(get(response, "output") or ()):
-            self._output(number, output)
+            self._part(number, output)
         if get(response, "status") in ("completed", "incomplete", "failed"):
             self.finished = True
 
@@ -141,49 +141,41 @@ class Reply:
         """Read an answer or an event of Anthropic's API. ``take`` has read its usage already."""
         if kind == "message":
             for number, block in enumerate(get(item, "content") or ()):
-                self._block(number, block)
+                self._part(number, block)
         elif kind == "message_start":
             message = get(item, "message")
             self.model = get(message, "model")
             self._usage(get(message, "usage"))
         elif kind == "content_block_start":
-            self._block(get(item, "index"), get(item, "content_block"))
+            self._part(get(item, "index"), get(item, "content_block"))
         elif kind == "content_block_delta":
             self._token(now_s)
             self._delta(get(item, "index"), get(item, "delta"))
         self.model = get(item, "model") or self.model
         self.finished = self.finished or bool(get(item, "stop_reason") or get(get(item, "delta"), "stop_reason"))
 
-    def _block(self, number: Any, block: Any) -> None:
-        if get(block, "type") == "tool_use":
-            given = get(block, "input")
-            function = {"name": get(block, "name"), "arguments": json.dumps(given) if given else None}
-            self._asked(number, function, get(block, "id"))
-        elif self.with_text and isinstance(get(block, "text"), str):
-            self.text.append(get(block, "text"))
+    def _part(self, number: Any, part: Any) -> None:
+        """Read an item of a Responses answer, or a block of a message in Anthropic's API."""
+        if get(part, "name") and get(part, "type") != "server_tool_use":
+            self._asked(number, part, get(part, "call_id") or get(part, "id"))
+        elif self.with_text:
+            texts = [get(part, "text"), *(get(inner, "text") for inner in get(part, "content") or ())]
+            self.text.extend(text for text in texts if isinstance(text, str))
 
     def _delta(self, number: Any, delta: Any) -> None:
-        part = get(delta, "partial_json")
-        if isinstance(part, str):
-            self._asked(number, {"arguments": part})
-        elif self.with_text and isinstance(get(delta, "text"), str):
-            self.text.append(get(delta, "text"))
-
-    def _output(self, number: int, output: Any) -> None:
-        """Read an item of a Responses answer."""
-        if get(output, "name"):
-            self._asked(number, output, get(output, "call_id"))
-        elif self.with_text:
-            texts = (get(part, "text") for part in get(output, "content") or ())
-            self.text.extend(text for text in texts if isinstance(text, str))
+        json_part = get(delta, "partial_json")
+        if isinstance(json_part, str):
+            self._asked(number, {"arguments": json_part})
+        else:
+            self._part(number, delta)
 
     def _asked(self, position: Any, function: Any, call_id: Any = None) -> None:
         tool = self.tools.setdefault(position, ToolAsked())
         tool.call_id = tool.call_id or str(call_id or "")
         tool.name = tool.name or str(get(function, "name") or "")[:MAX_TOOL_CHARS]
         arguments = get(function, "arguments") or get(function, "input")
-        if self.content != "none" and isinstance(arguments, str):
-            tool.arguments.append(arguments)
+        if self.content != "none" and arguments:
+            tool.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
 
     def _token(self, now_s: float | None) -> None:
         if self.first_token_s is None:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from continuum_client.conversation import Conversations
 from continuum_client.dialects import Dialect, DialectName, find_dialect
@@ -85,8 +85,10 @@ def settings_from(
         UnknownDialect: no dialect has that name.
         ValueError: no ``content`` has that name, or the directory is already recorded with another ``content``.
     """
-    recorder = _recorder(record, _content(content))
-    settings = ClientSettings(_dialect(dialect), recorder, check_predict(predict))
+    amount = check_content(*_chosen(content, "content", CONTENT_VARIABLE, "none"))
+    server = find_dialect(*_chosen(dialect, "dialect", DIALECT_VARIABLE, "headers"))
+    place, _ = _chosen(record, "record", RECORD_VARIABLE, None)
+    settings = ClientSettings(server, _recorder(place, amount), check_predict(predict))
     settings.on_call = on_call_from_environment()
     if implicit is not False:
         settings.conversations = Conversations(lambda: settings.program(parent=None))
@@ -108,26 +110,21 @@ def settings_like(settings: ClientSettings, **options: Unpack[Options]) -> Clien
     return settings_from(**cast("Options", {**kept, **changed}))
 
 
-def _content(wanted: Content | None) -> Content:
-    named = os.environ.get(CONTENT_VARIABLE)
-    return check_content(named, CONTENT_VARIABLE) if wanted is None and named else check_content(wanted or "none")
-
-
-def _dialect(wanted: str | Dialect | None) -> Dialect | None:
-    named = os.environ.get(DIALECT_VARIABLE)
+def _chosen(wanted: Any, option: str, variable: str, default: Any) -> tuple[Any, str]:
+    """Return the value of an option, and where it comes from: the user, the environment or our default."""
+    named = os.environ.get(variable)
     if wanted is None and named:
-        return find_dialect(named, DIALECT_VARIABLE)
-    return find_dialect(wanted or "headers")
+        return named, variable
+    return default if wanted is None else wanted, option
 
 
 def _recorder(record: str | os.PathLike[str] | Recorder | None, content: Content) -> Recorder | None:
-    wanted = record if record is not None else os.environ.get(RECORD_VARIABLE) or None
-    if wanted is None:
+    if record is None:
         return None
     from continuum_client.recorder import Recorder, recorder_at  # noqa: PLC0415 - imported only if something is recorded
 
-    if not isinstance(wanted, Recorder):
-        return recorder_at(wanted, content)
-    if content not in ("none", wanted.content):
-        raise ValueError(f"{wanted.path}: the Recorder has content={wanted.content!r}, so not {content!r}")
-    return wanted
+    if not isinstance(record, Recorder):
+        return recorder_at(record, content)
+    if content not in ("none", record.content):
+        raise ValueError(f"{record.path}: the Recorder has content={record.content!r}, so not {content!r}")
+    return record

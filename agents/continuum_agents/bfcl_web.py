@@ -16,9 +16,9 @@ from typing import Any
 
 import requests
 from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import web_search
+from continuum_traces.appender import SharedLines
 
 from continuum_agents.recorded_web import Answer, RecordedWeb, read_web
-from continuum_client.appender import SharedLines
 
 LIVE = "live"
 NO_RESULTS = {"error": "no such search was recorded"}

@@ -349,8 +349,8 @@ def test_wrapping_ours_keeps_its_options(server: FakeServer, tmp_path: Path, mon
     [
         (continuum_client.OpenAI, openai.OpenAI),
         (continuum_client.AsyncOpenAI, openai.AsyncOpenAI),
-        (client_module.AzureOpenAI, openai.AzureOpenAI),
-        (client_module.AsyncAzureOpenAI, openai.AsyncAzureOpenAI),
+        (client_module.tagged(openai.AzureOpenAI), openai.AzureOpenAI),
+        (client_module.tagged(openai.AsyncAzureOpenAI), openai.AsyncAzureOpenAI),
         (type(continuum_client.wrap(Theirs("http://x", api_key="k"))), Theirs),
     ],
 )

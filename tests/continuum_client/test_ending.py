@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from continuum_traces.appender import SharedLines
 from continuum_traces.run_dir import read_turns
 from fake_server import FakeServer
 from sdk import ask, entered, turns_of, value
 
 from continuum_client import AsyncOpenAI, OpenAI, current_program
-from continuum_client.appender import SharedLines
 
 # ---------------------------------------------------------------------------------- garbage collection
 

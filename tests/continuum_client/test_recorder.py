@@ -18,13 +18,13 @@ from typing import Any
 import openai
 import pytest
 from continuum_bench.cli import app
+from continuum_traces.appender import SharedLines
 from continuum_traces.run_dir import read_turns
 from fake_server import FakeServer, Planned
 from sdk import agent, ask, entered, items, ran, trace_of, turns_of, value
 from typer.testing import CliRunner
 
 from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, Recorder
-from continuum_client.appender import SharedLines
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork beside threads: what agents do
 

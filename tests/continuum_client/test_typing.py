@@ -24,13 +24,13 @@ reveal_type(client.with_options(timeout=1))  # OpenAI
 reveal_type(client.responses.create(model="m", input="x"))  # Response
 reveal_type(client.bind(client.program("p")))  # OpenAI
 wrapped = wrap(openai.AzureOpenAI(), dialect="vllm")
-reveal_type(wrapped)  # AzureOpenAI
+reveal_type(wrapped)  # OpenAI
 wrapped.program("p")
-reveal_type(wrap(wrapped, content="digest"))  # AzureOpenAI
+reveal_type(wrap(wrapped, content="digest"))  # OpenAI
 reveal_type(wrap(openai.OpenAI()))  # OpenAI
 reveal_type(wrap(client))  # OpenAI
 reveal_type(wrap(openai.AsyncOpenAI()))  # AsyncOpenAI
-reveal_type(wrap(openai.AsyncAzureOpenAI()))  # AsyncAzureOpenAI
+reveal_type(wrap(openai.AsyncAzureOpenAI()))  # AsyncOpenAI
 with client.program("p", predict=lambda runs: None) as p:
     with p.tool("x", expect_s=1) as tool:
         reveal_type(tool.seconds)  # float | None

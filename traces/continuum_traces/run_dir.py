@@ -17,12 +17,12 @@ the events of its last moments. Other files are written under a temporary name a
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from continuum_traces.appender import SharedLines
 from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
 from continuum_traces.typed import FieldError, field_names, from_json, parse, read_line, to_json
 
@@ -82,37 +82,32 @@ class JsonLines:
 
     def __init__(self, path: Path, flush_every: int = 1) -> None:
         self._path = path
-        self._lines: list[str] = []
+        self._rows: list[str] = []
         self._flush_every = flush_every
-        try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise RunDirError(f"{path}: cannot write: {error.strerror}") from error
+        self._closed = False
+        with writing(path):
+            self._lines = SharedLines(path)
 
     def write(self, row: Any) -> None:
-        self._lines.append(json.dumps(compact(row), separators=(",", ":")) + "\n")
-        if len(self._lines) >= self._flush_every:
+        self._rows.append(json.dumps(compact(row), separators=(",", ":")) + "\n")
+        if len(self._rows) >= self._flush_every:
             self.flush()
 
     def flush(self) -> None:
-        data = memoryview("".join(self._lines).encode())
-        self._lines.clear()
-        size = os.fstat(self._file).st_size
+        data = "".join(self._rows).encode()
+        self._rows.clear()
         try:
-            while data:
-                data = data[os.write(self._file, data) :]
+            self._lines.append(data)
         except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(self._file, size)  # otherwise an incomplete line would stay in the middle of the file
             raise RunDirError(f"{self._path}: cannot write: {error.strerror}; earlier records are kept") from error
 
     def close(self) -> None:
-        if self._file >= 0:
+        if not self._closed:
+            self._closed = True
             try:
                 self.flush()
             finally:
-                os.close(self._file)
-                self._file = -1
+                self._lines.close()
 
     def __enter__(self) -> JsonLines:
         return self

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 from continuum_agents.protocol import Start
+from continuum_traces.appender import SharedLines
 from continuum_traces.run_dir import (
     PROGRAMS,
     TURNS,
@@ -27,7 +28,6 @@ from continuum_bench.lock import locked
 from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import print_json, print_notice
 from continuum_bench.virtual.pool import Report
-from continuum_client.appender import SharedLines
 from continuum_client.recorder import Recorder
 from continuum_client.reply import Content
 

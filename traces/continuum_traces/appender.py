@@ -96,7 +96,8 @@ class SharedLines:
             while written < len(lines):
                 written += os.write(self._fd, lines[written:])
         except OSError:
-            os.ftruncate(self._fd, self._size)
+            with suppress(OSError):
+                os.ftruncate(self._fd, self._size)
             raise
         self._size += written
         if read_all:
