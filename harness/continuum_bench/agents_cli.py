@@ -30,9 +30,10 @@ def setup(
 @add_command(agent_app)
 def clean() -> int:
     """Remove all Docker containers of agents, also those of a batch that is running."""
-    from continuum_bench.agents.swebench import clean_containers  # noqa: PLC0415
+    from continuum_bench.agents.containers import remove_containers  # noqa: PLC0415
 
-    return clean_containers()
+    remove_containers()
+    return 0
 
 
 @add_command(agent_app, "mini-swe")

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from agent_batches import SCENARIOS, Batch, finished, scripted, task_file
+from continuum_agents.protocol import BATCH_LABEL, PROGRAM_LABEL
 from continuum_bench.agents.batch import batch_label
-from fake_docker import Daemon
+from fake_docker import install, put
 from live_server import Live
 
 pytestmark = pytest.mark.slow
@@ -71,26 +71,20 @@ def test_a_sandbox(server: Live, tmp_path: Path, start: Callable[..., Batch]) ->
 def test_a_container(
     server: Live, tmp_path: Path, start: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, state = tmp_path / "run", tmp_path / "state"
-    state.mkdir()
+    out = tmp_path / "run"
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text(json.dumps({"instance_id": "shipped", "problem_statement": "Mend it.", "image": "roman:1"}) + "\n")
-    command = tmp_path / "docker"
-    shim = (Path(__file__).with_name("fake_docker.py"), state, SCENARIOS / "roman")
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} {" ".join(map(str, shim))} "$@"\n')
-    command.chmod(0o755)
-    with Daemon(tmp_path / "docker.sock") as daemon:
-        daemon.containers = {"stray": {"continuum.batch": batch_label(out)}, "db": {"app": "db"}}
-        monkeypatch.setenv("DOCKER_HOST", daemon.url)
-        monkeypatch.setenv("MSWEA_DOCKER_EXECUTABLE", str(command))
-        batch = start(tasks, server.server.url, out, "--environment", "docker")
-        batch.ended()
-        assert batch.programs()["shipped"]["status"] == "Submitted"
-        assert daemon.said == ["remove stray", "pull roman:1"]
-        assert daemon.faults == []
+    command, state = install(tmp_path, SCENARIOS / "roman")
+    put(state, "stray", f"{BATCH_LABEL}={batch_label(out)}")
+    put(state, "db", "app=db")
+    monkeypatch.setenv("MSWEA_DOCKER_EXECUTABLE", str(command))
+    batch = start(tasks, server.server.url, out, "--environment", "docker")
+    batch.ended()
+    assert batch.programs()["shipped"]["status"] == "Submitted"
     log = [json.loads(line) for line in (state / "log.jsonl").read_text().splitlines()]
-    assert [entry["command"] for entry in log] == ["run", "exec", "exec", "exec", "rm"]
-    assert log[0]["labels"] == {"continuum.batch": batch_label(out), "continuum.program": "shipped"}
-    assert [folder.name for folder in state.iterdir() if folder.is_dir()] == []
+    begin = ["ps", "rm", "image", "pull", "run"]
+    assert [entry["command"] for entry in log] == [*begin, "exec", "exec", "exec", "rm", "ps"]
+    assert log[4]["labels"] == [f"{BATCH_LABEL}={batch_label(out)}", f"{PROGRAM_LABEL}=shipped"]
+    assert [folder.name for folder in state.iterdir() if folder.is_dir()] == ["db"]
     assert "+" in batch.predictions()["shipped"]["model_patch"]
     assert finished(server, "shipped", 3) == ["ls", "sed", "echo"]

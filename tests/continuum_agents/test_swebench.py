@@ -1,19 +1,15 @@
-"""SWE-bench's tasks through the real ``datasets`` loader, offline; the real ``docker`` package against a strict fake of
-its daemon. No container is run here: there is no daemon."""
+"""SWE-bench tasks through the real ``datasets`` loader, offline."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from agent_batches import environment
 from continuum_agents.environments import find_framework, python_of
-from continuum_bench.agents.batch import batch_label
-from fake_docker import Daemon
 
 ROWS = [
     {
@@ -93,47 +89,3 @@ def test_a_dataset_that_cannot_be_had_is_one_line(python: Path, tmp_path: Path) 
         assert done.returncode == 1
         assert done.stdout == ""
         assert "Traceback" not in done.stderr
-
-
-# ---------------------------------------------------------------------------------------------- docker
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path / "docker.sock") as found:
-        yield found
-        assert found.faults == []
-
-
-def test_images_that_are_not_here_are_pulled(python: Path, daemon: Daemon) -> None:
-    images = ["here:1", "docker.io/swebench/one:latest", "registry.example:5000/two"]
-    done = ask(python, "continuum_agents.containers", "pull", *images, DOCKER_HOST=daemon.url)
-    assert done.returncode == 0, done.stderr
-    assert daemon.said == ["pull docker.io/swebench/one:latest", "pull registry.example:5000/two:latest"]
-    assert done.stdout.splitlines() == [f"pulling {image}" for image in images[1:]]
-
-
-def test_an_image_that_does_not_exist_is_one_line(python: Path, daemon: Daemon) -> None:
-    daemon.refuse_pulls = True
-    done = ask(python, "continuum_agents.containers", "pull", "nobody/nothing:1", DOCKER_HOST=daemon.url)
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-    assert "manifest unknown" in done.stderr
-
-
-def test_strays_of_one_batch_are_removed_and_others_are_not(python: Path, daemon: Daemon, tmp_path: Path) -> None:
-    mine, other = batch_label(tmp_path / "run"), batch_label(tmp_path / "another")
-    daemon.containers = {
-        **{"a": {"continuum.batch": mine}, "b": {"continuum.batch": other}, "c": {"continuum.batch": mine}},
-        "postgres": {"com.example": "db"},
-    }
-    done = ask(python, "continuum_agents.containers", "clean", mine, DOCKER_HOST=daemon.url)
-    assert (done.returncode, done.stdout) == (0, "2 containers removed\n"), done.stderr
-    assert daemon.said == ["remove a", "remove c"]
-    done = ask(python, "continuum_agents.containers", "clean", DOCKER_HOST=daemon.url)
-    assert (done.returncode, done.stdout, list(daemon.containers)) == (0, "1 container removed\n", ["postgres"])
-
-
-def test_no_daemon_is_one_line(python: Path, tmp_path: Path) -> None:
-    done = ask(python, "continuum_agents.containers", "clean", DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-    assert done.stderr == f"docker (unix://{tmp_path}/nobody.sock): no daemon answers; is Docker running?\n"

@@ -12,6 +12,7 @@ from typing import Any
 from continuum_agents.protocol import BUBBLEWRAP, DOCKER
 
 from continuum_bench.agents.batch import batch_label
+from continuum_bench.agents.containers import pull_images, remove_containers
 from continuum_bench.agents.environment import Environment, environment_of
 from continuum_bench.agents.results import Results
 from continuum_bench.agents.run import Work, run_batch
@@ -19,11 +20,9 @@ from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import default_out
 from continuum_bench.options.agent import MiniSweOptions
-from continuum_bench.show import print_notice
 
 TASKS = "tasks.jsonl"
 LOADER = "continuum_agents.swebench"
-CONTAINERS = "continuum_agents.containers"
 _SWE_BENCH = re.compile(r"[\w.-]+__[\w.-]+-\d+")
 
 
@@ -42,15 +41,15 @@ def run_mini_swe(options: MiniSweOptions) -> int:
     def prepare() -> Work:
         if in_docker:
             if out is not None:
-                _containers(agent, "clean", batch_label(out))
+                remove_containers(batch_label(out))
             if options.pull:
-                _containers(agent, "pull", *dict.fromkeys(task.image for task in tasks if task.image))
+                pull_images(dict.fromkeys(task.image for task in tasks if task.image))
         return Work(tasks, conclude=conclude, facts=_facts(options))
 
     def conclude(done: Results) -> None:
         write_fixes(done.out, tasks, done.predictions)
         if in_docker:
-            _containers(agent, "clean", batch_label(done.out))
+            remove_containers(batch_label(done.out))
 
     return run_batch(replace(options, out=out), file, prepare)
 
@@ -60,12 +59,6 @@ def _check(options: MiniSweOptions) -> None:
         raise BenchError("give --tasks FILE or --subset NAME, one of them")
     if options.environment == BUBBLEWRAP and shutil.which(_bwrap()) is None:
         raise BenchError(f"--environment bubblewrap: there is no {_bwrap()}; Debian: apt-get install bubblewrap")
-
-
-def clean_containers() -> int:
-    """Remove the containers of all batches, including running ones."""
-    environment_of(MiniSweOptions.framework).run(CONTAINERS, "clean", asked="docker")
-    return 0
 
 
 def _bwrap() -> str:
@@ -106,9 +99,3 @@ def _load(agent: Environment, options: MiniSweOptions, out: Path) -> Path:
     except OSError as error:
         raise BenchError(f"--out {out}: {error.strerror}") from error
     return out / TASKS
-
-
-def _containers(agent: Environment, *arguments: str) -> None:
-    """Fetch images (``pull IMAGE ...``) or remove a batch's containers (``clean LABEL``), and print the messages."""
-    for line in agent.run(CONTAINERS, *arguments, asked="docker").splitlines():
-        print_notice(line)
