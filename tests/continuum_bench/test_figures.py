@@ -32,6 +32,7 @@ def test_every_grid_is_legal(name: str, mode: str) -> None:
     grid = spec.sweep(mode, ())
     assert grid.points
     for point in grid.points:
+        assert point.options.one_offs == "fcfs"  # the papers' order
         engine_of(point.options)  # an unknown GPU, a model that does not fit, tiers nobody has
         for arm in point.arms:
             find_policy(arm.policy)

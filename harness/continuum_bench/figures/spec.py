@@ -26,6 +26,9 @@ tools      tool times of traces
 goodput    the highest load within a limit on the mean JCT, found by bisection
 """
 
+PAPERS_ORDER = "fcfs"
+"""``--one-offs`` of every figure: the papers' policies know no one-offs."""
+
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
@@ -55,7 +58,8 @@ class FigureSpec:
         Raises:
             BenchError: an override is invalid, or a trace does not exist.
         """
-        raw = {**self.grid, **(self.full if mode == "full" else self.quick), "plot": dict(self.plot)}
+        sized = self.full if mode == "full" else self.quick
+        raw = {"one_offs": PAPERS_ORDER, **self.grid, **sized, "plot": dict(self.plot)}
         where = f"figure {self.name}"
         if traces:
             raw.pop("cases", None)
