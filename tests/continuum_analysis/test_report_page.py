@@ -30,6 +30,7 @@ TITLES = [
     "What fills the KV pool",
     "Load against memory",
     "Job completion times",
+    "Wait to be admitted",
     "Time to first token",
     "Time per output token",
     "Programs over time",

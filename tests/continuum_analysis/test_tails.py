@@ -1,4 +1,4 @@
-"""The worst TTFT of a program and its slowdown, and where they are unknown."""
+"""The worst TTFT of a program, its slowdown and its wait to be admitted, and where they are unknown."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from continuum_analysis.compare.runs import read_run_metrics
+from continuum_analysis.compare.runs import load_runs, read_run_metrics
 from continuum_analysis.metrics import analyze_run, completion_times
+from continuum_analysis.report.figures_latency import admission_figure
 from continuum_analysis.tables import programs_table
-from continuum_traces.run_dir import TURNS, write_rows
-from continuum_traces.schema import TurnRecord
+from continuum_traces.run_dir import EVENTS, TURNS, rows_of, write_json, write_rows
+from continuum_traces.schema import SchedulerEvent, TurnRecord
+
+from tests.continuum_bench.recorded_runs import write_recorded
 
 RECORDS = [
     TurnRecord("p", 0, 0.0, 0.0, 1.0, 2.0, 100, 5, gap_s=4.0, alone_s=1.5),
@@ -51,3 +54,13 @@ def test_a_program_with_an_unknown_turn_has_no_worst_ttft_and_no_slowdown(tmp_pa
     run = folder(tmp_path / "half", [RECORDS[0], replace(RECORDS[1], alone_s=None, first_token_s=None), RECORDS[2]])
     values = analyze_run(run).values
     assert (values["slowdown_mean"], values["ttft_worst_mean_s"]) == (1.0, 0.5)
+
+
+def test_the_wait_to_be_admitted_counts_programs_that_were_never_scheduled(tmp_path: Path) -> None:
+    run = write_recorded(tmp_path / "vllm-seed0", "vllm", 0, [2.0, 4.0, 8.0], queued=0.5)
+    write_rows(run / EVENTS, [SchedulerEvent(900.0, "arrive", "waits", 0, prompt_tokens=64)])
+    write_json(run / "engine.json", rows_of(run))
+    figure = admission_figure({"vllm": load_runs(run)})
+    (line,) = figure.panels[0].lines
+    assert (line.x[-3:], line.y[-3:]) == ([1.0, 2.0, 4.0], [0.25, 0.5, 0.75])
+    assert figure.table.rows == [("vllm", "1.0", "1.0", "2.0", "4.0", "-", "-", "-")]

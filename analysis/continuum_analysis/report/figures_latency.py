@@ -1,4 +1,4 @@
-"""The report's figures of what a client sees of each turn: its first token, and the tokens after it."""
+"""The report's figures of what a client sees: the wait to be admitted, the first token, and the tokens after it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,22 @@ _FIGURES = (
         "the slower each of them gets its tokens.",
     ),
 )
+
+
+def admission_figure(groups: Groups) -> Figure:
+    """Return the distribution of the first turns' queue waits, of all programs."""
+    everyone = {policy: [p for run in runs for p in run.metrics.facts.everyone] for policy, runs in groups.items()}
+    return cdf_figure(
+        "admission",
+        "Wait to be admitted",
+        "Share of all programs whose first turn was scheduled within a time of its arrival, all seeds together. "
+        "Further left is better; a line that ends below 100% leaves programs that were never scheduled.",
+        "queue wait of the first turn, s",
+        "programs",
+        {policy: [s for p in each if (s := p.admit_wait_s) is not None] for policy, each in everyone.items()},
+        report_styles(groups),
+        {policy: len(each) for policy, each in everyone.items()},
+    )
 
 
 def latency_figures(groups: Groups) -> list[Figure]:

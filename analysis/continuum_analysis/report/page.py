@@ -31,7 +31,7 @@ from continuum_analysis.report.figures import (
     wait_figure,
 )
 from continuum_analysis.report.figures_cache import miss_figure, occupancy_figure, tails_figure, ttl_figure
-from continuum_analysis.report.figures_latency import latency_figures
+from continuum_analysis.report.figures_latency import admission_figure, latency_figures
 from continuum_analysis.report.figures_load import load_figure
 from continuum_analysis.report.fill import fill_page
 from continuum_analysis.report.pairwise import matrix, paired_times, sooner_equal_later
@@ -132,7 +132,7 @@ def figures_of(page: Page) -> Figures:
     why = [miss_figure(groups), wait_figure(groups), pin_figure(page.summary), ttl_figure(groups), tails_figure(groups)]
     if capacity:
         why += [occupancy_figure(groups, capacity), demand_figure(groups, capacity)]
-    return Figures(head, why, [jct_figure(groups), *latency_figures(groups)])
+    return Figures(head, why, [jct_figure(groups), admission_figure(groups), *latency_figures(groups)])
 
 
 def render(page: Page) -> str:
