@@ -189,7 +189,7 @@ def test_traces_that_pages_make_fit_the_default_model(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     made = [c for page in PAGES for c in commands(page) if c.startswith("continuum-bench traces synth")]
     for command in made:
-        if "--profile profile.json" not in command:
+        if "profile.json" not in command and "mini-swe.jsonl.gz" not in command:  # files of the reader's own
             done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--overwrite"])
             assert done.exit_code == 0, done.output
             programs, limit = read_programs(command.split()[3]), find_model(RunOptions().model).max_context_tokens
