@@ -175,8 +175,8 @@ class EngineOptions(GpuOptions):
         pins_yield_to: Which pinned KV a waiting request may evict while other requests run: never (none), waiting (of
             programs that arrived later and whose next request waits too), later (of all programs that arrived later),
             anyone (of all programs). With policy, the policy decides.
-        one_offs: Requests that belong to no conversation: before programs, within their share of the engine's work
-            (first), or in the policy's order (fcfs, as in the papers).
+        one_offs: Order of requests that belong to no conversation, such as single chats: first (before programs, within
+            a share of the engine's work) or fcfs (the policy's own order, as in the papers).
         first_token_s: Target for the first token of a program. A first turn that would miss it runs before all others.
     """
 
@@ -212,7 +212,7 @@ class OutputOptions(Options):
 
 @dataclass(frozen=True)
 class ArmOptions(Options):
-    """Which policies are compared, and on how many arrival sequences.
+    """The policies that are compared, and the number of arrival sequences.
 
     Attributes:
         seed: First seed. A seed decides when and in which order programs arrive.
@@ -237,7 +237,7 @@ class ArmOptions(Options):
 
 @dataclass(frozen=True)
 class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, TraceOptions):
-    """Options of a command that plays a workload. ``--help`` shows those of the last base first.
+    """Options of the commands that play a workload. ``--help`` lists the options of the last base class first.
 
     Attributes:
         step_times: Estimate of attention times for GPUs on which prompt chunks together with decodes were never
@@ -302,9 +302,10 @@ class LiveOptions(Options):
         request_limit_s: Seconds after which a request counts as failed.
         program_limit_s: Seconds after which a program is given up.
         time_limit_s: Seconds after which the run stops. Programs that still run stay unfinished.
-        warm_up: Leave the first programs out of all metrics: a number of programs (10), or those of the first seconds
-            (60s).
-        cool_down: Leave the last programs out of all metrics: a number of programs, or seconds.
+        warm_up: How many of the first programs to leave out of all metrics: a number (10), or all programs that arrive
+            in the first seconds (60s).
+        cool_down: How many of the last programs to leave out of all metrics: a number (10), or all programs that arrive
+            in the last seconds (60s).
         processes: Number of processes that generate the load.
         api_key_env: Environment variable that holds the API key. The key itself is never recorded.
         scheduler_records: Folder that the server was given as --record. The server's records of this run are copied

@@ -42,7 +42,8 @@ class ServeOptions(EngineOptions):
         tool_call_parser: vLLM's parser of tool calls. With none, tool calls are not parsed.
         max_ttl_s: Longest time in seconds for which the KV of a finished turn is held.
         max_pinned_share: Largest share of the KV pool that may be pinned at the same time.
-        max_pins_per_client: Largest number of pins that the programs of one API key hold. Default: no limit.
+        max_pins_per_client: Largest number of pins that the programs of one API key may hold at once. Default: no
+            limit.
         max_programs: Number of idle programs that the server remembers.
         max_overtake_s: A request that has waited this many seconds is scheduled before all that came after it.
         log: File for the server's output; with --replicas, a folder. Default: standard error.
