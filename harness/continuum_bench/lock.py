@@ -8,18 +8,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from continuum_analysis.compare.runs import SWEEP
 from continuum_traces.run_dir import RunDirError
 
 LOCK = ".lock"
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, other: str = SWEEP) -> Iterator[None]:
     """Lock ``folder`` for the block, and create it if it is missing. The lock ends with the process that holds it.
 
+    Args:
+        folder: the directory.
+        other: the file that marks a directory of the other kind: of a sweep, for a directory of runs.
+
     Raises:
-        RunDirError: another command holds the lock, or the folder cannot be written.
+        RunDirError: another command holds the lock, the folder is of the other kind, or it cannot be written.
     """
+    if (folder / other).exists():
+        raise RunDirError(f"{folder}: holds {'a sweep' if other == SWEEP else 'a run'} already; choose another --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)

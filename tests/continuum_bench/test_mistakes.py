@@ -17,7 +17,15 @@ from small_replays import trace_of
 
 from continuum_client import instrument_command, proxy_command
 
-GIVEN = {"RUNS": "runs", "BEGUN": "begun", "BAD": "bad", "TABLE": "table.jsonl", "FILE": "file", "LOG": "log.json"}
+GIVEN = {
+    "RUNS": "runs",
+    "BEGUN": "begun",
+    "SWEEP": "begun/sweep",
+    "BAD": "bad",
+    "TABLE": "table.jsonl",
+    "FILE": "file",
+    "LOG": "log.json",
+}
 GIVEN |= {"NO": "no", "INTO_FILE": "file/new", "FOLDER": "."}
 
 
@@ -27,7 +35,8 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     folder = tmp_path_factory.mktemp("given")
     for seed in range(2):
         write_recorded(folder / "runs" / f"vllm-seed{seed}", "vllm", seed, [10.0, 11.0])
-    (folder / "begun").mkdir()
+    (folder / "begun" / "sweep").mkdir(parents=True)
+    (folder / "begun" / "sweep" / "sweep.json").write_text("{}")
     for name, text in (("begun/manifest.json", "{}"), ("bad", "{nonsense"), ("table.jsonl", "{}"), ("file", "")):
         (folder / name).write_text(text)
     log = '{"start_times": [0, 0], "ttfts": [1, 1], "itls": [[1], [1]], "input_lens": [90, 9], "output_lens": [2, 2]}'
@@ -160,6 +169,7 @@ COMMANDS = [
     ("sweep --set jps=[", "--set jps=[: not YAML: "),
     ("sweep --set num_program=3", "did you mean num_programs"),
     ("sweep --set jps=1 --out BEGUN", "holds a run already"),
+    ("replay TRACE --out SWEEP", "holds a sweep already; choose another --out"),
     ("sweep --set jps=1 --set step_times=band", "not in a sweep; give step_times=low,mid,high as points of"),
     ("step-times build --gpu h100-80gb --model qwen3-8b --name x", "--name x: only for a config.json; qwen3-8b has"),
     ("step-times build --gpu h100 --model qwen3-8b --tp 3", "--tp 3: there are 1, 2, 4, 8"),

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from continuum_analysis.compare.runs import SWEEP
 from continuum_traces.run_dir import ENGINE, MANIFEST, TURNS, RunDirError, create, read_json, write_json, write_manifest
 from continuum_traces.schema import RECORD_VERSION
 
@@ -23,7 +24,6 @@ from continuum_bench.lock import locked
 from continuum_bench.sweep.grid import Grid
 from continuum_bench.sweep.plan import SweepCell
 
-SWEEP = "sweep.json"
 PARTIAL = ".partial"
 FAILED = "failed"
 LOGS = ("server.log", "engine.log")
@@ -42,9 +42,7 @@ class SweepStore:
         Raises:
             RunDirError: another command holds the lock, or the directory holds something else or cannot be written.
         """
-        if (self.path / MANIFEST).exists() and not (self.path / SWEEP).exists():
-            raise RunDirError(f"{self.path}: holds a run already; choose another --out")
-        with locked(self.path):
+        with locked(self.path, MANIFEST):
             shutil.rmtree(self.path / PARTIAL, ignore_errors=True)
             try:
                 yield
