@@ -48,15 +48,22 @@ EVENTS = ("_arrived", "_started", "_finished", "_obey")
 
 
 class Stock(Scheduler):
-    """vLLM's scheduler alone, dressed in what the loop asks of one."""
+    """vLLM's scheduler without the plugin, with the attributes that ``VirtualLoop`` reads."""
 
     class _NoPrograms:
         pins: dict[str, Any] = {}  # noqa: RUF012
+        pinned_tokens = 0
 
         def next_deadline_s(self) -> None:
             return None
 
     table: Any = _NoPrograms()
+
+    def attach(self, clock: Any, sink: Any) -> None:
+        return
+
+    def release_all(self, reason: str) -> None:
+        return
 
 
 class Timed:

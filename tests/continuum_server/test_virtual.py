@@ -19,7 +19,7 @@ from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, Tur
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nano import BITING, TIERS, Played, build, each_policy, play, program, tier, workloads
-from vllm.v1.core.sched.scheduler import Scheduler
+from policy_cost import Stock
 from vllm.v1.request import RequestStatus
 
 HOLDING = [("static-ttl", {"ttl_s": 2.0}), ("continuum", {"cold_samples": 0})]
@@ -131,25 +131,6 @@ def test_event_skipping_skips(turn: dict[str, int]) -> None:
     jobs = [Job(program("a", turns=1, **turn), 0.0)]
     stepwise, skipping = (play(jobs, max_stretch=stretch, chunk_tokens=16) for stretch in (1, 512))
     assert skipping.loop.counters.scheduler_calls < stepwise.loop.counters.scheduler_calls / 10
-
-
-class Stock(Scheduler):
-    """vLLM's scheduler alone, dressed in what the loop asks of one."""
-
-    class _NoPrograms:
-        pins: dict[str, Any] = {}  # noqa: RUF012
-        pinned_tokens = 0
-
-        def next_deadline_s(self) -> None:
-            return None
-
-    table: Any = _NoPrograms()
-
-    def attach(self, clock: Any, sink: Any) -> None:
-        return
-
-    def release_all(self, reason: str) -> None:
-        return
 
 
 @given(jobs=workloads(wishes=True), offload=st.none() | st.sampled_from(sorted(TIERS)).map(TIERS.get))
