@@ -64,12 +64,13 @@ def test_what_vllm_is_told(vllm: FakeServer) -> None:
     agent(OpenAI(base_url=vllm.url, dialect="vllm"), "task-7", predict=True)
     told = vllm.xargs
     assert [tags.pop("turn_id") for tags in told] == [turn.headers["x-turn-id"] for turn in vllm.turns]
-    first, second, _, last = told
-    guess = {"pred_tool": "pytest", "pred_tool_s": 1.5, "pred_tool_p90_s": 9.0}
-    assert first == {"program_id": "task-7", **guess}
-    assert second.pop("last_tool_duration_s") >= 0
-    assert second == {"program_id": "task-7", **guess, "last_func_call": "run grep"}
-    assert last == {"program_id": "task-7", "is_last_step": 1}
+    assert told[1].pop("last_tool_duration_s") >= 0
+    guess = {"program_id": "task-7", "pred_tool": "pytest", "pred_tool_s": 1.5, "pred_tool_p90_s": 9.0}
+    assert [*told[:2], told[3]] == [
+        guess,
+        guess | {"last_func_call": "run grep"},
+        {"program_id": "task-7", "is_last_step": 1},
+    ]
 
 
 RELEASES: list[tuple[str, str, Any]] = [
@@ -96,23 +97,6 @@ def test_release(serve: Callable[..., FakeServer], dialect: str, path: str, body
     assert [seen.body for seen in server.seen if seen.path == path] == [body]
 
 
-def test_release_async(serve: Callable[..., FakeServer]) -> None:
-    server = serve("sglang")
-
-    async def run() -> None:
-        client = AsyncOpenAI(base_url=server.url, dialect="sglang")
-        async with client.program("waits"):
-            await ask(client)
-        assert server.seen[-1].path == "/close_session"
-        with client.program("task of the loop"):
-            await ask(client)
-        while len(server.seen) < 4:
-            await asyncio.sleep(0.005)
-
-    asyncio.run(asyncio.wait_for(run(), 300))
-    assert server.seen[-1].body == {"session_id": "task of the loop"}
-
-
 def test_a_server_that_cannot_release(serve: Callable[..., FakeServer]) -> None:
     """A stock vLLM has no such endpoint: not worth a word. One that fails is one warning; the agent never notices."""
     server = serve("thunderagent")
@@ -134,11 +118,11 @@ def test_a_server_that_cannot_release(serve: Callable[..., FakeServer]) -> None:
 
 # ----------------------------------------------------------------------------------------- refusals
 
-WRONG = [(dialect, schema) for dialect in ("vllm", "sglang", "trtllm", "thunderagent") for schema in SCHEMAS[::3]]
-
 
 @pytest.mark.parametrize(
-    ("dialect", "schema"), [*WRONG, ("vllm", "trtllm"), ("trtllm", "openai"), ("dynamo", "trtllm")]
+    ("dialect", "schema"),
+    [(dialect, "openai") for dialect in ("vllm", "sglang", "trtllm", "thunderagent")]
+    + [("vllm", "trtllm"), ("dynamo", "trtllm")],
 )
 def test_refused_fields_are_dropped(serve: Callable[..., FakeServer], dialect: str, schema: str) -> None:
     server = serve(schema)
@@ -302,35 +286,16 @@ def test_tags_given_to_a_framework_are_released(vllm: FakeServer, ours: bool) ->
             ask(client)
         ask(plain, extra_headers=headers(), extra_body=extra_body())
         with p.child("c"):
-            ask(plain, extra_headers=headers())
-            assert headers()["X-Parent-Session-ID"] == "p"
-            assert headers(parent_id="other")["X-Parent-Session-ID"] == "other"
-            assert extra_body(parent_id="other")["vllm_xargs"]["parent_id"] == "other"
-    assert vllm.ids == ["p"] * (1 + ours) + ["c"]
+            for parent, given in (("p", {}), ("other", {"parent_id": "other"})):
+                ask(plain, extra_headers=headers(**given), extra_body=extra_body(**given))
+                sent = vllm.turns[-1]
+                assert sent.headers["x-parent-session-id"] == sent.body["vllm_xargs"]["parent_id"] == parent
+    assert vllm.ids == ["p"] * (1 + ours) + ["c"] * 2
     with client.program("last"):
         ask(plain, extra_body=extra_body(last_step=True))
     with client.program("unused"):
         pass
     assert vllm.released == ["c", "p"]
-
-
-class House:
-    """A dialect of one's own."""
-
-    name = "house"
-
-    def body(self, tags: Any, path: str, output_tokens: int | None) -> dict[str, Any]:
-        return {"metadata": {"run": tags.program_id}}
-
-    def release(self, program_id: str) -> None:
-        return None
-
-
-def test_a_dialect_of_ones_own(server: FakeServer) -> None:
-    client = OpenAI(base_url=server.url, dialect=House())
-    with client.program("p"):
-        ask(client)
-    assert server.turns[0].body["metadata"] == {"run": "p"}
 
 
 def test_the_callers_own_fields_win(vllm: FakeServer, server: FakeServer) -> None:

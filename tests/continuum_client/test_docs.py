@@ -71,6 +71,7 @@ def test_snippets(vllm: FakeServer, page: str) -> None:
     with client.program("p"):
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
     assert vllm.ids[-1] == "p"
+    assert vllm.bodies[-1].get("metadata") == ({"run": "p"} if page == "dialects.md" else None)  # a dialect of one's own
 
 
 def test_a_streamed_answer_of_a_web_server(vllm: FakeServer) -> None:

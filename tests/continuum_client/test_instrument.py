@@ -16,7 +16,7 @@ import openai
 import pytest
 from continuum_traces.run_dir import read_turns
 from fake_server import ASK, FakeServer, Planned
-from sdk import ask, items, ours_of, ran, value
+from sdk import ask, items, ours_of, ran, trace_of, value
 
 import continuum_client
 from continuum_client import ContinuumWarning, UnknownDialect, current_program, instrument, uninstrument
@@ -52,7 +52,7 @@ def test_clients_made_before_and_after(vllm: FakeServer, tmp_path: Path) -> None
     clients = [before, openai.OpenAI(base_url=vllm.url), before.with_options(timeout=9), Loud(base_url=vllm.url)]
     clients.append(openai.AzureOpenAI(azure_endpoint=vllm.root, api_version="1", api_key="k"))
     for number, client in enumerate(clients):
-        with agents.program(f"p{number}") as p:
+        with agents.program(f"p{number}", metadata={"client": number}) as p:
             assert ask(client).choices[0].message.content == "fine"
             ran(p, "pytest")
             assert len(list(ask(client, stream=True))) > 1
@@ -63,6 +63,7 @@ def test_clients_made_before_and_after(vllm: FakeServer, tmp_path: Path) -> None
     assert tools == [None, *[None, "pytest"] * 5]
     assert vllm.released == [f"p{number}" for number in range(5)]
     assert [turn.program_id for turn in read_turns(tmp_path)] == vllm.ids[1:]
+    assert [program.metadata for program in trace_of(tmp_path).values()] == [{"client": number} for number in range(5)]
     assert type(before) is openai.OpenAI
 
 
@@ -134,16 +135,17 @@ def test_uninstrument_restores(vllm: FakeServer) -> None:
     instrument(dialect="vllm")
     instrument(dialect="headers")  # replaces
     ask(client)
-    uninstrument()
-    uninstrument()
+    for _ in range(2):
+        uninstrument()
     assert not any("request" in vars(cls) for cls in CLASSES)
     ask(client)
-    assert [turn.program_id is None for turn in vllm.turns] == [False, True]
-    assert "vllm_xargs" not in vllm.turns[0].body
-    assert {name: value for name, value in vars(client).items() if name in before} == before
+    assert [(turn.program_id is None, "vllm_xargs" in turn.body) for turn in vllm.turns] == [
+        (False, False),
+        (True, False),
+    ]
+    assert before.items() <= vars(client).items()
     with pytest.raises(UnknownDialect):
         instrument(dialect="vlm")  # type: ignore[arg-type]
-    assert not any("request" in vars(cls) for cls in CLASSES)
 
 
 class Wrapper:
@@ -155,12 +157,10 @@ class Wrapper:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.method(*args, **kwargs)
 
-    def __get__(self, client: Any, cls: type) -> Any:
-        def bound(*args: Any, **kwargs: Any) -> Any:
-            self.calls.append("theirs")
-            return self(client, *args, **kwargs)
+    def bound(self, client: Any, cls: type | None = None) -> Any:
+        return lambda *args, **kwargs: self.calls.append("theirs") or self(client, *args, **kwargs)
 
-        return bound
+    __get__ = bound
 
 
 @pytest.mark.parametrize("kind", ["function", "wrapper"])
@@ -168,12 +168,8 @@ def test_a_patch_of_somebody_elses(vllm: FakeServer, monkeypatch: pytest.MonkeyP
     """One that was there before still sees each call, ours too, and is restored; one that came later stays."""
     calls: list[str] = []
     inherited = openai.OpenAI.request
-
-    def function(client: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.append("theirs")
-        return inherited(client, *args, **kwargs)
-
-    theirs = function if kind == "function" else Wrapper(inherited, calls)
+    wrapper = Wrapper(inherited, calls)
+    theirs = wrapper if kind == "wrapper" else lambda client, *args, **options: wrapper.bound(client)(*args, **options)
     client = openai.OpenAI(base_url=vllm.url)
     with monkeypatch.context() as patch:
         patch.setattr(openai.OpenAI, "request", theirs)

@@ -71,63 +71,51 @@ def file_of(path: Path, *lines: Any) -> Path:
     return target
 
 
-@pytest.mark.parametrize(
-    ("change", "field", "message"),
-    [
-        ({"output_tokens": 0}, "output_tokens", "below 1"),
-        ({"new_input_tokens": -1}, "new_input_tokens", "below 0"),
-        ({"new_input_tokens": 2**63}, "new_input_tokens", "too large"),
-        ({"new_input_tokens": 1.5}, "new_input_tokens", "whole number"),
-        ({"new_input_tokens": None}, "new_input_tokens", "None is not a whole number"),
-        ({"carried_tokens": 3}, "carried_tokens", "more than output_tokens"),
-        ({"gap_overhead_s": -0.5}, "gap_overhead_s", "below 0"),
-        ({"gap_overhead_s": float("nan")}, "gap_overhead_s", "nan is not a finite number"),
-        ({"gap_overhead_s": "1"}, "gap_overhead_s", "'1' is not a number"),
-        ({"colour": 1}, "colour", "unknown field"),
-        ({"turn": 1}, "turn", "expected 0"),
-        ({"tool_calls": [{"name": "ls", "duration_s": -1}]}, "tool_calls[0].duration_s", "below 0"),
-        ({"tool_calls": [{"duration_s": 1}]}, "tool_calls[0].name", "missing"),
-        ({"tool_calls": [7]}, "tool_calls[0]", "7 is not an object"),
-        ({"tool_calls": 7}, "tool_calls", "7 is not a list"),
-        ({"text": 7}, "text", "7 is not text"),
-        ({"kept_tokens": 9}, "kept_tokens", "keeps 9 tokens of a context of 0"),
-    ],
-)
-def test_turn_faults(tmp_path: Path, change: dict[str, Any], field: str, message: str) -> None:
-    path = file_of(tmp_path, OPEN, {**GOOD_TURN, **change}, {"kind": "end", "program_id": "p"})
-    (fault,) = validate(path)
-    assert fault.field == field
-    assert message in fault.message
-    assert f"{path}:" in str(fault)
-    with pytest.raises(TraceError, match=r"t\.jsonl:[34]: "):
+FAULTS: list[tuple[list[Any], int, str, str]] = [
+    *(
+        ([OPEN, {**GOOD_TURN, **change}, {"kind": "end", "program_id": "p"}], 3 + (field == "kept_tokens"), field, said)
+        for change, field, said in (
+            ({"output_tokens": 0}, "output_tokens", "below 1"),
+            ({"new_input_tokens": -1}, "new_input_tokens", "below 0"),
+            ({"new_input_tokens": 2**63}, "new_input_tokens", "too large"),
+            ({"new_input_tokens": 1.5}, "new_input_tokens", "whole number"),
+            ({"carried_tokens": 3}, "carried_tokens", "more than output_tokens"),
+            ({"gap_overhead_s": float("nan")}, "gap_overhead_s", "nan is not a finite number"),
+            ({"gap_overhead_s": "1"}, "gap_overhead_s", "'1' is not a number"),
+            ({"colour": 1}, "colour", "unknown field"),
+            ({"turn": 1}, "turn", "expected 0"),
+            ({"tool_calls": [{"name": "ls", "duration_s": -1}]}, "tool_calls[0].duration_s", "below 0"),
+            ({"tool_calls": [{"duration_s": 1}]}, "tool_calls[0].name", "missing"),
+            ({"tool_calls": [7]}, "tool_calls[0]", "7 is not an object"),
+            ({"tool_calls": 7}, "tool_calls", "7 is not a list"),
+            ({"text": 7}, "text", "7 is not text"),
+            ({"kept_tokens": 9}, "kept_tokens", "keeps 9 tokens of a context of 0"),
+        )
+    ),
+    (["not json"], 2, "", ""),
+    (["[1]"], 2, "", ""),
+    ([{"kind": "comet"}], 2, "kind", ""),
+    ([GOOD_TURN], 2, "program_id", ""),
+    ([{"kind": "end", "program_id": "q"}], 2, "program_id", ""),
+    ([OPEN, GOOD_TURN, OPEN], 4, "program_id", ""),
+    ([OPEN], 2, "program_id", ""),
+    ([{"kind": "program", "program_id": ""}], 2, "program_id", ""),
+    ([{**OPEN, "synthetic": "yes"}, GOOD_TURN], 2, "synthetic", ""),
+    ([{**OPEN, "shared_prefix_tokens": 4}, GOOD_TURN], 2, "shared_prefix_tokens", ""),
+    ([{**OPEN, "metadata": {"a": ["b"]}}, GOOD_TURN], 2, "metadata", ""),
+    ([{"kind": "header", "schema": "other", "version": 1}], 2, "schema", ""),
+    ([{**header_line(), "version": 9}], 2, "version", ""),
+]
+
+
+@pytest.mark.parametrize(("lines", "line", "field", "said"), FAULTS)
+def test_faults_name_line_and_field(tmp_path: Path, lines: list[Any], line: int, field: str, said: str) -> None:
+    path = file_of(tmp_path, *lines)
+    fault = validate(path)[0]
+    assert (fault.line, fault.field, said in fault.message) == (line, field, True), fault
+    with pytest.raises(TraceError) as caught:
         list(read_programs(path))
-    assert list(read_programs(path, skip_invalid=True)) == []
-
-
-@pytest.mark.parametrize(
-    ("lines", "line", "field"),
-    [
-        (["not json"], 2, ""),
-        (["[1]"], 2, ""),
-        ([{"kind": "comet"}], 2, "kind"),
-        ([GOOD_TURN], 2, "program_id"),
-        ([{"kind": "end", "program_id": "q"}], 2, "program_id"),
-        ([OPEN, GOOD_TURN, OPEN], 4, "program_id"),
-        ([OPEN], 2, "program_id"),
-        ([{"kind": "program", "program_id": ""}], 2, "program_id"),
-        ([{**OPEN, "synthetic": "yes"}, GOOD_TURN], 2, "synthetic"),
-        ([{**OPEN, "shared_prefix_tokens": 4}, GOOD_TURN], 2, "shared_prefix_tokens"),
-        ([{**OPEN, "metadata": {"a": ["b"]}}, GOOD_TURN], 2, "metadata"),
-        ([{"kind": "header", "schema": "other", "version": 1}], 2, "schema"),
-        ([{**header_line(), "version": 9}], 2, "version"),
-        ([OPEN, {**GAP, "turn": 0}], 3, "new_input_tokens"),
-        ([OPEN, GOOD_TURN, {**GAP, "turn": 1}], 4, "turn"),
-        ([OPEN, GOOD_TURN, {**GAP, "turn": 0, "gap_overhead_s": -1}], 4, "gap_overhead_s"),
-    ],
-)
-def test_line_faults(tmp_path: Path, lines: list[Any], line: int, field: str) -> None:
-    faults = validate(file_of(tmp_path, *lines))
-    assert (faults[0].line, faults[0].field) == (line, field)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
 
 
 def test_a_gap_completes_the_turn_before_it(tmp_path: Path) -> None:
@@ -151,11 +139,8 @@ def test_every_fault_is_found_and_good_programs_survive(tmp_path: Path) -> None:
 
 
 def test_interleaved_programs_come_out_as_they_end(tmp_path: Path) -> None:
-    lines = []
-    for name in "ab":
-        lines.append(OPEN | {"program_id": name})
-    for index in range(2):
-        lines += [GOOD_TURN | {"program_id": name, "turn": index} for name in "ab"]
+    lines = [OPEN | {"program_id": name} for name in "ab"]
+    lines += [GOOD_TURN | {"program_id": name, "turn": index} for index in range(2) for name in "ab"]
     lines.append({"kind": "end", "program_id": "b"})
     assert [p.program_id for p in read_programs(file_of(tmp_path, *lines))] == ["b", "a"]
 
@@ -171,21 +156,21 @@ def test_a_cut_gzip_is_named_and_what_came_before_is_kept(tmp_path: Path) -> Non
         list(read_programs(path))
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="cannot read"):
-        list(read_programs(tmp_path / "absent.jsonl"))
-    (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(TraceError, match="empty"):
-        list(read_programs(tmp_path / "empty.jsonl"))
-    (tmp_path / "latin.jsonl").write_bytes(b"\xff\xfe\n")
-    with pytest.raises(TraceError, match="UTF-8"):
-        list(read_programs(tmp_path / "latin.jsonl"))
-    with gzip.open(tmp_path / "fake.jsonl.gz", "wb") as out:
-        out.write(b"{}\n")
-    assert validate(tmp_path / "fake.jsonl.gz")[0].field == "kind"
-    (tmp_path / "plain.jsonl.gz").write_text("{}\n")
-    with pytest.raises(TraceError, match="gzip"):
-        list(read_programs(tmp_path / "plain.jsonl.gz"))
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("absent.jsonl", None, "cannot read"),
+        ("empty.jsonl", b"", "empty"),
+        ("latin.jsonl", b"\xff\xfe\n", "UTF-8"),
+        ("headless.jsonl.gz", gzip.compress(b"{}\n"), "kind"),
+        ("plain.jsonl.gz", b"{}\n", "gzip"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(TraceError, match=said):
+        list(read_programs(tmp_path / name))
     with pytest.raises(TraceError, match="cannot write"):
         write_programs(tmp_path / "absent" / "t.jsonl", [])
 

@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from continuum_traces import run_dir
 from continuum_traces.run_dir import RunDirError
 from continuum_traces.schema import ArrivalRecord, Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord, Workload
 
+VERDICTS = (b"{\n", b"[]\n", b'{"passed": true}\n')
 EVENTS = [
     SchedulerEvent(0.5, "arrive", "p", 0, "r", prompt_tokens=10),
     SchedulerEvent(1.5, "unpin", "p", 0, reason="hit"),
 ]
 
 
+def events(folder: Path) -> list[SchedulerEvent]:
+    return list(run_dir.read_events(folder))
+
+
 def test_rows_round_trip(tmp_path: Path) -> None:
-    experiment, tmp_path = tmp_path, tmp_path / "run"
-    tmp_path.mkdir()
-    run_dir.write_rows(tmp_path / run_dir.EVENTS, EVENTS)
+    run = tmp_path / "run"
+    run.mkdir()
     turns = [TurnRecord("p", 0, 0.0, 0.1, tools=("ls", "cat"), is_last=True)]
-    run_dir.write_rows(tmp_path / run_dir.TURNS, turns)
-    assert list(run_dir.read_events(tmp_path)) == EVENTS
-    assert list(run_dir.read_turns(tmp_path)) == turns
-    assert run_dir.runs_below(tmp_path) == [tmp_path]
-    assert run_dir.runs_below(experiment) == [tmp_path]
-
-
-def test_a_line_that_is_no_text_is_named(tmp_path: Path) -> None:
-    (tmp_path / run_dir.EVENTS).write_bytes(b"\xff\xfe\n")
-    with pytest.raises(run_dir.RunDirError, match=r"scheduler_timestamps.jsonl: not UTF-8 text after line 0"):
-        list(run_dir.read_events(tmp_path))
+    arrivals = [ArrivalRecord("p", 0, 0.5, counted=False), ArrivalRecord("q", 1, 0.75)]
+    run_dir.write_rows(run / run_dir.EVENTS, EVENTS)
+    run_dir.write_rows(run / run_dir.TURNS, turns)
+    run_dir.write_rows(run / run_dir.ARRIVALS, arrivals)
+    assert (list(run_dir.read_events(run)), list(run_dir.read_turns(run))) == (EVENTS, turns)
+    assert list(run_dir.read_arrivals(run)) == arrivals
+    assert run_dir.runs_below(run) == run_dir.runs_below(tmp_path) == [run]
 
 
 def test_a_torn_last_line_is_ignored_and_a_bad_one_named(tmp_path: Path) -> None:
@@ -45,12 +47,6 @@ def test_a_torn_last_line_is_ignored_and_a_bad_one_named(tmp_path: Path) -> None
     with file.open("a") as out:
         out.write("\n")
     with pytest.raises(RunDirError, match=r"scheduler_timestamps.jsonl:3: "):
-        list(run_dir.read_events(tmp_path))
-
-
-def test_an_unknown_field_is_named(tmp_path: Path) -> None:
-    (tmp_path / run_dir.EVENTS).write_text('{"t":1,"event":"pin","program_id":"p","turn":0,"colour":"red"}\n')
-    with pytest.raises(RunDirError, match="colour"):
         list(run_dir.read_events(tmp_path))
 
 
@@ -94,46 +90,32 @@ def test_a_run_goes_on_as_the_same_run_only(tmp_path: Path) -> None:
             run_dir.begin(tmp_path, other)
 
 
-@pytest.mark.parametrize(
-    ("manifest", "named"),
-    [
-        ({"workload": {"jps": "fast"}}, "workload.jps: 'fast' is not a number"),
-        ({"hardware": {"kv_capacity": {"tokens": 1.5}}}, "hardware.kv_capacity.tokens: 1.5 is not a whole number"),
-        ({"engine_options": [1]}, "engine_options: [1] is not an object"),
-    ],
-)
-def test_a_field_of_a_wrong_type_is_named(tmp_path: Path, manifest: dict[str, object], named: str) -> None:
-    (tmp_path / run_dir.MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(RunDirError, match=re.escape(named)):
-        run_dir.read_manifest(tmp_path)
+FAULTS: list[tuple[str, bytes | None, Callable[[Path], Any], str]] = [
+    (run_dir.EVENTS, b"\xff\xfe\n", events, "not UTF-8 text after line 0"),
+    (run_dir.EVENTS, b'{"t":1,"event":"pin","program_id":"p","turn":0,"colour":"red"}\n', events, ":1: colour"),
+    (run_dir.EVENTS, None, events, "cannot read"),
+    (run_dir.MANIFEST, None, run_dir.read_manifest, "cannot read"),
+    (run_dir.MANIFEST, b"nonsense", run_dir.read_manifest, ": "),
+    (run_dir.MANIFEST, b"[1]", run_dir.read_manifest, ": "),
+    (run_dir.MANIFEST, b'{"policy": "vllm", "moon": 1}', run_dir.read_manifest, "moon"),
+    (run_dir.MANIFEST, b'{"workload": {"jps": "fast"}}', run_dir.read_manifest, "workload.jps: 'fast' is not a number"),
+    (run_dir.MANIFEST, b'{"engine_options": [1]}', run_dir.read_manifest, "engine_options: [1] is not an object"),
+    *((run_dir.PROGRAMS, line, run_dir.read_verdicts, ":1: expected a program's record") for line in VERDICTS),
+    ("file", b"", lambda path: run_dir.create(path / "file" / "run"), "cannot create"),
+    ("file", b"", lambda path: run_dir.write_json(path / "file" / "x.json", {}), "cannot write"),
+    ("file", b"", lambda path: run_dir.JsonLines(path / "file" / "x.jsonl"), "cannot write"),
+]
 
 
-def test_manifest_of_a_newer_version(tmp_path: Path) -> None:
-    (tmp_path / run_dir.MANIFEST).write_text(json.dumps({"policy": "vllm", "moon": 1}))
-    with pytest.raises(RunDirError, match="moon"):
-        run_dir.read_manifest(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["nonsense", "[1]"])
-def test_files_that_are_no_json_objects(tmp_path: Path, text: str) -> None:
-    (tmp_path / "x.json").write_text(text)
-    with pytest.raises(RunDirError, match=r"x\.json: "):
-        run_dir.read_json(tmp_path / "x.json")
-
-
-def test_places_that_cannot_be_written_or_read(tmp_path: Path) -> None:
-    blocker = tmp_path / "file"
-    blocker.write_text("")
-    with pytest.raises(RunDirError, match="cannot create"):
-        run_dir.create(blocker / "run")
-    with pytest.raises(RunDirError, match="cannot write"):
-        run_dir.write_json(blocker / "x.json", {})
-    with pytest.raises(RunDirError, match="cannot write"):
-        run_dir.JsonLines(blocker / "x.jsonl")
-    with pytest.raises(RunDirError, match="cannot read"):
-        run_dir.read_json(tmp_path / "absent.json")
-    with pytest.raises(RunDirError, match="cannot read"):
-        list(run_dir.read_events(tmp_path))
+@pytest.mark.parametrize(("name", "content", "use", "said"), FAULTS)
+def test_faults_name_file_and_field(
+    tmp_path: Path, name: str, content: bytes | None, use: Callable[[Path], Any], said: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(RunDirError, match=re.escape(said)) as caught:
+        use(tmp_path)
+    assert str(tmp_path / name) in str(caught.value)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
@@ -146,12 +128,6 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
         out.write(EVENTS[0])
 
 
-def test_arrivals_round_trip(tmp_path: Path) -> None:
-    rows = [ArrivalRecord("p", 0, 0.5, counted=False), ArrivalRecord("q", 1, 0.75)]
-    run_dir.write_rows(tmp_path / run_dir.ARRIVALS, rows)
-    assert list(run_dir.read_arrivals(tmp_path)) == rows
-
-
 def test_verdicts_of_programs_that_were_tested(tmp_path: Path) -> None:
     lines = [
         {"program_id": "a", "passed": True},
@@ -161,10 +137,3 @@ def test_verdicts_of_programs_that_were_tested(tmp_path: Path) -> None:
     whole = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / run_dir.PROGRAMS).write_text(whole + '{"program_id": "torn')
     assert run_dir.read_verdicts(tmp_path) == {"a": True, "b#2": False}
-
-
-@pytest.mark.parametrize("line", ["{", "[]", '{"passed": true}'])
-def test_a_bad_verdict_is_named(tmp_path: Path, line: str) -> None:
-    (tmp_path / run_dir.PROGRAMS).write_text(line + "\n")
-    with pytest.raises(RunDirError, match=r"programs\.jsonl:1: expected a program's record"):
-        run_dir.read_verdicts(tmp_path)

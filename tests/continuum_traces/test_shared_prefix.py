@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from continuum_traces.importers.registry import read_any
 from continuum_traces.importers.shared_prefix import PREFIX_ESTIMATED, with_shared_prefixes
 from continuum_traces.schema import Program, Turn
 from continuum_traces.stats import trace_stats
-from continuum_traces.synth import bundled, put_behind, scale_turns
+from continuum_traces.synth import bundled, put_behind
 
 SYSTEM = "You are an agent. " * 40
 """720 characters: 180 tokens by estimate."""
@@ -26,12 +27,6 @@ def shared(*given: Opened) -> list[Program]:
     return list(with_shared_prefixes([program for program, _ in given], [messages for _, messages in given]))
 
 
-def prefixes(*given: Opened) -> list[int]:
-    found = shared(*given)
-    assert all((program.shared_prefix_id is None) == (program.shared_prefix_tokens == 0) for program in found)
-    return [program.shared_prefix_tokens for program in found]
-
-
 def test_the_same_first_message_is_a_shared_prefix_and_an_estimate_says_so() -> None:
     one, other, alone = shared(
         opened(300, SYSTEM, "task one"), opened(400, SYSTEM, "job two"), opened(90, "Something else.", "task one")
@@ -42,35 +37,29 @@ def test_the_same_first_message_is_a_shared_prefix_and_an_estimate_says_so() -> 
     assert (alone.shared_prefix_id, alone.shared_prefix_tokens, alone.source) == (None, 0, "here")
 
 
-def test_what_follows_the_first_message_counts_as_far_as_it_agrees() -> None:
-    rules = "Follow the rules. " * 20
-    assert prefixes(opened(900, SYSTEM, rules + "A"), opened(900, SYSTEM, rules + "B")) == [271, 271]
-
-
-def test_one_template_around_different_tasks_is_shared_up_to_the_task() -> None:
-    assert prefixes(opened(900, SYSTEM + "A" * 99), opened(900, SYSTEM + "B" * 99)) == [180, 180]
-    assert prefixes(opened(900, "short A"), opened(900, "short B")) == [0, 0]
-
-
-def test_two_agents_in_one_file_have_a_prefix_each() -> None:
-    other = "I " * 300
-    found = prefixes(
-        opened(900, SYSTEM, "1"), opened(900, other, "1"), opened(900, SYSTEM, "2"), opened(900, other, "2")
-    )
-    assert found == [181, 151, 181, 151]
-
-
 def test_equal_first_prompts_are_counted_by_the_source_itself() -> None:
     found = shared(opened(333, SYSTEM, "task"), opened(333, SYSTEM, "task"))
     assert [(program.shared_prefix_tokens, program.source) for program in found] == [(333, "here")] * 2
 
 
-def test_no_more_is_shared_than_the_shortest_prompt_has() -> None:
-    assert prefixes(opened(100, SYSTEM, "one"), opened(900, SYSTEM, "two")) == [100, 100]
+OTHER, RULES = "I " * 300, "Follow the rules. " * 20
 
 
-def test_without_text_nothing_is_shared() -> None:
-    assert prefixes(opened(100), opened(100)) == [0, 0]
+@pytest.mark.parametrize(
+    ("programs", "prefixes"),
+    [
+        ([opened(900, SYSTEM, RULES + "A"), opened(900, SYSTEM, RULES + "B")], [271, 271]),  # as far as they agree
+        ([opened(900, SYSTEM + "A" * 99), opened(900, SYSTEM + "B" * 99)], [180, 180]),  # one template
+        ([opened(900, "short A"), opened(900, "short B")], [0, 0]),
+        ([opened(900, text, number) for number in "12" for text in (SYSTEM, OTHER)], [181, 151, 181, 151]),
+        ([opened(100, SYSTEM, "one"), opened(900, SYSTEM, "two")], [100, 100]),  # no more than the shortest prompt
+        ([opened(100), opened(100)], [0, 0]),
+    ],
+)
+def test_how_much_is_shared(programs: list[Opened], prefixes: list[int]) -> None:
+    found = shared(*programs)
+    assert all((program.shared_prefix_id is None) == (program.shared_prefix_tokens == 0) for program in found)
+    assert [program.shared_prefix_tokens for program in found] == prefixes
 
 
 def test_real_openhands_runs_share_their_system_prompt(real_traces: Path) -> None:
@@ -89,12 +78,6 @@ def test_statistics_count_who_shares() -> None:
     assert (found.sharing_a_prefix, found.shared_prefix_tokens) == (5, 1200)
     alone = [replace(program, shared_prefix_id=f"own {number}") for number, program in enumerate(programs)]
     assert (trace_stats(alone).sharing_a_prefix, trace_stats(alone).shared_prefix_tokens) == (0, 0)
-
-
-def test_more_turns_keep_the_shared_prefix_in_proportion() -> None:
-    program = next(iter(bundled("swebench")))
-    assert scale_turns(program, 3).shared_prefix_id == program.shared_prefix_id
-    assert scale_turns(program, 3).shared_prefix_tokens == 400
 
 
 def test_programs_behind_a_prefix_are_the_same_after_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -43,19 +44,14 @@ def test_table_2_within_five_percent(name: str, reading: Reading, seed: int) -> 
     assert found.synthetic
 
 
-@pytest.mark.parametrize("name", PROFILES)
-def test_seeded(name: str) -> None:
-    profile = load_profile(name)
-    assert synthesize(profile, 20, 5) == synthesize(profile, 20, 5)
-    assert synthesize(profile, 20, 5) != synthesize(profile, 20, 6)
-
-
 @pytest.mark.parametrize(("name", "scale"), [("swebench", 1.0), ("bfcl", 0.4)])
 def test_bundled_sets_are_what_the_command_makes(name: str, scale: float) -> None:
     programs = list(bundled(name))
     assert programs == synthesize(load_profile(name), 100, 2026, "context", scale)
+    assert programs != synthesize(load_profile(name), 100, 2027, "context", scale)
     assert max(p.final_context_tokens for p in programs) <= 131072
     assert all(p.synthetic for p in programs)
+    assert set(BUNDLED) <= set(PROFILES)
 
 
 def test_a_fit_gives_back_what_it_was_fitted_to() -> None:
@@ -74,34 +70,31 @@ def test_turn_scaling_keeps_the_context() -> None:
     for k in (2, 3, 5):
         scaled = scale_turns(program, k)
         assert len(scaled.turns) == k * len(program.turns)
+        assert (scaled.shared_prefix_id, scaled.shared_prefix_tokens) == (program.shared_prefix_id, 1200 // k)
         assert scaled.final_context_tokens == pytest.approx(program.final_context_tokens, rel=0.03)
     rewritten = Program("p", (Turn(100, 10), Turn(20, 10, kept_tokens=50)))
     assert [turn.kept_tokens for turn in scale_turns(rewritten, 2).turns] == [None] * 4  # no repetition cuts the others
 
 
-def test_unknown_names() -> None:
-    with pytest.raises(TraceError, match="swebench"):
-        load_profile("moon")
-    with pytest.raises(TraceError, match="bfcl"):
-        next(bundled("moon"))
-    with pytest.raises(TraceError, match="two programs"):
-        fit([], "x")
-    with pytest.raises(TraceError, match="no programs"):
-        trace_stats([])
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda folder: load_profile("moon"), "swebench"),
+        (lambda folder: next(bundled("moon")), "bfcl"),
+        (lambda folder: fit([], "x"), "two programs"),
+        (lambda folder: trace_stats([]), "no programs"),
+        (lambda folder: load_profile(str(folder / "p.json")), "not a profile"),
+    ],
+)
+def test_mistakes(tmp_path: Path, use: Callable[[Path], object], said: str) -> None:
+    (tmp_path / "p.json").write_text('{"name": "x"}')
+    with pytest.raises(TraceError, match=said):
+        use(tmp_path)
 
 
 def test_slowest_tenth_by_hand() -> None:
     assert slowest_tenth_share([1.0] * 9 + [9.0]) == pytest.approx(0.5)
     assert slowest_tenth_share([1.0]) == 0.0
-
-
-def test_a_damaged_profile_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "p.json"
-    path.write_text('{"name": "x"}')
-    with pytest.raises(TraceError, match="not a profile"):
-        load_profile(str(path))
-    assert set(BUNDLED) <= set(PROFILES)
-    assert np.isfinite(load_profile("openhands").tokens.mean)
 
 
 def test_claude_code_shapes() -> None:
@@ -117,7 +110,11 @@ def test_claude_code_shapes() -> None:
     assert found.synthetic
 
 
-def test_long_prompts() -> None:
-    prompts = [p for program in synthesize(load_profile("long-prompts"), 100, 2026) for p in program.prompt_tokens()]
-    assert min(prompts) > 77_000
-    assert max(prompts) < 84_000
+@pytest.mark.parametrize("name", PROFILES)
+def test_every_profile(name: str) -> None:
+    programs = synthesize(load_profile(name), 100, 2026)
+    assert programs == synthesize(load_profile(name), 100, 2026)
+    assert all(isinstance(program.final_context_tokens, int) and program.synthetic for program in programs)
+    if name == "long-prompts":
+        prompts = [tokens for program in programs for tokens in program.prompt_tokens()]
+        assert 77_000 < min(prompts) <= max(prompts) < 84_000
