@@ -54,14 +54,6 @@ def test_calls_outside_a_program_are_untouched(client: OpenAI, vllm: FakeServer)
         assert "vllm_xargs" not in (seen.body or {})
 
 
-def test_automatic_ids_are_unique(client: OpenAI, vllm: FakeServer) -> None:
-    programs = [client.program() for _ in range(50)]
-    assert len({p.id for p in programs}) == 50
-    with programs[7]:
-        ask(client)
-    assert vllm.ids == [programs[7].id]
-
-
 def test_what_is_told_is_told_once(client: OpenAI, vllm: FakeServer) -> None:
     """A failed call leaves its news to the next; every try of a call has the same."""
     told = {"is_last_step": 1, "pred_tool": "grep", "pred_tool_s": 0.5, "last_func_call": "pytest"}

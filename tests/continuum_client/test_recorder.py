@@ -54,6 +54,7 @@ def test_an_agents_run(client: OpenAI, server: FakeServer, tmp_path: Path, strea
     instants = [0.0, *(instant for r in records for instant in (r.sent_s, r.finish_s))]
     assert instants == sorted(instants)
     assert [r.first_token_s is not None for r in records] == [stream] * 3
+    assert json.loads((tmp_path / "manifest.json").read_text())["versions"]["openai"] == openai.__version__
     program = trace_of(tmp_path)["task-7"]
     assert (program.model, program.prompt_tokens()) == ("m", prompts)
     assert [
@@ -216,14 +217,6 @@ def test_metadata_is_recorded_and_not_sent(vllm: FakeServer, tmp_path: Path) -> 
     assert not [seen for seen in vllm.seen if "heat" in f"{seen.headers} {json.dumps(seen.body)}"]
 
 
-def test_a_directory_from_the_environment(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "new" / "place"
-    monkeypatch.setenv("CONTINUUM_RECORD", str(place))
-    agent(OpenAI(base_url=server.url), "p")
-    assert turns_of(place) == {"p": 3}
-    assert json.loads((place / "manifest.json").read_text())["versions"]["openai"] == openai.__version__
-
-
 def _worker(url: str, path: str, names: list[str]) -> None:
     client = OpenAI(base_url=url, api_key="k", record=path)
     for name in names:
@@ -278,34 +271,24 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def killed(server: FakeServer, path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, server.url, str(path)], check=False)
-    assert done.returncode == -signal.SIGKILL
-
-
 def test_a_killed_process(server: FakeServer, tmp_path: Path) -> None:
-    killed(server, tmp_path)
-    assert len(records_of(tmp_path)) == 6  # every turn that ended
+    done = subprocess.run([sys.executable, "-c", KILLED, server.url, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    records, traced = records_of(tmp_path), trace_of(tmp_path)
     assert turns_of(tmp_path) == {"whole": 2, "cut": 3, "short": 1}
-    for program in trace_of(tmp_path).values():
-        recorded = [r.prompt_tokens for r in records_of(tmp_path) if r.program_id == program.program_id]
-        assert program.prompt_tokens() == recorded
-    tools = {program.program_id: program.turns[-1].tool_calls for program in trace_of(tmp_path).values()}
-    assert {name: [call.duration_s is None for call in calls] for name, calls in tools.items()} == {
-        "whole": [False],  # measured
-        "cut": [],  # the tools after the last turn are unknown, and the reply called none
-        "short": [],
+    for name, program in traced.items():
+        assert program.prompt_tokens() == [r.prompt_tokens for r in records if r.program_id == name]
+    # measured; the tools after the last turn are unknown, and the reply called none
+    tools = {
+        name: [call.duration_s is None for call in program.turns[-1].tool_calls] for name, program in traced.items()
     }
-
-
-def test_an_agent_that_is_started_again(server: FakeServer, tmp_path: Path) -> None:
-    killed(server, tmp_path)
-    for name, cut in (("trace.jsonl", '{"kind":"turn","program_id":"cu'), ("turns.jsonl", '{"program_id":"cut","tu')):
-        with (tmp_path / name).open("a") as torn:
-            torn.write(cut)
+    assert tools == {"whole": [False], "cut": [], "short": []}
+    for file, torn in (("trace.jsonl", '{"kind":"turn","program_id":"cu'), ("turns.jsonl", '{"program_id":"cut","tu')):
+        with (tmp_path / file).open("a") as out:
+            out.write(torn)
     agent(OpenAI(base_url=server.url, record=tmp_path), "cut")  # the agent is started again
     assert turns_of(tmp_path) == {"whole": 2, "cut": 3, "short": 1, "cut#2": 3}
-    assert len(records_of(tmp_path)) == 9
+    assert len(records_of(tmp_path)) == len(records) + 3 == 9
 
 
 def test_lines_are_whole_whoever_dies(tmp_path: Path) -> None:
