@@ -24,7 +24,6 @@ from continuum_bench.live.plan import read_edge
 from continuum_bench.options.declare import Declared
 from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import RunOptions
-from continuum_bench.virtual.engine_options import read_death
 from continuum_bench.workload.arrivals import arrival_times
 from continuum_bench.workload.hints import hint_error
 from continuum_bench.workload.tool_times import tool_times
@@ -46,7 +45,6 @@ READERS: Mapping[str, Callable[[Any], object]] = {
     "profile": lambda path: read_profile(Path(path)),
     "offload": lambda preset: read_offload(preset, RunOptions.gpu),
     "router": _one_of({**ROUTERS, **VLLM_ROUTER_NAMES}),
-    "kill_replica": read_death,
     "arrivals": arrival_times,
     "tool_times": tool_times,
     "hint_error": hint_error,

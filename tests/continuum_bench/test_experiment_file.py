@@ -73,7 +73,6 @@ TEXTS = {
     "model": st.just("llama-3.1-8b"),
     "offload": st.sampled_from([None, "dram-100", "dram-100@pcie4/8"]),
     "router": st.sampled_from(["sticky", "cache_aware"]),
-    "kill_replica": st.sampled_from([None, "1@600"]),
     "arrivals": st.sampled_from(["poisson", "gamma:2", "recorded"]),
     "tool_times": st.sampled_from(["recorded", "constant:3"]),
     "hint_error": st.sampled_from(["0", "0.5", "adversarial:0.5:silent"]),

@@ -98,7 +98,6 @@ COMMANDS = [
     ("swebench --format otel", "--format: needs --traces"),
     ("swebench --router sticky", "--router: needs --replicas"),
     ("swebench --replicas 2 --router hash", "router = hash: there are affinity, sticky"),
-    ("swebench --replicas 2 --kill-replica 2@10", "needs a replica from 0 to 1"),
     ("swebench --jps 1 --arrivals recorded:2", "--jps: not with --arrivals: these arrivals have a rate of"),
     ("swebench --arrivals recorded:2", "has no arrival_s in the trace"),
     ("swebench --tool-times shift:1e8", "the arrivals and tool times of a run take"),
@@ -267,7 +266,6 @@ FORMS = [
     ("--tool-times", "bimodal:0.8:60 bimodal:0.8:60:1 bimodal:80:1:60 bimodal:0.5:1:1e23 shift:1e300"),
     ("--tool-times", "shift:0 hang:15 hang:0.1:2:3 hang:0.5:1e23 hang:nan"),
     ("--hints tool_s --hint-error", "'' x -1 nan 11 adversarial:2 adversarial:x adversarial:.5:loud"),
-    ("--replicas 2 --kill-replica", "soon 1@ -1@5 1@nan 1e23@5 0@1e23"),
     ("--base-url URL --length-scale 0.01 --warm-up", "many -1 3m"),
     ("--base-url URL --arrivals", "concurrency:4:1e23"),
 ]
@@ -303,7 +301,6 @@ FILES = [
     ("run", "jps: 1\ngpu: h10", ":2: gpu: unknown GPU 'h10'; did you mean h100-80gb"),
     ("run", "jps: 1\nmodel: llama-3.1-8", ":2: model: unknown model 'llama-3.1-8'; did you mean llama-3.1-8b"),
     ("run", "replicas: 2\nrouter: stick", ":2: router: did you mean sticky? there are affinity, sticky"),
-    ("run", "replicas: 2\nkill_replica: now", ":2: kill_replica: now: expected REPLICA@SECOND"),
     ("run", "jps: 1\noffload: ram", ":2: offload: 'ram': expected dram-100"),
     ("run", "jps: 1\nprofile: none.json", ":2: profile: none.json: cannot read"),
     ("run", "base_url: http://x/v1\nwarm_up: long", ":2: warm_up: long: expected a number of programs"),

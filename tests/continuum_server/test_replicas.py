@@ -14,7 +14,7 @@ from continuum_server.virtual.config import EngineError, EngineShape
 from continuum_server.virtual.engine import build_engine
 from continuum_server.virtual.loop import plays_of
 from continuum_server.virtual.offload import Offload
-from continuum_server.virtual.replicas import RETRY_S, ReplicaLoops, ReplicaSink
+from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS, Arrival, Door
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_traces.conversation import Job
@@ -37,7 +37,6 @@ class Outcome:
         router: str,
         replicas: int = 3,
         policy: str = "static-ttl",
-        death: tuple[int, float] | None = None,
         max_stretch: int = 512,
         least_step_s: float = LEAST_STEP_S,
         offload: Offload | None = None,
@@ -51,10 +50,7 @@ class Outcome:
         limits: dict[str, Any] = {"max_stretch": max_stretch, "max_calls": 200_000}
         engines = [build_engine(shape, times, own, (), self.turns.append, each, **limits) for each in sinks]
         self.loops = [engine.loop for engine in engines]
-        self.driver = ReplicaLoops(
-            self.loops, ROUTERS[router](), plays_of(jobs, SHAPE.block_size), least_step_s, death=death
-        )
-        self.driver.run()
+        ReplicaLoops(self.loops, ROUTERS[router](), plays_of(jobs, SHAPE.block_size), least_step_s).run()
         for engine in engines:
             assert engine.close() == 0, "blocks leaked"
             scheduler = engine.scheduler
@@ -90,27 +86,10 @@ def check_skipping(jobs: list[Job], router: str, **rest: Any) -> tuple[Outcome, 
 @given(
     jobs=workloads(wishes=True),
     policy=st.sampled_from(["vllm", "static-ttl", "continuum", "working-set"]),
-    death_s=st.none() | st.floats(0, 6),
 )
 @settings(max_examples=12)
-def test_every_program_completes_and_skipping_changes_nothing(
-    router: str, policy: str, jobs: list[Job], death_s: float | None
-) -> None:
-    """Also if the first of the replicas dies."""
-    death = None if death_s is None else (0, death_s)
-    outcome, _ = check_skipping(jobs, router, policy=policy, death=death)
-    if death_s is not None:
-        assert all(e.t <= death_s + 1.0 for e in outcome.events if e.replica == 0 and e.event in ("arrive", "start"))
-
-
-def test_a_replica_that_dies_aborts_its_requests_in_the_order_they_came() -> None:
-    """Not in the order of a set of their ids, which differs from process to process."""
-    jobs = [Job(program(f"p{i}", turns=2, output=100), 0.01 * i) for i in range(16)]
-    events = Outcome(jobs, "round-robin", replicas=2, policy="vllm", death=(0, 0.5)).events
-    lost = [event.request_id for event in events if event.status == "abort"]
-    assert len(lost) > 4
-    arrived = [event.request_id for event in events if event.event == "arrive" and event.replica == 0]
-    assert lost == [request_id for request_id in arrived if request_id in lost]
+def test_every_program_completes_and_skipping_changes_nothing(router: str, policy: str, jobs: list[Job]) -> None:
+    check_skipping(jobs, router, policy=policy)
 
 
 def long_and_short() -> list[Job]:
@@ -122,10 +101,9 @@ def long_and_short() -> list[Job]:
     ]
 
 
-@pytest.mark.parametrize("death", [None, (0, 0.7)])
-def test_turns_that_come_while_a_replica_waits_for_a_copy(death: tuple[int, float] | None) -> None:
+def test_turns_that_come_while_a_replica_waits_for_a_copy() -> None:
     """Tiers behind slow links: the GPU stands still until blocks it is about to overwrite are copied away."""
-    check_skipping(crowd(), "least-loaded", death=death, offload=Offload(tier(200, 20.0)))
+    check_skipping(crowd(), "least-loaded", offload=Offload(tier(200, 20.0)))
 
 
 @pytest.mark.parametrize("router", ROUTERS)
@@ -186,21 +164,6 @@ def test_a_hit_counts_where_the_program_was() -> None:
     assert starts[1].hit_tokens == 0
 
 
-def test_turns_of_a_lost_replica_are_computed_again_elsewhere() -> None:
-    jobs = [Job(program(f"p{i}", turns=2, new=60, output=30, tool_s=0.1), 0.0) for i in range(4)]
-    outcome = Outcome(jobs, "round-robin", replicas=2, death=(1, 0.05))
-    check_turns(outcome.turns, jobs)
-    lost = [event for event in outcome.events if event.event == "finish" and event.status == "abort"]
-    assert {event.replica for event in lost} == {1}
-    assert outcome.driver.sent_again == len(lost) == 2
-    for event in lost:
-        again = [
-            e for e in outcome.events if (e.program_id, e.turn, e.event) == (event.program_id, event.turn, "arrive")
-        ]
-        assert [e.replica for e in again] == [1, 0]
-        assert again[1].t >= event.t + RETRY_S
-
-
 def test_a_program_that_fits_nowhere_ends_the_run() -> None:
     with pytest.raises(EngineError, match="no request can run"):
         Outcome([Job(program("huge", turns=1, new=2000), 0.0)], "affinity", replicas=2)
@@ -233,12 +196,3 @@ def test_cache_aware_sees_shared_prefixes() -> None:
     door = Door(ROUTERS["cache-aware"](), 2)
     shared = {"shared_prefix_id": "system", "shared_prefix_tokens": 800}
     assert [door.send(arrival(name, 1000, **shared)) for name in "abc"] == [0, 0, 0]
-
-
-def test_affinity_moves_only_what_was_lost() -> None:
-    door = Door(ROUTERS["affinity"](), 4)
-    before = {name: door.send(arrival(name, 1)) for name in map(str, range(200))}
-    door.lost(2)
-    after = {name: door.send(arrival(name, 1)) for name in before}
-    assert all(after[name] == place for name, place in before.items() if place != 2)
-    assert {after[name] for name, place in before.items() if place == 2} == {0, 1, 3}

@@ -247,11 +247,3 @@ def test_a_run_that_cannot_end_ends(new: int, limits: dict[str, int], message: s
     """A program that can never run, and a run of more calls than allowed."""
     with pytest.raises(EngineError, match=message):
         play([Job(program("p", turns=1, new=new, output=100), 0.0)], blocks=32, **limits)
-
-
-def test_a_dying_engine_aborts_in_the_order_of_arrival() -> None:
-    events: list[SchedulerEvent] = []
-    _, loop = build([Job(program(f"p{i}"), 0.0) for i in range(8)], "vllm", {}, events=events)
-    loop.advance()
-    loop.abandon()
-    assert [event.program_id for event in events if event.event == "finish"] == [f"p{i}" for i in range(8)]

@@ -255,7 +255,6 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
         router: How the router chooses a replica for a turn: affinity (by a hash of the program's id), sticky (the
             replica with the fewest programs, kept for the whole program), cache-aware, least-loaded, round-robin. The
             names of vllm-router are taken too: consistent_hash, sticky_least_loaded, cache_aware, round_robin.
-        kill_replica: REPLICA@SECOND: this replica, counted from 0, dies at that second of the run.
         token_times: Record the gaps between output tokens too, for the percentiles of ITL. Results of a virtual run
             stay the same. Against a server the load generator then reads every chunk when it comes, which costs it
             processor time.
@@ -274,7 +273,6 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     profile: Annotated[Path | None, SERVERS] = None
     replicas: Annotated[int, at_least(1), at_most(1000), SERVERS] = 1
     router: Annotated[str, Needs("replicas")] = "affinity"
-    kill_replica: Annotated[str | None, Needs("replicas")] = None
     token_times: Annotated[bool, Option(panel=OUTPUT)] = False
 
 

@@ -12,7 +12,6 @@ from continuum_server.virtual.offload import OffloadError, default_preset, read_
 from continuum_server.virtual.routers import VLLM_ROUTER_NAMES
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import MOST
 from continuum_bench.options.run import BAND, RunOptions
 
 
@@ -20,7 +19,7 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
     """Return the engine's configuration and its part of the manifest. Only arms named ``+offload`` use the tiers.
 
     Raises:
-        BenchError: ``--offload`` or ``--kill-replica`` is invalid.
+        BenchError: ``--offload`` is invalid.
         EngineError, StepTimesError, UnsupportedVllm: options conflict, the hardware is unknown, or vLLM is missing.
     """
     try:
@@ -46,7 +45,6 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         profile=str(options.profile) if options.profile else None,
         replicas=options.replicas,
         router=VLLM_ROUTER_NAMES.get(options.router, options.router),
-        replica_death=None if options.kill_replica is None else read_death(options.kill_replica),
     )
     return config, describe(config)
 
@@ -67,19 +65,3 @@ def descriptions_at(options: RunOptions, config: EngineConfig) -> dict[str, Engi
     if tiles is None or tiles["low"] == tiles["high"]:
         return {}
     return {band: describe(replace(config, step_times=band)) for band in BANDS}
-
-
-def read_death(given: str) -> tuple[int, float]:
-    """Read ``REPLICA@SECOND``. Returns the replica's index and the second of the run.
-
-    Raises:
-        BenchError: the text has another form.
-    """
-    index, _, second = given.partition("@")
-    try:
-        replica, second_s = int(index), float(second)
-    except ValueError:
-        replica, second_s = -1, -1.0
-    if not (replica >= 0 and 0 <= second_s <= MOST):
-        raise BenchError(f"--kill-replica {given}: expected REPLICA@SECOND, for example 1@600")
-    return replica, second_s

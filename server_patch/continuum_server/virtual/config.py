@@ -83,8 +83,6 @@ class EngineConfig:
     """Number of engines. Each has its own GPUs, scheduler and cache."""
     router: str = "affinity"
     """Chooses the replica of a turn: a name in ``routers.ROUTERS``. A single engine needs no router."""
-    replica_death: tuple[int, float] | None = None
-    """(replica, second): the replica dies then, and its programs continue on the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +202,6 @@ def _check_replicas(config: EngineConfig) -> None:
         raise EngineError(f"replicas = {config.replicas}: must be at least 1")
     if config.router not in ROUTERS:
         raise EngineError(f"router = {config.router}: {which(config.router, ROUTERS)}")
-    if config.replica_death is not None:
-        index, at_s = config.replica_death
-        if config.replicas < 2 or not 0 <= index < config.replicas or not at_s >= 0.0:
-            raise EngineError(
-                f"replica_death = {index}, {at_s:g}: needs a replica from 0 to {config.replicas - 1}, one that "
-                "survives, and a time that is not negative"
-            )
 
 
 def shape_of(config: EngineConfig) -> EngineShape:

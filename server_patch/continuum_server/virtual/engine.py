@@ -184,15 +184,12 @@ def _run_behind_router(
     """Play the jobs on all engines, and return the content of engine.json."""
     loops = [engine.loop for engine in engines]
     least_step_s = 0.5 * times.step_s((), 1, 1)  # half, because measured tables need not be monotonic
-    driver = ReplicaLoops(
-        loops, ROUTERS[config.router](), plays_of(jobs, config.block_size), least_step_s, config.replica_death
-    )
+    driver = ReplicaLoops(loops, ROUTERS[config.router](), plays_of(jobs, config.block_size), least_step_s)
     driver.run(on_progress)
     sums = {field.name: sum(getattr(loop.counters, field.name) for loop in loops) for field in fields(Counters)}
     return {
         **sums,
         "virtual_s": driver.now_s,
-        "turns_sent_again": driver.sent_again,
         "replicas": [engine.facts() for engine in engines],
     }
 

@@ -14,7 +14,7 @@ from continuum_traces.wire import tags_to_xargs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import Request
 
 from continuum_server.step_times.model import Batch, StepTimes
 from continuum_server.virtual.alone import alone_turns_s
@@ -64,7 +64,7 @@ class Play:
     due_s: float
     """When the next turn is due."""
     action: Action | None = None
-    """The conversation's current action. A turn that is sent again keeps it."""
+    """The conversation's current action."""
     index: int = 0
     """Index of the current turn."""
     request: Request | None = None
@@ -223,18 +223,6 @@ class VirtualLoop:
         returns_s = [play.due_s_at_best(self.now_s, least_step_s) for play in self._plays.values()]
         returns_s += [play.due_s_at_best(max(self.now_s, due_s), least_step_s) for due_s, _, play in self._events]
         return min(returns_s, default=inf)
-
-    def abandon(self) -> list[Play]:
-        """Abort all requests, because the engine dies. Return their plays, which can send the same turns again."""
-        lost = [*self._plays.values(), *(play for _, _, play in sorted(self._events, key=lambda event: event[:2]))]
-        for request_id in self._plays:  # one by one: vLLM makes a set of several, in random order
-            self._scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
-        self._scheduler.release_all("shutdown")
-        self._plays.clear()
-        self._events.clear()
-        for play in lost:
-            play.request = None
-        return lost
 
     def _admit_due(self) -> None:
         known_s = self.step_start_s if self.admits_late and self._plays else self.now_s

@@ -19,9 +19,6 @@ from continuum_server.virtual.loop import Play, Progress, VirtualLoop
 from continuum_server.virtual.routers import Arrival, Door, Router
 from continuum_server.vllm_plugin.scheduler import EventSink
 
-RETRY_S = 0.5
-"""Seconds after which a turn that was lost with its replica is sent again, as by the load generator."""
-
 
 class ReplicaLoops:
     """Plays programs against several loops.
@@ -31,7 +28,6 @@ class ReplicaLoops:
         router: chooses a loop for every turn.
         plays: all programs of the run.
         least_step_s: duration of the shortest step of any loop.
-        death: (replica, time). The replica dies at the end of the step that runs at this time. None: none dies.
     """
 
     def __init__(
@@ -40,14 +36,10 @@ class ReplicaLoops:
         router: Router,
         plays: Sequence[Play],
         least_step_s: float,
-        death: tuple[int, float] | None = None,
     ) -> None:
         self.door = Door(router, len(loops))
-        self.sent_again = 0
-        """Number of turns that were lost with a replica and sent again."""
         self._loops = list(loops)
         self._least_step_s = least_step_s
-        self._death = death
         self._prompts = {play.number: play.job.program.prompt_tokens() for play in plays}
         self._where: dict[int, tuple[int, Arrival]] = {}
         """The latest turn of each play, by the play's number, and the replica to which it was sent."""
@@ -88,15 +80,13 @@ class ReplicaLoops:
     # ---------------------------------------------------------------------------------------- steps
 
     def _move(self) -> bool:
-        """Process the next event: a death, an arrival or a step. Return False at the end of the run."""
+        """Process the next event: an arrival or a step. Return False at the end of the run."""
         if not self._arrivals and all(loop.idle for loop in self._loops):
             return False
         arrival_s = self._arrivals[0][0] if self._arrivals else inf
         index = min(range(len(self._loops)), key=lambda i: (self._loops[i].next_s(), self._loops[i].idle))
         next_s = self._loops[index].next_s()
-        if self._death is not None and self._death[1] <= min(next_s, arrival_s) < inf:
-            self._die(*self._death)
-        elif arrival_s <= next_s and arrival_s < inf:
+        if arrival_s <= next_s and arrival_s < inf:
             self._route(*heapq.heappop(self._arrivals))
         else:
             self._earliest_return_s.pop(index, None)
@@ -139,26 +129,11 @@ class ReplicaLoops:
         self._order += 1
         return self._order
 
-    def _die(self, index: int, instant_s: float) -> None:
-        """Abort the replica's requests and send their turns again, to the other replicas. Its KV is lost."""
-        self._death = None
-        loop = self._loops[index]
-        again_s = max(instant_s, loop.now_s) + RETRY_S
-        self.door.lost(index)
-        self._earliest_return_s.pop(index, None)
-        self._answers = [answer for answer in self._answers if answer[2] != index]
-        heapq.heapify(self._answers)
-        for play in loop.abandon():
-            self.sent_again += 1
-            heapq.heappush(self._arrivals, (again_s, self._next_order(), play))
-
     # -------------------------------------------------------------------------------- looking ahead
 
     def _horizon_s(self, index: int) -> float:
         """Return the time until which the replica gets no further turn."""
         instants = [self._arrivals[0][0]] if self._arrivals else []
-        if self._death is not None:
-            instants.append(self._death[1])
         for other in range(len(self._loops)):
             if other != index:
                 instants.append(self._returns_s(other))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol
 
 
@@ -29,7 +30,6 @@ class Arrival:
 class Traffic:
     """A router's knowledge about one replica."""
 
-    alive: bool = True
     requests: int = 0
     """Number of requests that were sent and not answered."""
     tokens: int = 0
@@ -42,31 +42,25 @@ class Traffic:
 
 class Router(Protocol):
     def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
-        """Return the index of a replica that is alive. At least one replica is alive."""
+        """Return the index of a replica."""
         ...
 
 
 class Affinity:
-    """The hash of the program's id determines the replica (rendezvous hashing).
-
-    If a replica dies, only its programs move, and they are distributed over the other replicas. (vllm-router's
-    consistent_hash sends all of them to its first healthy replica.)
-    """
+    """The hash of the program's id determines the replica (rendezvous hashing)."""
 
     def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
-        return max(_alive(replicas), key=lambda index: _hash(arrival.program_id, index))
+        return max(range(len(replicas)), key=lambda index: _hash(arrival.program_id, index))
 
 
 class RoundRobin:
     """Every turn goes to the next replica, regardless of its program."""
 
     def __init__(self) -> None:
-        self._sent = 0
+        self._sent = count()
 
     def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
-        alive = _alive(replicas)
-        self._sent += 1
-        return alive[(self._sent - 1) % len(alive)]
+        return next(self._sent) % len(replicas)
 
 
 class LeastLoaded:
@@ -84,11 +78,8 @@ class Sticky:
         self._home: dict[str, int] = {}
 
     def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
-        home = self._home.get(arrival.program_id)
-        if home is None or not replicas[home].alive:
-            home = min(_alive(replicas), key=lambda index: (len(replicas[index].programs), index))
-            self._home[arrival.program_id] = home
-        return home
+        fewest = min(range(len(replicas)), key=lambda index: len(replicas[index].programs))
+        return self._home.setdefault(arrival.program_id, fewest)
 
 
 class CacheAware:
@@ -119,15 +110,14 @@ class CacheAware:
         return index
 
     def _pick(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
-        alive = _alive(replicas)
-        loads = [replicas[index].requests for index in alive]
+        loads = [replica.requests for replica in replicas]
         apart = max(loads) - min(loads) > self.BALANCE_ABS_THRESHOLD
         if apart and max(loads) > min(loads) * self.BALANCE_REL_THRESHOLD:
             return _least_loaded(replicas)
-        best = max(alive, key=lambda index: self._match(arrival, index))
+        best = max(range(len(replicas)), key=lambda index: self._match(arrival, index))
         if self._match(arrival, best) > self.CACHE_THRESHOLD * arrival.prompt_tokens:
             return best
-        return min(alive, key=lambda index: (replicas[index].tokens_sent, index))
+        return min(range(len(replicas)), key=lambda index: replicas[index].tokens_sent)
 
     def _match(self, arrival: Arrival, index: int) -> int:
         """Return the number of leading tokens of this prompt that were sent to the replica before."""
@@ -179,17 +169,9 @@ class Door:
         if arrival.is_last:
             replica.programs.discard(arrival.program_id)
 
-    def lost(self, index: int) -> None:
-        """Note that the replica died, and that its requests are lost."""
-        self.replicas[index] = Traffic(alive=False)
-
-
-def _alive(replicas: Sequence[Traffic]) -> list[int]:
-    return [index for index, replica in enumerate(replicas) if replica.alive]
-
 
 def _least_loaded(replicas: Sequence[Traffic]) -> int:
-    return min(_alive(replicas), key=lambda index: (replicas[index].requests, replicas[index].tokens, index))
+    return min(range(len(replicas)), key=lambda index: (replicas[index].requests, replicas[index].tokens))
 
 
 def _hash(program_id: str, index: int) -> bytes:
