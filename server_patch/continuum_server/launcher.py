@@ -16,13 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from continuum_traces.run_dir import RunDirError, read_json
+from continuum_traces.run_dir import EVENTS, RunDirError, read_json
 
 from continuum_server.bound_process import BoundProcess
 from continuum_server.defaults import SERVER_NAME
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.ports import answers, hold_port, listens
-from continuum_server.record_file import check_folder, check_replaced
+from continuum_server.record_file import check_writable, lock_of
 from continuum_server.server_command import command_of, model_name, needs_key
 from continuum_server.server_config import STOCK, ServerConfig, ServerError, ServerState
 
@@ -167,9 +167,9 @@ def _check_outputs(config: ServerConfig, log: Path | None) -> None:
             except OSError as error:
                 raise ServerError(f"{path.parent}: cannot make that folder: {error.strerror}") from error
     if config.record is not None and config.policy != STOCK:
-        check_folder(config.record)
+        check_writable(config.record / EVENTS)
     if config.statistics is not None and config.policy != STOCK:
-        check_replaced(config.statistics)
+        check_writable(lock_of(config.statistics))
     if config.statistics is not None and config.statistics.exists():
         try:
             merge_statistics([read_json(config.statistics)])

@@ -170,7 +170,7 @@ def test_two_servers_do_not_write_one_file(tmp_path: Path, caplog: pytest.LogCap
     assert "another server writes this file" in caplog.text
     assert not path.exists()
     with pytest.raises(RunDirError, match="another server"):
-        record_file.lock_replaced(path)
+        record_file.lock(record_file.lock_of(path))
     first.close()
     first.close()
     assert saved(path)["all"]["count"] == 0

@@ -63,12 +63,12 @@ class EventRecorder:
         self._folder = folder
         self._preview = preview
         self._limit = limit
-        self._queue: queue.SimpleQueue[SchedulerEvent | None] = queue.SimpleQueue()
-        self._accepted = self._refused = 0
-        """Numbers of events that were queued and that were dropped. Only the scheduler's thread changes them."""
-        self._handled = self._lost = 0
-        """Numbers of events taken from the queue, and not written. Only the recorder's thread changes them."""
-        self._closed = False
+        self._queue: queue.Queue[SchedulerEvent | None] = queue.Queue()
+        self._refused = 0
+        """Number of events that found no room in the queue. Only the scheduler's thread changes it."""
+        self._lost = 0
+        """Number of events taken from the queue and not written. Only the recorder's thread changes it."""
+        self._closed = threading.Event()
         self._file = RecordFile(folder)
         self.resumed = _resume(folder)
         self._thread = threading.Thread(target=self._run, name="continuum-recorder", daemon=True)
@@ -76,20 +76,14 @@ class EventRecorder:
 
     @property
     def dropped(self) -> int:
-        """Number of events that are not in the record: never written, or removed from the file by another process."""
-        return self._lost + self._refused + self._file.lost
-
-    @property
-    def queued(self) -> int:
-        """Number of events that wait to be written."""
-        return self._accepted - self._handled
+        """Number of events that could not be written."""
+        return self._lost + self._refused
 
     def write(self, event: SchedulerEvent) -> None:
-        """Queue an event. Takes about a microsecond and never fails."""
-        if self._closed or self.queued >= self._limit:
+        """Queue an event. Takes a few microseconds and never fails."""
+        if self._closed.is_set() or self._queue.qsize() >= self._limit:
             self._refused += 1
         else:
-            self._accepted += 1
             self._queue.put(event)
 
     def settle(self, now_s: float) -> None:
@@ -102,9 +96,9 @@ class EventRecorder:
 
     def close(self, patience_s: float = CLOSE_S) -> None:
         """Write the queued events, for ``patience_s`` at most. May be called again."""
-        if self._closed:
+        if self._closed.is_set():
             return
-        self._closed = True
+        self._closed.set()
         self._queue.put(None)
         self._thread.join(patience_s)
         if self._thread.is_alive():
@@ -125,27 +119,17 @@ class EventRecorder:
     # ------------------------------------------------------------------------------ the recorder's thread
 
     def _run(self) -> None:
-        more = True
-        while more:
-            batch, more = self._next_batch()
-            self._append(batch)
-
-    def _next_batch(self) -> tuple[list[SchedulerEvent], bool]:
-        """Wait for an event. Return all queued events, and False if ``close`` was called."""
-        item = self._queue.get()
-        batch: list[SchedulerEvent] = []
-        while item is not None:
-            batch.append(item)
-            try:
-                item = self._queue.get(timeout=FLUSH_S if len(batch) == 1 else 0)
-            except queue.Empty:
-                return batch, True
-        return batch, False
+        batch: list[SchedulerEvent | None] = []
+        while not (batch and batch[-1] is None):
+            batch = [self._queue.get()]
+            self._closed.wait(FLUSH_S)
+            batch += [self._queue.get() for _ in range(self._queue.qsize())]
+            self._append([event for event in batch if event is not None])
+            for _ in batch:
+                self._queue.task_done()
 
     def _append(self, batch: list[SchedulerEvent]) -> None:
         """Append events to the file, and count those that cannot be written. Never raises."""
-        if not batch:
-            return
         kept = 0
         try:
             kept = self._file.append(b"".join(map(self._line, batch)))
@@ -153,7 +137,6 @@ class EventRecorder:
             self._file.warn_not_written(error)
         finally:
             self._lost += len(batch) - kept
-            self._handled += len(batch)
 
     def _line(self, event: SchedulerEvent) -> bytes:
         """Return the event as a line of JSON; empty if it cannot be written as JSON, or not as UTF-8."""

@@ -13,7 +13,7 @@ from continuum_traces.run_dir import RunDirError, read_json, write_json
 
 from continuum_server.policy.base import Policy
 from continuum_server.policy.tool_statistics import merge_statistics
-from continuum_server.record_file import lock_replaced
+from continuum_server.record_file import lock, lock_of
 from continuum_server.vllm_plugin.versions import PluginError
 
 logger = logging.getLogger("continuum")
@@ -33,13 +33,8 @@ def load_statistics(policy: Policy) -> None:
         StatisticsError: a file is missing or has another form.
     """
     named = getattr(policy.options, "statistics", None)
-    if not named:
-        return
-    statistics = read_statistics(named, policy.name)
-    try:
-        policy.import_statistics(statistics)
-    except ValueError as error:
-        raise StatisticsError(_fault(named, policy.name, error)) from error
+    if named:
+        policy.import_statistics(read_statistics(named, policy.name))
 
 
 def read_statistics(named: str, policy: str) -> dict[str, Any]:
@@ -49,15 +44,10 @@ def read_statistics(named: str, policy: str) -> dict[str, Any]:
         StatisticsError: a file is missing or has another form.
     """
     paths = [Path(name.strip()) for name in named.split(",") if name.strip()]
-    files = [path / FILE if path.is_dir() else path for path in paths]
     try:
-        return merge_statistics([read_json(file) for file in files])
+        return merge_statistics([read_json(path / FILE if path.is_dir() else path) for path in paths])
     except (RunDirError, ValueError) as error:
-        raise StatisticsError(_fault(named, policy, error)) from error
-
-
-def _fault(named: str, policy: str, error: Exception) -> str:
-    return f"policy {policy!r}: option statistics = {named}: {error}"
+        raise StatisticsError(f"policy {policy!r}: option statistics = {named}: {error}") from error
 
 
 SAVE_EVERY_S = 30.0
@@ -98,7 +88,7 @@ class StatisticsFile:
         if self._path is None:
             return
         try:
-            self._lock = lock_replaced(self._path) if self._lock is None else self._lock
+            self._lock = lock(lock_of(self._path)) if self._lock is None else self._lock
             if self._path.exists():
                 self._kept = read_json(self._path)
                 self.policy.import_statistics(self._kept)
