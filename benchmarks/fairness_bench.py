@@ -47,9 +47,9 @@ class Engine:
     """A scheduler, a clock, the requests that are running, and the functions to call at later times."""
 
     def __init__(self, policy: str, options: Mapping[str, Any], guards: Guards) -> None:
-        config = EngineConfig(gpu=GPU, kv_blocks=KV_BLOCKS, block_size=BLOCK)
+        config = EngineConfig(gpu=GPU, kv_blocks=KV_BLOCKS, block_size=BLOCK, guards=guards)
         shape, self._times = shape_of(config), times_of(config)
-        settings = settings_of(config, policy, options, guards)
+        settings = settings_of(config, policy, options)
         self.scheduler: Any = build_engine(shape, self._times, settings, scheduler_type=ProgramScheduler).scheduler
         self.scheduler.clock = lambda: self.now_s
         self.now_s = 0.0

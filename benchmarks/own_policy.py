@@ -103,8 +103,8 @@ def play(task: tuple[str, dict[str, Any], str, list[Any], int]) -> dict[str, Any
     """Play one run of an arm and summarise it. Times are in seconds."""
     cell_name, cell, label, (policy, options, *rest), seed = task
     guards, hints = (*rest, {}, {})[:2]
-    config = engine_of(cell, policy)
-    settings = settings_of(config, policy.removesuffix("+offload"), options, Guards(**guards))
+    config = replace(engine_of(cell, policy), guards=Guards(**guards))
+    settings = settings_of(config, policy.removesuffix("+offload"), options)
     jobs, turns, events = jobs_of(cell | hints, seed), list[TurnRecord](), _Events()
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, turns.append, events)
     engine.loop.run()

@@ -92,7 +92,7 @@ COMMANDS = [
     ("swebench --gpu-memory-utilization 1e-300", "does not fit"),
     ("swebench --chunk-tokens 16", "below max_num_seqs"),
     ("swebench --offload dram", "--offload 'dram': expected dram-100, dram-200"),
-    ("swebench --offload dram-0+ssd-10", "an SSD tier needs a DRAM tier above it"),
+    ("swebench --offload dram-0+ssd-10", "gb = 0.0: must be a number above 0"),
     (f"swebench --offload dram-{'9' * 23}", "--offload"),
     ("swebench --hint-error 1", "--hint-error: needs --hints"),
     ("swebench --format otel", "--format: needs --traces"),

@@ -39,7 +39,7 @@ def test_limits_are_allowed_and_folders_are_made(tmp_path: Path) -> None:
 
 def test_files_that_another_server_writes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_file, "PATIENCE_S", 0.0)
-    theirs, lock = EventRecorder(tmp_path), record_file.lock_replaced(tmp_path / "tools.json")
+    theirs, lock = EventRecorder(tmp_path), record_file.lock(record_file.lock_of(tmp_path / "tools.json"))
     try:
         record = refused("serve", "--port", 0, "--record", tmp_path)
         statistics = refused("serve", "--port", 0, "--statistics", tmp_path / "tools.json")

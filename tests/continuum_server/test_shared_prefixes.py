@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
@@ -38,7 +37,7 @@ def loop_of(
 ) -> tuple[Any, VirtualLoop]:
     """An H100 and the jobs, nothing run yet."""
     config = EngineConfig(gpu="h100-80gb", kv_blocks=blocks)
-    settings = settings_of(config, policy, options, Guards())
+    settings = settings_of(config, policy, options)
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, scheduler_type=scheduler_type)
     return engine.scheduler, engine.loop
 

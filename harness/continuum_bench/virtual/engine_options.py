@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 from continuum_server import defaults
+from continuum_server.policy.program_table import Guards, OneOffsOrder, PinsYieldTo
 from continuum_server.step_times.attention import BANDS, kernel_of
 from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
@@ -38,9 +40,11 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         gpu_memory_utilization=options.gpu_memory_utilization,
         step_overhead_ms=options.step_overhead_ms,
         step_times=defaults.STEP_TIMES if options.step_times == BAND else options.step_times,
-        pins_yield_to=options.pins_yield_to,
-        one_offs=options.one_offs,
-        first_token_s=options.first_token_s,
+        guards=Guards(
+            pins_yield_to=cast(PinsYieldTo, options.pins_yield_to),
+            one_offs=cast(OneOffsOrder, options.one_offs),
+            first_token_s=options.first_token_s,
+        ),
         offload=offload,
         profile=str(options.profile) if options.profile else None,
         replicas=options.replicas,

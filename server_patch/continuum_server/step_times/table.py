@@ -127,18 +127,10 @@ class TableStepTimes(StepTimes):
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
         line, fixed_ms = self._decode_line(decodes), self._fixed_ms(decodes) + self._request_ms * decodes
-        grid, values, slopes, last = line.grid, line.values, line.slopes, line.end - 1
-        final = (decode_context_tokens + max(steps - 1, 0) * decodes) / decodes
-        check_range("mean decode context", decode_context_tokens / decodes, 1, grid[-1])
-        check_range("mean decode context", final, 1, grid[-1])
-        index = min(bisect_right(grid, decode_context_tokens / decodes) - 1, last)
-        steps_s = []
-        for total in range(decode_context_tokens, decode_context_tokens + steps * decodes, decodes):
-            mean = total / decodes
-            while index < last and mean >= grid[index + 1]:
-                index += 1
-            steps_s.append((fixed_ms + (values[index] + slopes[index] * (mean - grid[index]))) / 1e3)
-        return steps_s
+        contexts = range(decode_context_tokens, decode_context_tokens + steps * decodes, decodes)
+        for context in (decode_context_tokens, *contexts[-1:]):
+            check_range("mean decode context", context / decodes, 1, line.grid[-1])
+        return [(fixed_ms + line.at(context / decodes)) / 1e3 for context in contexts]
 
     def _fixed_ms(self, tokens: int) -> float:
         """Return the time of a step with ``tokens`` tokens, without attention and with the overhead."""

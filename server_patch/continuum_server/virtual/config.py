@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -67,18 +67,11 @@ class EngineConfig:
     """Longest prompt plus output; None: the model's maximum."""
     event_skipping: bool = True
     """Compute several undisturbed steps in one scheduler call. This does not change the results."""
-    pins_yield_to: str = Guards().pins_yield_to
-    """Which requests may take a pin while others run; policy: the policy decides."""
-    one_offs: str = Guards().one_offs
-    """Whether requests that belong to no conversation run first, or in the policy's order (fcfs)."""
-    first_token_s: float | None = None
-    """Target for the first token of a program; None: no target."""
+    guards: Guards = field(default_factory=Guards)
     offload: Offload | None = None
     """Memory tiers below the GPU; None: KV that leaves the GPU is lost."""
     profile: str | None = None
     """Profile file. Its step times replace the GPU's, and so does its KV size if ``kv_blocks`` is None."""
-    max_ttl_s: float = Guards().max_ttl_s
-    max_pinned_share: float = Guards().max_pinned_share
     replicas: int = 1
     """Number of engines. Each has its own GPUs, scheduler and cache."""
     router: str = "affinity"
@@ -122,7 +115,8 @@ def describe(config: EngineConfig) -> EngineDescription:
     )
     versions = {"vllm": check_version(), "python": platform.python_version(), "numpy": np.__version__}
     modelled = MODELLED if config.offload is None else (*MODELLED, MODELLED_TRANSFERS)
-    options = asdict(config) if config.replicas > 1 else {**asdict(config), "router": None}
+    options = {**asdict(config), **asdict(config.guards), "router": config.router if config.replicas > 1 else None}
+    del options["guards"]
     return EngineDescription(hardware, from_json(Engine, options), modelled, versions)
 
 
@@ -156,7 +150,7 @@ class EngineShape:
     @property
     def swap_token_s(self) -> float | None:
         """Seconds to load one token's KV from DRAM to the GPUs; None: there is no tier."""
-        if self.offload is None or self.offload.dram.gb <= 0.0:
+        if self.offload is None:
             return None
         return self.kv_token_bytes / (self.offload.dram.read_gb_s * self.gpus * GB)
 

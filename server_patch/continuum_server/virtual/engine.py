@@ -16,7 +16,6 @@ from continuum_traces.run_dir import ENGINE, EVENTS, SCHEDULER_TIME, TURNS, Json
 from continuum_traces.schema import TurnRecord
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from continuum_server.policy.program_table import Guards
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.step_times.curves import fit_prefill
 from continuum_server.step_times.model import StepTimes
@@ -92,22 +91,13 @@ def simulate(
     write_json(out / ENGINE, {**facts, "seed": seed, "blocks_leaked": leaked, **rows_of(out)})
 
 
-def settings_of(
-    config: EngineConfig, policy: str, policy_options: Mapping[str, Any], guards: Guards | None = None
-) -> Settings:
-    """Return the plugin's settings for this engine. ``guards`` replaces the guards of the configuration."""
+def settings_of(config: EngineConfig, policy: str, policy_options: Mapping[str, Any]) -> Settings:
+    """Return the plugin's settings for this engine."""
     shape, times = shape_of(config), times_of(config)
-    own_guards = Guards(
-        max_ttl_s=config.max_ttl_s,
-        max_pinned_share=config.max_pinned_share,
-        pins_yield_to=config.pins_yield_to,  # type: ignore[arg-type]
-        one_offs=config.one_offs,  # type: ignore[arg-type]
-        first_token_s=config.first_token_s,
-    )
     return Settings(
         policy=policy,
         policy_options=dict(policy_options),
-        guards=guards or own_guards,
+        guards=config.guards,
         prefill=fit_prefill(times, shape.max_model_len),
         swap_token_s=shape.swap_token_s,
         deep_token_s=shape.ssd_token_s,
@@ -147,7 +137,10 @@ def build_engine(
     if isinstance(scheduler, ProgramSchedulerMixin):
         scheduler.attach(loop.clock, sink or Discard())
         show_future(scheduler, jobs if known_jobs is None else known_jobs, times)
-    loop.transfers = _transfers(scheduler, shape, loop)
+    if shape.offload is not None:
+        from continuum_server.virtual.vllm_offload import Transfers  # noqa: PLC0415 - older vLLM lacks parts of it
+
+        loop.transfers = Transfers(scheduler, shape.offload, shape.gpus, loop.clock)
     return Engine(scheduler, loop)
 
 
@@ -192,14 +185,6 @@ def _run_behind_router(
         "virtual_s": driver.now_s,
         "replicas": [engine.facts() for engine in engines],
     }
-
-
-def _transfers(scheduler: Any, shape: EngineShape, loop: VirtualLoop) -> Any:
-    if shape.offload is None:
-        return None
-    from continuum_server.virtual.vllm_offload import transfers_of  # noqa: PLC0415 - older vLLM lacks parts of it
-
-    return transfers_of(scheduler, shape, loop.clock)
 
 
 def _check_jobs(jobs: Sequence[Job], shape: EngineShape) -> None:

@@ -5,10 +5,11 @@ docs/server/offload.md has the sources of the numbers.
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
+from typing import Annotated
 
+from continuum_server.policy.limits import LimitError, Range, check_fields
 from continuum_server.step_times.catalog import find_gpu
 
 GB = 1e9
@@ -35,28 +36,23 @@ _OLDER_LINK = ("a100", "l40s", "rtx-4090")
 
 
 class OffloadError(ValueError):
-    """The configuration of tiers is invalid. The message says why."""
+    """A preset of tiers is invalid. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
     """A tier. All numbers are per GPU, because each GPU of a replica has its own link and its own share."""
 
-    gb: float
+    gb: Annotated[float, Range(0.0, MOST_GB, above=True)]
     """Capacity in 1e9 bytes."""
-    read_gb_s: float
+    read_gb_s: Annotated[float, Range(above=True)]
     """Bandwidth towards the GPU, in 1e9 bytes per second."""
-    write_gb_s: float
+    write_gb_s: Annotated[float, Range(above=True)]
     latency_s: float = 0.0
     """Seconds from the start of a transfer to its first byte."""
 
     def __post_init__(self) -> None:
-        for name in ("gb", "latency_s"):
-            if not getattr(self, name) >= 0.0:
-                raise OffloadError(f"{name} = {getattr(self, name):g}: must not be negative")
-        for name in ("read_gb_s", "write_gb_s"):
-            if not getattr(self, name) > 0.0:
-                raise OffloadError(f"{name} = {getattr(self, name):g}: must be above 0")
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +61,11 @@ class Offload:
 
     dram: Tier
     ssd: Tier | None = None
-    blocks_per_chunk: int = 1
+    blocks_per_chunk: Annotated[int, Range(1)] = 1
     """Number of KV blocks that are moved and evicted together (vLLM's ``blocks_per_chunk``)."""
 
     def __post_init__(self) -> None:
-        if self.blocks_per_chunk < 1:
-            raise OffloadError(f"blocks_per_chunk = {self.blocks_per_chunk}: must be at least 1")
-        if self.ssd is not None and self.ssd.gb > 0.0 and self.dram.gb <= 0.0:
-            raise OffloadError("an SSD tier needs a DRAM tier above it: its KV reaches the GPU through DRAM")
-        if math.isinf(self.dram.gb) or (self.ssd is not None and math.isinf(self.ssd.gb)):
-            raise OffloadError("a tier's capacity must be finite")
+        check_fields(self)
 
     @property
     def name(self) -> str:
@@ -93,15 +84,17 @@ def read_offload(preset: str, gpu: str) -> Offload:
         UnknownPair: the GPU is unknown.
     """
     parts = _PRESET.fullmatch(preset.strip().lower())
-    if parts is None or max(float(size or 0) for size in parts.group(1, 2)) > MOST_GB:
+    if parts is None:
         raise OffloadError(f"{preset!r}: expected {', '.join(PRESETS)}, or others in that form (GB per GPU)")
-    dram_gb, ssd_gb, generation, sharers = float(parts[1]), parts[2], parts[3], int(parts[4] or 1)
+    ssd_gb, generation, sharers = parts[2], parts[3], int(parts[4] or 1)
     usual = 4 if find_gpu(gpu).name.startswith(_OLDER_LINK) else 5
     link_gb_s = PCIE_GB_S[int(generation or usual)] / sharers
-    dram = Tier(dram_gb, link_gb_s, link_gb_s, DRAM_LATENCY_S)
-    ssd = None
-    if ssd_gb is not None:
-        ssd = Tier(float(ssd_gb), NVME_READ_GB_S / sharers, NVME_WRITE_GB_S / sharers, NVME_LATENCY_S)
+    try:
+        dram = Tier(float(parts[1]), link_gb_s, link_gb_s, DRAM_LATENCY_S)
+        read_gb_s, write_gb_s = NVME_READ_GB_S / sharers, NVME_WRITE_GB_S / sharers
+        ssd = Tier(float(ssd_gb), read_gb_s, write_gb_s, NVME_LATENCY_S) if ssd_gb else None
+    except LimitError as error:
+        raise OffloadError(f"{preset!r}: {error}") from error
     return Offload(dram, ssd, CHUNK_BLOCKS)
 
 

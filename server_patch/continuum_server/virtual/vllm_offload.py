@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
-from vllm.config import KVTransferConfig, VllmConfig
+from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -35,23 +35,21 @@ from vllm.v1.kv_offload.tiering.manager import CPUPrimaryTierOffloadingManager, 
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 from vllm.v1.outputs import KVConnectorOutput
 
-from continuum_server.virtual.config import EngineShape
+from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.links import InFlight, Link
 from continuum_server.virtual.offload import GB, Offload, Tier
 
 Clock = Callable[[], float]
 
 
-def transfer_config(offload: Offload | None, gpus: int) -> KVTransferConfig | None:
-    """Return vLLM's configuration of these tiers for a replica of ``gpus`` GPUs; None: there are no tiers."""
-    if offload is None or offload.dram.gb <= 0.0:
-        return None
+def transfer_config(offload: Offload, gpus: int) -> KVTransferConfig:
+    """Return vLLM's configuration of these tiers for a replica of ``gpus`` GPUs."""
     extra: dict[str, Any] = {
         "cpu_bytes_to_use": int(offload.dram.gb * gpus * GB),
         "blocks_per_chunk": offload.blocks_per_chunk,
         "spec_name": "CPUOffloadingSpec",
     }
-    if offload.ssd is not None and offload.ssd.gb > 0.0:
+    if offload.ssd is not None:
         extra |= {
             "spec_name": TwoTiers.__name__,
             "spec_module_path": __name__,
@@ -186,8 +184,8 @@ class ModelledSsd(SecondaryTierManager):
         return RequestOffloadingContext()
 
     def drain_jobs(self) -> None:
-        """Not supported: vLLM calls this method when caches are reset, which no replay does."""
-        raise NotImplementedError("the virtual engine resets no offload tier")
+        """Refuse to wait for all transfers. vLLM calls this method when caches are reset, which no replay does."""
+        raise EngineError("the caches of a virtual engine cannot be reset while transfers run")
 
 
 # ------------------------------------------------------------------------------------- GPU <-> DRAM, and a step
@@ -222,14 +220,6 @@ class ModelledCopies(OffloadingWorker):
         self.stall_until_s = max(self.stall_until_s, self.in_flight.end_of(set(job_ids)) or 0.0)
 
 
-def transfers_of(scheduler: Any, shape: EngineShape, clock: Clock) -> Transfers | None:
-    """Return the transfers of a scheduler that was built for this shape; None: there are no tiers."""
-    if shape.offload is None or scheduler.connector is None:
-        return None
-    logging.getLogger("vllm.distributed.kv_transfer").setLevel(logging.ERROR)  # it logs every store that finds no room
-    return Transfers(scheduler, shape.offload, shape.gpus, clock)
-
-
 def _links(tier: Tier, gpus: int) -> tuple[Link, Link]:
     """Return the links for reading and for writing a tier."""
     read, write = (Link(gb_s * gpus * GB, tier.latency_s) for gb_s in (tier.read_gb_s, tier.write_gb_s))
@@ -247,21 +237,22 @@ class Transfers:
     """
 
     def __init__(self, scheduler: Any, offload: Offload, gpus: int, clock: Clock) -> None:
-        vllm_config: VllmConfig = scheduler.vllm_config
+        logging.getLogger("vllm.distributed.kv_transfer").setLevel(logging.ERROR)  # it logs stores that find no room
         self._scheduler = scheduler
         self._clock = clock
-        self._connector: Any = OffloadingConnector(vllm_config, KVConnectorRole.WORKER, scheduler.kv_cache_config)
+        self._connector: Any = OffloadingConnector(
+            scheduler.vllm_config, KVConnectorRole.WORKER, scheduler.kv_cache_config
+        )
         (group,) = scheduler.kv_cache_config.kv_cache_groups
-        self.block_bytes = group.kv_cache_spec.page_size_bytes * len(group.layer_names)
-        self.copies = ModelledCopies(clock, self.block_bytes, *_links(offload.dram, gpus))
+        block_bytes = group.kv_cache_spec.page_size_bytes * len(group.layer_names)
+        self.copies = ModelledCopies(clock, block_bytes, *_links(offload.dram, gpus))
         side: Any = self._connector.connector_worker
         side.worker = self.copies
-        self.manager: Any = scheduler.connector.connector_scheduler.manager
         self.ssd: ModelledSsd | None = None
-        if offload.ssd is not None and isinstance(self.manager, TieringOffloadingManager):
-            ssd: Any = self.manager.secondary_tiers[0]
-            self.ssd = ssd
+        if offload.ssd is not None:
+            ssd: ModelledSsd = scheduler.connector.connector_scheduler.manager.secondary_tiers[0]
             ssd.attach(clock, *_links(offload.ssd, gpus))
+            self.ssd = ssd
         self._acted = False
 
     def run_step(self, output: SchedulerOutput) -> tuple[KVConnectorOutput, float]:
