@@ -44,6 +44,7 @@ def pin(until_s: float, reason: str, program: str = "p") -> list[SchedulerEvent]
     ]
 
 
+RELOAD = E(4.2, "reload", "p", 1, tokens=96, bytes=1000)
 OTHER_PINS = [*first(program="q"), *pin(5.0, "expired", "q")]
 
 
@@ -58,7 +59,7 @@ def cause_of(events: Sequence[SchedulerEvent], limits: Limits = BLOCK) -> Return
         ("pinned", [*first(), *pin(4.5, "hit"), *second(4.0, 112)]),
         ("cached", [*first(), *second(4.0, 96)]),
         ("cached", [*first(), *pin(5.0, "expired"), *second(9.0, 112)]),  # expired, and nobody took the blocks
-        ("reloaded", [*first(), *second(4.0, 112), E(4.2, "reload", "p", 1, bytes=1000)]),
+        ("reloaded", [*first(), *second(4.0, 112), RELOAD]),
         ("elsewhere", [*first(), *pin(5.0, "expired"), *(replace(e, replica=1) for e in second(4.0, 0))]),
         ("expired", [*first(), *pin(5.0, "expired"), *second(6.25, 0)]),
         ("pressure", [*first(), *pin(3.5, "pressure"), *second(4.0, 16)]),
@@ -79,16 +80,17 @@ def test_each_cause(cause: Cause, events: list[SchedulerEvent]) -> None:
 
 def test_how_late_and_how_much() -> None:
     found = cause_of([*first(), *pin(5.0, "expired"), *second(6.25, 16)])
-    assert found.late_s == 1.25
-    assert found.tool_s == 3.25
-    assert found.reusable_tokens == 96  # the first prompt, in whole blocks; whether its reply came back is not recorded
-    assert found.lost_tokens == 80
-
-
-def test_a_reload_is_a_hit_with_its_bytes_and_seconds() -> None:
+    # the first prompt is there again in whole blocks; whether its reply came back is not recorded
+    assert (found.late_s, found.tool_s, found.reusable_tokens, found.lost_tokens) == (1.25, 3.25, 96, 80)
+    programs = order_events(
+        [*first(), *pin(5.0, "expired"), *second(6.25, 16), *OTHER_PINS, *second(6.0, 112, program="q")]
+    )
+    cached, expired = cause_rows(explain(programs, BLOCK))
+    assert (cached.cause, cached.turns, cached.share) == ("cached", 1, 0.5)
+    assert (expired.cause, expired.turns, expired.share) == ("expired", 1, 0.5)
+    assert (expired.lost_tokens, expired.late_p50_s, expired.wait_mean_s) == (80, 1.25, 0.5)
     events = [*first(), *second(4.0, 112)]
-    events.insert(4, E(4.2, "reload", "p", 1, tokens=96, bytes=1000))
-    assert cause_of(events).cause == "reloaded"
+    events.insert(4, RELOAD)
     run = measure(facts_of(order_events(events)))
     assert (run.values["reloads"], run.values["reload_bytes"]) == (1, 1000)
     assert run.values["reload_mean_s"] == pytest.approx(0.3)  # asked for at 4.2, there when it starts at 4.5
@@ -118,8 +120,6 @@ def of_the_preview(events: Sequence[SchedulerEvent], tmp_path: Path) -> list[Pro
     ("native", "preview", "events"),
     [
         ("pinned", "pinned", [*first(), *pin(4.5, "hit"), *second(4.0, 112)]),
-        ("cached", "cached", [*first(), *second(4.0, 96)]),
-        ("no pins", "no pins", [*first(), *second(4.0, 0)]),
         ("overlap", "overlap", [*first(), *second(2.0, 0), *OTHER_PINS]),
         ("ttl 0", "unknown", [*first(), *second(4.0, 0), *OTHER_PINS]),
         ("expired", "unknown", [*first(), *pin(5.0, "expired"), *second(6.25, 0)]),
@@ -133,11 +133,14 @@ def test_the_preview_says_the_same_or_that_it_does_not_know(
     assert [found.cause for found in explain(of_the_preview(events, tmp_path), BLOCK)][:1] == [preview]
 
 
+PROMPTS = (1003, 1333, 2087, 2477)
+
+
 def growing(program: str, lost: int = 0) -> list[SchedulerEvent]:
     """Four turns whose prompts are no whole number of blocks, each with a hit of whole blocks less ``lost``."""
     events = []
-    for turn, prompt in enumerate((1003, 1333, 2087, 2477)):
-        t, before = 10.0 * turn, (0, 1003, 1333, 2087)[turn]
+    for turn, (prompt, before) in enumerate(zip(PROMPTS, (0, *PROMPTS), strict=False)):
+        t = 10.0 * turn
         hit = max(0, before // 16 * 16 - lost)
         events += [
             E(t, "arrive", program, turn, prompt_tokens=prompt),
@@ -163,45 +166,26 @@ def test_without_a_manifest_the_block_size_is_read_from_the_hits(tmp_path: Path)
 def test_a_client_alone_knows_hits_from_misses_and_no_reasons() -> None:
     """What the client recorded of a server that is not ours; the scheduler's events are made from it."""
     hits = (None, 992, 1328, 0)
-    records = [
-        TurnRecord("p", turn, 10.0 * turn, 10.0 * turn, finish_s=10.0 * turn + 2, prompt_tokens=prompt,
-                   cached_tokens=hit, reusable_tokens=before, is_last=turn == 3)
-        for turn, (prompt, hit, before) in enumerate(
-            zip((1003, 1333, 2087, 2477), hits, (0, 1003, 1333, 2087), strict=True)
-        )
-    ]  # fmt: skip
+    records = []
+    for turn, (prompt, before, hit) in enumerate(zip(PROMPTS, (0, *PROMPTS), hits, strict=False)):
+        counts = {"prompt_tokens": prompt, "cached_tokens": hit, "reusable_tokens": before, "is_last": turn == 3}
+        records.append(TurnRecord("p", turn, 10.0 * turn, 10.0 * turn, finish_s=10.0 * turn + 2, **counts))  # type: ignore[arg-type]
     run = facts_of(add_client_records(order_events(client_events(records)), records))
     assert [found.cause for found in run.returns] == ["found", "found", "unknown"]
     assert [found.hit for found in run.returns] == [True, True, False]
 
 
-def test_rows_add_up() -> None:
-    programs = order_events(
-        [*first(), *pin(5.0, "expired"), *second(6.25, 16), *OTHER_PINS, *second(6.0, 112, program="q")]
-    )
-    rows = cause_rows(explain(programs, BLOCK))
-    assert [(row.cause, row.turns, row.share) for row in rows] == [("cached", 1, 0.5), ("expired", 1, 0.5)]
-    assert rows[1].lost_tokens == 80
-    assert rows[1].late_p50_s == 1.25
-    assert rows[1].wait_mean_s == 0.5
-
-
 def test_a_machine_of_two_gpus_and_a_window() -> None:
     """Jobs by the hour and GPU; a warm-up's program is in no metric, one that never came back in the denominator."""
     programs = order_events([*first(), *second(4.0, 96), *first(program="warm")])
-    arrivals = [
-        ArrivalRecord("warm", 0, 0.0, counted=False),
-        ArrivalRecord("p", 1, 0.0),
-        ArrivalRecord("lost", 2, 1.0),
-    ]
+    warm_up = ArrivalRecord("warm", 0, 0.0, counted=False)
+    arrivals = [warm_up, ArrivalRecord("p", 1, 0.0), ArrivalRecord("lost", 2, 1.0)]
     manifest = Manifest(hardware=Hardware(tensor_parallel=2), engine_options=Engine(block_size=16))
     run = measure(facts_of(add_arrivals(programs, arrivals), manifest))
     assert run.facts.unfinished == ("lost",)
-    assert run.values["programs"] == 2
-    assert run.values["programs_finished_share"] == 0.5
-    assert run.values["wall_s"] == 6.0
-    assert run.values["throughput_jobs_per_hour_per_gpu"] == 3600 / 6 / 2
-    assert run.values["jct_p50_s"] is None
+    expected = {"programs": 2, "programs_finished_share": 0.5, "wall_s": 6.0, "jct_p50_s": None}
+    expected["throughput_jobs_per_hour_per_gpu"] = 3600 / 6 / 2
+    assert {name: run.values[name] for name in expected} == expected
     assert [p.program_id for p in run.facts.machine] == ["p", "warm"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,33 +31,21 @@ def made_up(seed: int) -> tuple[list[SchedulerEvent], list[TurnRecord]]:
         name, due_s, turns = f"p{number}", number * 1.7, generator.randint(1, 4)
         for turn in range(turns):
             sent_s, refused = due_s + generator.random() / 2, generator.randrange(4)
-            arrive_s = sent_s + 1.5 * refused
+            arrive_s, is_last = sent_s + 1.5 * refused, turn == turns - 1
             start_s, finish_s = arrive_s + generator.random(), arrive_s + 1 + 3 * generator.random()
-            ids = {"request_id": f"{name}/{turn}", "turn_id": f"{turn}"}
-            tries, last = ("http-503",) * refused, turn == turns - 1
+            facts: Any = {"turn_id": f"{turn}", "is_last": is_last, "failed_tries": ("http-503",) * refused}
             if refused == 3:
-                failed = {
-                    "finish_s": arrive_s,
-                    "error": "http-503: gave up",
-                    "failed_tries": tries,
-                    "turn_id": f"{turn}",
-                }
-                records.append(TurnRecord(name, turn, due_s, sent_s, is_last=last, **failed))  # type: ignore[arg-type]
+                failed = TurnRecord(name, turn, due_s, sent_s, finish_s=arrive_s, error="http-503: gave up", **facts)
+                records.append(failed)
                 break
-            at = [t + OFFSET_S for t in (arrive_s, start_s, finish_s)]
-            events.append(E(at[0], "arrive", name, turn, prompt_tokens=100, **ids))  # type: ignore[arg-type]
-            events.append(E(at[1], "start", name, turn, prompt_tokens=100, hit_tokens=16, **ids))  # type: ignore[arg-type]
-            events.append(E(at[2], "finish", name, turn, output_tokens=7, status="stop", **ids))  # type: ignore[arg-type]
-            gap_s = None if last else 2.0
-            records.append(
-                TurnRecord(
-                    *(name, turn, due_s, sent_s, start_s + 0.1, finish_s + 0.05, 100, 7),
-                    is_last=last,
-                    gap_s=gap_s,
-                    failed_tries=tries,
-                    turn_id=f"{turn}",
-                )
-            )
+            ids: Any = {"request_id": f"{name}/{turn}", "turn_id": f"{turn}"}
+            events += [
+                E(arrive_s + OFFSET_S, "arrive", name, turn, prompt_tokens=100, **ids),
+                E(start_s + OFFSET_S, "start", name, turn, prompt_tokens=100, hit_tokens=16, **ids),
+                E(finish_s + OFFSET_S, "finish", name, turn, output_tokens=7, status="stop", **ids),
+            ]
+            instants = (due_s, sent_s, start_s + 0.1, finish_s + 0.05)
+            records.append(TurnRecord(name, turn, *instants, 100, 7, gap_s=None if is_last else 2.0, **facts))
             due_s = finish_s + 0.05 + 2.0
     return sorted(events, key=lambda event: event.t), records
 
@@ -117,7 +106,5 @@ def test_a_live_run_s_times_are_the_client_s_with_and_without_the_server_s_recor
 def test_clocks_are_not_mixed(tmp_path: Path) -> None:
     live_run(tmp_path / "a", events=False)
     live_run(tmp_path / "b", turns=False)
-    with pytest.raises(
-        AnalysisError, match=r"the times of one are the client's, of the other the scheduler's; only runs"
-    ):
+    with pytest.raises(AnalysisError, match=r"the times of one are the client's, of the other the scheduler's; only"):
         summarize(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from continuum_analysis.metrics import analyze_run, measure
@@ -38,24 +39,18 @@ def test_a_failed_program_does_not_look_fast(status: str) -> None:
 
 
 def test_an_aborted_turn_that_was_sent_again_fails_no_program() -> None:
-    run = measure(facts_of(order_events([*turn("p", 0, 0.0, "abort"), *turn("p", 1, 5.0)])))
-    assert (run.values["programs_finished"], run.values["turns_failed"]) == (1, 1)
-    assert run.values["jct_mean_s"] == 8.0
+    values = measure(facts_of(order_events([*turn("p", 0, 0.0, "abort"), *turn("p", 1, 5.0)]))).values
+    assert (values["programs_finished"], values["turns_failed"], values["jct_mean_s"]) == (1, 1, 8.0)
 
 
-def test_an_error_only_the_client_saw_counts() -> None:
-    record = TurnRecord("p", 0, 0.0, 0.0, is_last=True, error="connection reset")
-    programs = add_client_records(order_events(turn("p", 0, 0.0)), [record])
-    assert programs[0].state == "failed"
+def test_what_the_client_says_of_a_last_turn_decides() -> None:
+    def state(**said: Any) -> str:
+        record = TurnRecord("p", 0, 0.0, 0.0, finish_s=3.0, **said)
+        return add_client_records(order_events(turn("p", 0, 0.0)), [record])[0].state
 
-
-def test_a_run_killed_during_a_tool_call_leaves_its_program_unfinished() -> None:
-    due_again = TurnRecord("p", 0, 0.0, 0.0, finish_s=3.0, gap_s=60.0)
-    assert add_client_records(order_events(turn("p", 0, 0.0)), [due_again])[0].state == "unfinished"
-    said_last = replace(due_again, gap_s=None, is_last=True)
-    assert add_client_records(order_events(turn("p", 0, 0.0)), [said_last])[0].state == "finished"
-    not_said = replace(due_again, gap_s=None)  # real agents do not know their last turn
-    assert add_client_records(order_events(turn("p", 0, 0.0)), [not_said])[0].state == "finished"
+    assert state(gap_s=60.0) == "unfinished"  # the run was killed during a tool call
+    assert state(is_last=True) == state() == "finished"  # real agents do not know their last turn
+    assert state(is_last=True, error="connection reset") == "failed"
 
 
 def test_a_torn_last_line_loses_one_event_and_one_program(tmp_path: Path) -> None:
@@ -76,24 +71,16 @@ def test_a_faulty_line_is_named(tmp_path: Path) -> None:
 
 def test_a_client_alone_gives_completion_times_and_no_queue(tmp_path: Path) -> None:
     """Servers that are not ours leave turns.jsonl only."""
-    records = [
-        TurnRecord(
-            "p", 0, 50.0, 50.1, first_token_s=51.0, finish_s=53.0, prompt_tokens=40, output_tokens=11, gap_s=1.0
-        ),
-        TurnRecord(
-            "p", 1, 54.0, 54.0, finish_s=57.0, prompt_tokens=60, cached_tokens=45, output_tokens=4, is_last=True
-        ),
-        TurnRecord("q", 0, 52.0, 52.0, error="HTTP 500", finish_s=52.5),
-    ]
-    write_rows(tmp_path / TURNS, [records[1], records[2], records[0]])  # in the order they ended, say
+    first = TurnRecord("p", 0, 50.0, 50.1, 51.0, 53.0, 40, 11, gap_s=1.0)
+    second = TurnRecord("p", 1, 54.0, 54.0, None, 57.0, 60, 4, cached_tokens=45, is_last=True)
+    failed = TurnRecord("q", 0, 52.0, 52.0, error="HTTP 500", finish_s=52.5)
+    write_rows(tmp_path / TURNS, [second, failed, first])  # in the order they ended, say
     run = analyze_run(tmp_path)
     assert run.facts.failed == ("q",)
-    assert run.values["jct_mean_s"] == 7.0
-    assert run.values["ttft_mean_s"] == 1.0
-    assert run.values["tpot_mean_s"] == pytest.approx(2.0 / 10)
-    assert run.values["prefix_hit_ratio"] == 45 / 60  # the turn that says nothing of its cache stays out
-    for unknown in ("bubble_mean_s", "bubble_per_turn_s", "queue_wait_p95_s", "pin_hit_ratio"):
-        assert run.values[unknown] is None, unknown
+    expected = {"jct_mean_s": 7.0, "ttft_mean_s": 1.0, "tpot_mean_s": pytest.approx(2.0 / 10)}
+    expected["prefix_hit_ratio"] = 45 / 60  # the turn that says nothing of its cache stays out
+    expected |= dict.fromkeys(("bubble_mean_s", "bubble_per_turn_s", "queue_wait_p95_s", "pin_hit_ratio"))
+    assert {name: run.values[name] for name in expected} == expected
 
 
 def test_the_previews_pins_without_reasons(tmp_path: Path) -> None:
@@ -115,10 +102,9 @@ def test_the_previews_pins_without_reasons(tmp_path: Path) -> None:
     (tmp_path / "scheduler_timestamps").write_text(json.dumps({"job": events}))
     run = analyze_run(tmp_path)
     assert run.pins_by_ending == {"hit": 1, "not recorded": 1}
-    assert run.values["pin_hit_ratio"] == 0.5
-    assert run.values["pin_duration_mean_s"] == (2.0 + 1.5) / 2
-    assert run.values["bubble_mean_s"] == 0.5
-    assert run.values["prefix_hit_ratio"] == 32 / 60
+    expected = {"pin_hit_ratio": 0.5, "pin_duration_mean_s": (2.0 + 1.5) / 2, "bubble_mean_s": 0.5}
+    expected["prefix_hit_ratio"] = 32 / 60
+    assert {name: run.values[name] for name in expected} == expected
 
 
 def test_the_slowest_tenth_of_the_gaps() -> None:
