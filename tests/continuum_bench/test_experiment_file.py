@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 from bench_cli import bench
 from continuum_bench.errors import OptionError
-from continuum_bench.experiment_file import KEYS, experiment_yaml, read_experiment
+from continuum_bench.experiment_file import experiment_yaml, read_experiment
 from continuum_bench.options.declare import Declared, Limit, declared
 from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import LiveOptions, RunOptions
@@ -30,20 +30,11 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-def test_every_option_of_a_run_is_a_key_by_its_name() -> None:
-    for group in (RunOptions, LiveOptions):
-        for option in declared(group).values():
-            if option.name != "print_config":
-                assert KEYS[option.spelling[2:].replace("-", "_")] is option
-
-
 @pytest.mark.parametrize(
     "command",
     [
-        "swebench",
         "bfcl --jps 0.5 --policy vllm,continuum --policy static-ttl --seeds 3 --policy-option static-ttl.ttl_s=5",
         "openhands --gpu a100-80gb --out runs/o --no-report --json --quiet --offload dram-100 --jobs 2",
-        "swebench --traces trace.jsonl --format continuum --arrivals gamma:2",
         "replay trace.jsonl --num-programs 3 --base-url http://127.0.0.1:1/v1 --label new --warm-up 60s --retries 0",
     ],
 )

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
-from bench_cli import bench
+from bench_cli import bench, refused
 from continuum_analysis.compare.runs import load_runs
 from continuum_traces.token_gaps import gaps_ms
 from fake_server import good, hang_up, streaming
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded_runs import write_recorded
-from small_replays import replay, run_of, serving, trace_of, turns_of
+from small_replays import replayed
 
 
 @given(st.lists(st.floats(0, 1e5), max_size=40).map(sorted))
@@ -57,9 +57,8 @@ def test_an_slo_limits_the_longest_gap(tmp_path: Path) -> None:
         done = json.loads(bench("analyze", tmp_path / "with", "--slo", limit, "--json").stdout)
         assert done[str(tmp_path / "with")]["slo_requests_share"] == share
     write_recorded(tmp_path / "without", "vllm", 0, [2.5])
-    refused = bench("compare", tmp_path / "without", "--slo", "itl=1s")
-    assert refused.exit_code == 2
-    assert "without has turns without the gaps between their tokens; give a run of --token-times\n" in refused.stderr
+    said = refused("compare", tmp_path / "without", "--slo", "itl=1s")
+    assert "without has turns without the gaps between their tokens; give a run of --token-times\n" in said
 
 
 async def one_by_one(request: web.Request, number: int) -> Any:
@@ -75,16 +74,14 @@ async def one_by_one(request: web.Request, number: int) -> Any:
 
 
 def test_a_servers_chunks_are_timed_when_asked(tmp_path: Path) -> None:
-    with serving(one_by_one) as server:
-        done = replay(trace_of(tmp_path, 2), server.url, tmp_path / "out", "--token-times")
-        plain = replay(trace_of(tmp_path, 2), server.url, tmp_path / "plain")
-    assert (done.exit_code, plain.exit_code) == (0, 0), done.output + plain.output
-    for turn in turns_of(tmp_path / "out"):
+    done = replayed(tmp_path, one_by_one, "--token-times", programs=2)
+    for turn in done.turns:
         assert sum(turn.token_gaps_ms.values()) == turn.output_tokens - 3  # the last three tokens are one chunk
-    assert {turn.token_gaps_ms for turn in turns_of(tmp_path / "plain")} == {None}
-    (run,) = load_runs(tmp_path / "out")
+    (run,) = load_runs(done.out)
     assert run.metrics.values["itl_p99_s"] is not None
-    assert "token_times" in (run_of(tmp_path / "out") / "manifest.json").read_text()
+    assert "token_times" in (done.run / "manifest.json").read_text()
+    (tmp_path / "plain").mkdir()
+    assert {turn.token_gaps_ms for turn in replayed(tmp_path / "plain", one_by_one).turns} == {None}
 
 
 def test_a_broken_stream_is_tried_again_with_gaps_of_its_own(tmp_path: Path) -> None:
@@ -95,8 +92,7 @@ def test_a_broken_stream_is_tried_again_with_gaps_of_its_own(tmp_path: Path) -> 
         await response.write(b'data: {"choices": [{"text": "x", "token_ids": [1]}]}\n\n' * 7)
         return hang_up(request, response)
 
-    with serving(breaks_first) as server:
-        done = replay(trace_of(tmp_path, 1), server.url, tmp_path / "out", "--token-times")
-    assert done.exit_code == 0, done.output
-    assert [turn.failed_tries for turn in turns_of(tmp_path / "out")] == [("stream",), (), ()]
-    assert [sum(turn.token_gaps_ms.values()) for turn in turns_of(tmp_path / "out")] == [19, 9, 4]
+    done = replayed(tmp_path, breaks_first, "--token-times")
+    assert [turn.failed_tries for turn in done.turns] == [("stream",), (), ()]
+    assert done.server.bodies[0] == done.server.bodies[1]  # the same ids, the same prompt
+    assert [sum(turn.token_gaps_ms.values()) for turn in done.turns] == [19, 9, 4]
