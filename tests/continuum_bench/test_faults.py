@@ -8,9 +8,7 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 import threading
-import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,8 +20,8 @@ from aiohttp import web
 from bench_cli import bench, refused
 from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.live.http import RequestFailed, StreamingClient, retry_after_s
-from continuum_traces.run_dir import TURNS, read_arrivals, read_json, read_manifest, read_turns
-from fake_server import FakeServer, Handler, good, streaming
+from continuum_traces.run_dir import TURNS, read_arrivals, read_json, read_manifest
+from fake_server import Handler, good, streaming
 from small_replays import (
     replay,
     replay_command,
@@ -56,57 +54,41 @@ async def reset(request: web.Request, number: int) -> Any:
     return web.Response()
 
 
-async def sends(request: web.Request, *events: bytes, apart_s: float = 0.0) -> web.StreamResponse:
-    response = await streaming(request)
-    for event in events:
-        await response.write(event)
-        await asyncio.sleep(apart_s)
-    return response
-
-
 TOKEN = b'data: {"choices": [{"text": "x"}]}\n\n'
 
 
-async def broken_json(request: web.Request, number: int) -> Any:
-    return await sends(request, b"data: {nonsense\n\n")
+def answering(
+    *events: bytes, status: int = 200, apart_s: float = 0.0, stays_s: float = 0.0, aborts: bool = False
+) -> Handler:
+    """A handler that sends these events, goes on for so long, and ends the answer, or the connection."""
+
+    async def handler(request: web.Request, number: int) -> Any:
+        if status != 200:
+            return web.Response(status=status, text="no")
+        response = await streaming(request)
+        for event in events:
+            await response.write(event)
+            await asyncio.sleep(apart_s)
+        await asyncio.sleep(stays_s)
+        if aborts:
+            await reset(request, number)
+        return response
+
+    return handler
 
 
-async def half(request: web.Request, number: int) -> Any:
-    response = await sends(request, TOKEN)
-    assert request.transport is not None
-    request.transport.abort()
-    return response
+BROKEN = [
+    (answering(b"data: {nonsense\n\n"), "invalid-json", 4),
+    (reset, "connection", 4),
+    (answering(TOKEN, aborts=True), "stream", 4),
+    (answering(TOKEN), "stream", 4),  # a clean end, but not of the answer
+    (answering(*[TOKEN] * 100, apart_s=0.1), "timeout", 4),
+    (answering(status=500), "http-500", 4),
+    (answering(status=400), "http-400", 2),
+]
 
 
-async def cut_short(request: web.Request, number: int) -> Any:
-    """A clean end, but not of the answer."""
-    return await sends(request, TOKEN)
-
-
-async def slow_loris(request: web.Request, number: int) -> Any:
-    return await sends(request, *[TOKEN] * 100, apart_s=0.1)
-
-
-async def refuses(request: web.Request, number: int) -> Any:
-    return web.Response(status=400, text='{"error": "no"}')
-
-
-async def fails(request: web.Request, number: int) -> Any:
-    return web.Response(status=500, text="no")
-
-
-@pytest.mark.parametrize(
-    ("handler", "kind", "tries"),
-    [
-        (broken_json, "invalid-json", 4),
-        (reset, "connection", 4),
-        (half, "stream", 4),
-        (cut_short, "stream", 4),
-        (slow_loris, "timeout", 4),
-        (fails, "http-500", 4),
-        (refuses, "http-400", 2),
-    ],
-)
+@pytest.mark.parametrize(("handler", "kind", "tries"), BROKEN)
 def test_programs_that_cannot_go_on_stay_in_the_count(tmp_path: Path, handler: Handler, kind: str, tries: int) -> None:
     done = replayed(tmp_path, handler, "--request-limit-s", 1, "--retries", 1, programs=2, code=1)
     assert len(done.server.bodies) == tries
@@ -231,42 +213,32 @@ def test_a_request_that_met_a_closing_connection_is_sent_again(tmp_path: Path) -
     assert {record.failed_tries for record in done.turns} == {()}
 
 
-async def error_later(request: web.Request, number: int) -> Any:
-    """As a server whose engine dies: a token, the error, and the stream stays open."""
-    response = await sends(request, TOKEN, b'data: {"error": {"message": "EngineDeadError"}}\n\n', apart_s=0.1)
-    await asyncio.sleep(60)
-    return response
-
-
 def test_an_error_in_an_open_stream_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("continuum_bench.live.http.READ_EVERY_S", 0.2)
-    done = replayed(tmp_path, error_later, "--request-limit-s", 30, "--retries", 0, code=1)
+    error = b'data: {"error": {"message": "EngineDeadError"}}\n\n'  # as if an engine dies: the stream stays open
+    later = answering(TOKEN, error, apart_s=0.1, stays_s=60)
+    done = replayed(tmp_path, later, "--request-limit-s", 30, "--retries", 0, code=1)
     assert "1 x stream" in done.said
     assert "EngineDeadError" in done.turns[0].error
 
 
-async def in_pieces(request: web.Request, number: int) -> Any:
-    """A good answer, slowly; its lines are cut in two."""
-    tokens = range((await request.json())["max_tokens"])
-    lines = [b'data: {"choices": [{"text": "x", "token_ids": [%d]}]}\n\n' % (1000 + token) for token in tokens]
-    pieces = [piece for line in lines for piece in (line[:20], line[20:])]
-    return await sends(request, *pieces, b"data: [DONE]\n\n", apart_s=0.005)
-
-
 def test_answers_read_along_lose_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("continuum_bench.live.http.READ_EVERY_S", 0.01)
+
+    async def in_pieces(request: web.Request, number: int) -> Any:
+        """A good answer, slowly; its lines are cut in two."""
+        tokens = range((await request.json())["max_tokens"])
+        lines = [b'data: {"choices": [{"text": "x", "token_ids": [%d]}]}\n\n' % (1000 + token) for token in tokens]
+        pieces = [piece for line in lines for piece in (line[:20], line[20:])]
+        return await answering(*pieces, b"data: [DONE]\n\n", apart_s=0.005)(request, number)
+
     server = replayed(tmp_path, in_pieces).server
     first, second = server.bodies[0]["prompt"], server.bodies[1]["prompt"]
     assert second[: len(first) + 20] == [*first, *range(1000, 1020)]
 
 
-async def never(request: web.Request, number: int) -> Any:
-    await asyncio.sleep(30)
-    return web.Response()
-
-
 def test_a_program_given_up_is_recorded_and_let_go_by_the_server(tmp_path: Path) -> None:
-    done = replayed(tmp_path, never, "--program-limit-s", 0.2, programs=2, kind="plugin", code=1)
+    done = replayed(tmp_path, answering(stays_s=30), "--program-limit-s", 0.2, programs=2, kind="plugin", code=1)
     assert sorted(done.server.released) == ["p0", "p1"]
     found = analyzed(done.out)
     assert (found["errors_by_kind"], found["programs_failed"]) == ({"program-limit": 2}, 2)
@@ -316,12 +288,6 @@ def test_two_runs_into_one_directory(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------- killed, resumed
 
 
-async def told(goes_on: threading.Event) -> None:
-    """Until the test sets it. Not in a thread: a test that fails never does."""
-    while not goes_on.is_set():
-        await asyncio.sleep(0.01)
-
-
 class Stuck:
     """Answers the first program, and the first turn of each other; what comes then is held until ``goes_on`` is set."""
 
@@ -335,80 +301,59 @@ class Stuck:
         self._turns[program] += 1
         if program != next(iter(self._turns)) and self._turns[program] > 1:
             self.held += 1
-            await told(self.goes_on)
+            while not self.goes_on.is_set():
+                await asyncio.sleep(0.01)
         return await good(request, number)
 
 
-def wait_for(condition: Any, run: subprocess.Popen[str]) -> None:
-    for _ in range(15_000):
-        if condition():
-            return
-        assert run.poll() is None, run.stderr.read() if run.stderr else ""
-        time.sleep(0.02)
-    raise AssertionError("it never came to that")
-
-
-def killed(server: FakeServer, stuck: Stuck, trace: Path, out: Path, how: int, *more: object) -> tuple[int, str]:
-    """A run of two programs at a time, killed once one has finished and two are in the middle of their turns."""
-    run = start(replay_command(trace, server.url, out, "--arrivals", "concurrency:2", *more), start_new_session=True)
-    wait_for(lambda: stuck.held == 2, run)
-    os.kill(run.pid, how)
-    _, stderr = run.communicate(timeout=300)
-    stuck.goes_on.set()
-    return run.returncode, stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_killed_run_can_be_analysed_and_resumed(tmp_path: Path, processes: int) -> None:
-    trace, out, shared = trace_of(tmp_path, 5), tmp_path / "out", ["--processes", processes]
-    stuck = Stuck()
+@pytest.mark.parametrize(
+    ("how", "processes"),
+    [
+        (signal.SIGINT, 1),
+        pytest.param(signal.SIGKILL, 1, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_that_was_stopped_can_be_analysed_and_resumed(tmp_path: Path, how: int, processes: int) -> None:
+    """Of two programs at a time: one has finished, and two are in the middle of their turns."""
+    out, stuck = tmp_path / "out", Stuck()
     with serving(stuck, "plugin") as server:
-        code, _ = killed(server, stuck, trace, out, signal.SIGKILL, *shared)
-        assert code == -signal.SIGKILL
+        words = (trace_of(tmp_path, 5), server.url, out, "--arrivals", "concurrency:2", "--processes", processes)
+        run = start(replay_command(*words), start_new_session=True)
+        server.wait_for(lambda: stuck.held == 2)
+        os.kill(run.pid, how)
+        _, stderr = run.communicate(timeout=300)
+        stuck.goes_on.set()
         folder = run_of(out)
-        finished = {record.program_id for record in read_turns(folder) if record.is_last}
+        finished = {record.program_id for record in turns_of(out) if record.is_last}
         seen = {arrival.program_id for arrival in read_arrivals(folder)}
         assert (len(finished), len(seen)) == (1, 3)
         found = analyzed(out)
-        assert (found["programs_finished"], found["programs"]) == (len(finished), len(seen))
-        assert set(found["unfinished"]) == seen - finished
+        assert (found["programs_finished"], found["programs"], set(found["unfinished"])) == (1, 3, seen - finished)
         assert bench("compare", out).exit_code == 2  # a run that was cut short is in no summary
+        if how == signal.SIGINT:
+            assert run.returncode == 130
+            assert f"stopped; 0 of 1 runs are complete; the same command with --out {out} goes on" in stderr
+            assert "Traceback" not in stderr
+            stopped = {record.program_id for record in turns_of(out) if record.error == "stopped: the run ended"}
+            assert stopped == seen - finished <= set(server.released)
         lines = (folder / TURNS).read_text().splitlines()
         kept = [line for line in lines if json.loads(line)["program_id"] in finished]
         before = len(server.bodies)
-        again = replay(trace, server.url, out, "--arrivals", "concurrency:2", *shared)
-        assert again.exit_code == 0, again.output
+        again, complete = replay(*words), replay(*words)
         played = Counter(body["vllm_xargs"]["program_id"] for body in server.bodies[before:])
+    assert (again.exit_code, complete.exit_code) == (0, 0), again.output
+    assert "complete already" in complete.stderr
     assert played == {f"p{i}": 3 for i in range(5) if f"p{i}" not in finished}
     assert set(server.released) == set(played)  # what the server held of the first attempts
     assert (folder / TURNS).read_text().splitlines()[: len(kept)] == kept
     assert analyzed(out)["programs_finished"] == 5
-    notes = read_manifest(folder).notes
-    assert any(f"{len(finished)} of 5 programs had finished and are kept" in note for note in notes)
-    assert read_json(folder / "engine.json")["programs_finished_before"] == len(finished)
+    assert any("1 of 5 programs had finished and are kept" in note for note in read_manifest(folder).notes)
+    assert read_json(folder / "engine.json")["programs_finished_before"] == 1
     interrupted = [json.loads(line) for line in (folder / "interrupted.jsonl").read_text().splitlines()]
     assert {record["program_id"] for record in interrupted} <= seen - finished
-    due = [record.due_s for record in read_turns(folder)]
+    due = [record.due_s for record in turns_of(out)]
     assert min(due[len(kept) :]) >= max(due[: len(kept)]) - 1e-6  # one clock over both
-
-
-def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path) -> None:
-    trace, out, stuck = trace_of(tmp_path, 5), tmp_path / "out", Stuck()
-    with serving(stuck, "plugin") as server:
-        code, stderr = killed(server, stuck, trace, out, signal.SIGINT)
-        assert code == 130
-        assert f"stopped; 0 of 1 runs are complete; the same command with --out {out} goes on" in stderr
-        assert "Traceback" not in stderr
-        stopped = {record.program_id for record in turns_of(out) if record.error == "stopped: the run ended"}
-        assert len(stopped) == 2
-        assert set(server.released) >= stopped
-        assert stopped <= set(analyzed(out)["unfinished"])
-        assert replay(trace, server.url, out, "--arrivals", "concurrency:2").exit_code == 0
-        complete = replay(trace, server.url, out, "--arrivals", "concurrency:2")
-    assert analyzed(out)["programs_finished"] == 5
-    assert complete.exit_code == 0
-    assert "complete already" in complete.stderr
 
 
 def test_a_policy_that_raises_during_a_run_has_no_result(tmp_path: Path) -> None:
