@@ -75,12 +75,9 @@ class Browser:
     def _note(self, message: dict[str, Any]) -> None:
         method, params = message.get("method", ""), message.get("params", {})
         self._happened.append(method)
-        if method == "Runtime.exceptionThrown":
-            self.complaints.append(json.dumps(params["exceptionDetails"])[:500])
-        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-            self.complaints.append(json.dumps(params["args"])[:500])
-        elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(params["entry"]["text"])
+        console = params.get("type") if method == "Runtime.consoleAPICalled" else params.get("entry", {}).get("level")
+        if method == "Runtime.exceptionThrown" or console in ("error", "warning", "assert"):
+            self.complaints.append(json.dumps(params)[:500])
         elif method == "Network.requestWillBeSent":
             url = params["request"]["url"]
             if not url.startswith(("file:", "data:", "blob:", "about:")):

@@ -109,8 +109,8 @@ def test_draws_everything_and_complains_of_nothing(browser: Browser, page: Path,
     assert browser.evaluate("document.querySelectorAll('#jct-by-policy rect.bar').length") == 4  # mean and P95 of two
     assert browser.evaluate("document.documentElement.scrollWidth") <= width  # the page itself never scrolls sideways
     assert browser.evaluate("document.querySelectorAll('#timeline rect.bar').length") > 100
-    assert browser.complaints == []
-    assert browser.requests == []  # nothing comes from a network
+    assert (browser.complaints, browser.requests) == ([], [])  # nothing comes from a network
+    assert browser.evaluate(CONTRAST) >= WELL_READABLE
     said = browser.evaluate("document.querySelector('main').innerText").splitlines()
     assert said[0].startswith("made up, 45 programs at 1/s, m on 1 x g; GPU time measured")
     assert browser.evaluate("document.querySelector('.chip')") is None  # it was not too much
@@ -126,12 +126,6 @@ def test_an_overloaded_run_says_so_and_equal_times_are_counted_as_equal(tmp_path
     row = html.partition('class="matrix"')[2].partition('<th scope="row">continuum</th>')[2].partition("</tr>")[0]
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", row)
     assert [float(cell or 0) for cell in cells] == [pytest.approx(0.668, abs=0.006), 0, 1.0]
-
-
-def test_text_is_readable_on_both_grounds(browser: Browser, page: Path) -> None:
-    for dark in (False, True):
-        browser.open(page, dark=dark)
-        assert browser.evaluate(CONTRAST) >= WELL_READABLE
 
 
 def test_on_paper_nothing_is_cut_and_nothing_is_dark(browser: Browser, page: Path) -> None:
@@ -164,7 +158,7 @@ def test_the_switch_overrules_the_system(browser: Browser, page: Path) -> None:
     assert browser.evaluate(ground) == before
 
 
-def test_the_timeline_zooms_by_button_and_by_key(browser: Browser, page: Path) -> None:
+def test_the_timeline_by_button_and_by_key(browser: Browser, page: Path) -> None:
     browser.open(page)
     low, high = shown_range(browser)
     assert low == 0
@@ -179,12 +173,7 @@ def test_the_timeline_zooms_by_button_and_by_key(browser: Browser, page: Path) -
     assert shown_range(browser)[0] > before[0]
     browser.press("0")
     assert shown_range(browser) == (low, high)
-
-
-def test_the_timeline_turns_pages_sorts_and_changes_policy(browser: Browser, page: Path) -> None:
-    browser.open(page)
     assert status(browser).startswith("continuum, seed 0: programs 1 to 20 of 45")
-    browser.evaluate("document.getElementById('timeline').focus()")
     browser.press("PageDown")
     browser.press("PageDown")
     assert "programs 41 to 45 of 45" in status(browser)
@@ -193,13 +182,12 @@ def test_the_timeline_turns_pages_sorts_and_changes_policy(browser: Browser, pag
     assert "programs 1 to 20 of 45" in status(browser)
     seconds = "[...document.querySelectorAll('#timeline-table tr')].map(r => parseFloat(r.children[4].textContent))"
     times = browser.evaluate(seconds)
-    assert len(times) == 20
-    assert times == sorted(times, reverse=True)
+    assert (len(times), times) == (20, sorted(times, reverse=True))
     choose(browser, "timeline-policy", "0")
     assert status(browser).startswith("vllm, seed 0")
 
 
-def test_hovering_tells_what_a_bar_is(browser: Browser, page: Path) -> None:
+def test_hovering_tells_what_a_bar_is_and_dragging_enlarges_a_stretch(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.evaluate("document.getElementById('timeline').scrollIntoView({block: 'center'})")
     browser.settle()
@@ -213,12 +201,6 @@ def test_hovering_tells_what_a_bar_is(browser: Browser, page: Path) -> None:
     said = browser.evaluate("document.querySelector('#timeline .tip:not([hidden])').textContent")
     assert "turn" in said
     assert any(kind in said for kind in ("decode", "tool", "queue", "prefill"))
-
-
-def test_dragging_enlarges_a_stretch(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    browser.evaluate("document.getElementById('timeline').scrollIntoView({block: 'center'})")
-    browser.settle()
     left, right, y = browser.evaluate("""(() => {
       const grid = [...document.querySelectorAll('#timeline .grid')].map((line) => line.getBoundingClientRect());
       return [grid[0].x, grid.at(-1).x, grid[0].y + grid[0].height / 2]; })()""")
@@ -312,19 +294,15 @@ THREE = SWEBENCH | {"programs": 3}
 CLOSED = {"name": "w", "programs": 2, "arrivals": "concurrency:8"}
 H100 = {"model": "llama-3.1-8b", "gpu": "h100-80gb", "tensor_parallel": 2, "pipeline_parallel": 1}
 A100 = H100 | {"gpu": "a100"}
-REPLICAS = {"replicas": 4, "router": "sticky"}
+STAGES = {"hardware": H100 | {"pipeline_parallel": 2}, "engine_options": {"replicas": 4, "router": "sticky"}}
+TWO = [{"workload": THREE, "hardware": A100}, {"workload": THREE | {"jps": 0.2}, "hardware": H100}]
+TOLD = "swebench (synthetic), 3 programs at 0.1, 0.2/s, llama-3.1-8b on 2 x a100 or 2 x h100-80gb"
 LINES: list[tuple[list[dict[str, object]], str]] = [
     ([{}], ""),  # records without a manifest
     ([{"workload": SWEBENCH, "hardware": {}}], "swebench (synthetic), 1,000 programs at 0.1/s"),
     ([{"workload": CLOSED, "hardware": {"model": "m"}}], "w, 2 programs with arrivals concurrency:8, m"),
-    (
-        [{"workload": THREE, "hardware": A100}, {"workload": THREE | {"jps": 0.2}, "hardware": H100}],
-        "swebench (synthetic), 3 programs at 0.1, 0.2/s, llama-3.1-8b on 2 x a100 or 2 x h100-80gb",
-    ),
-    (
-        [{"hardware": H100 | {"pipeline_parallel": 2}, "engine_options": REPLICAS}],
-        "llama-3.1-8b on 4 replicas (sticky) of 2 stages of 2 x h100-80gb",
-    ),
+    (TWO, TOLD),  # type: ignore[list-item]
+    ([STAGES], "llama-3.1-8b on 4 replicas (sticky) of 2 stages of 2 x h100-80gb"),
     ([{"hardware": H100, "engine_options": {"profile": "a/p.json"}}], "llama-3.1-8b on the server of p.json"),
 ]
 

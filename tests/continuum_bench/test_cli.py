@@ -175,19 +175,15 @@ def test_import_says_what_it_left_out_and_replaces_nothing(tmp_path: Path) -> No
     rows = [{"program_id": f"p{i}", "prompt_tokens": 100 if i else 0, "output_tokens": 5} for i in range(5)]
     source, target = tmp_path / "table.jsonl", tmp_path / "mine.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = bench("traces", "validate", source)
-    assert done.exit_code == 0
-    assert "in format numeric, not a Continuum trace; 4 of 5 programs can be imported" in done.stderr
-    done = bench("traces", "import", source, target)
-    assert done.exit_code == 0
-    assert "left out: " in done.stderr
-    assert "program 'p0': no answer has token counts" in done.stderr
-    assert f"4 of 5 programs written to {target}" in done.stderr
+    said = bench("traces", "validate", source).stderr
+    assert "in format numeric, not a Continuum trace; 4 of 5 programs can be imported" in said
+    said = bench("traces", "import", source, target).stderr
+    assert "left out: " in said
+    assert "program 'p0': no answer has token counts" in said
+    assert f"4 of 5 programs written to {target}" in said
     assert bench("traces", "validate", target).exit_code == 0
-    for name, *arguments in (("import", source), ("synth",), ("fit", source), ("convert", source)):
-        more = ("--to", "mooncake") if name == "convert" else ()
-        said = refused("traces", name, *arguments, target, *more)
-        assert f"{target}: exists already; --overwrite replaces it" in said
+    for words in (["import", source], ["synth"], ["fit", source], ["convert", source, "--to", "mooncake"]):
+        assert f"{target}: exists already; --overwrite replaces it" in refused("traces", *words, target)
         assert len(list(read_programs(target))) == 4
     assert bench("traces", "synth", target, "-n", 2, "--overwrite").exit_code == 0
     assert len(list(read_programs(target))) == 2
@@ -241,22 +237,18 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_version_and_a_missing_argument() -> None:
-    assert bench("--version").stdout.startswith("continuum-bench ")
-    done = bench("replay")
-    assert done.exit_code == 2
-    assert "Missing argument" in done.stderr
-
-
-def test_a_directory_of_trajectories_can_be_played(tmp_path: Path) -> None:
-    folder = tmp_path / "trajectories"
+def test_a_directory_of_trajectories_is_played_on_the_server_of_a_profile(tmp_path: Path) -> None:
+    folder, profile = tmp_path / "trajectories", tmp_path / "mine.json"
     folder.mkdir()
     assert "no file in a known format in it" in refused("replay", folder)
     messages = [{"role": "user", "content": "x" * 400}, {"role": "assistant", "content": "y" * 40}]
     (folder / "a.traj.json").write_text(json.dumps({"messages": messages, "info": {}}))
-    done = bench("replay", folder, "--policy", "vllm", "--no-report", "--json", "--out", tmp_path / "r")
+    assert bench("profile", "--out", profile).exit_code == 0
+    done = bench("replay", folder, "--profile", profile, "--policy", "vllm", "--no-report", "--out", tmp_path / "r")
     assert done.exit_code == 0, done.stderr
-    summary = json.loads(done.stdout)
+    assert "llama-3.1-8b on the server of mine.json" in done.stdout
+    assert "h100" not in done.stdout
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert summary["policies"]["vllm"]["programs_finished"] == 1
     assert summary["manifest"]["workload"]["sha256"]
 
@@ -292,12 +284,3 @@ def test_ctrl_c_before_a_command_has_begun() -> None:
     program += "os.kill(os.getpid(), signal.SIGINT)\nprint('went on')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
-
-
-def test_a_profile_stands_in_the_caption_in_place_of_the_gpu(tmp_path: Path) -> None:
-    assert bench("profile", "--out", tmp_path / "mine.json").exit_code == 0
-    options = ("--num-programs", 1, "--policy", "vllm", "--no-report", "--out", tmp_path / "out")
-    done = bench("swebench", *options, "--profile", tmp_path / "mine.json")
-    assert done.exit_code == 0, done.stderr
-    assert "llama-3.1-8b on the server of mine.json" in done.stdout
-    assert "h100" not in done.stdout

@@ -16,8 +16,8 @@ import pytest
 from aiohttp import web
 from continuum_analysis.metrics import RunMetrics, analyze_run
 from continuum_traces.jsonl import write_programs
-from continuum_traces.run_dir import EVENTS, TURNS, read_events, read_turns, write_manifest, write_rows
-from continuum_traces.schema import Engine, Manifest, Program, SchedulerEvent, ToolCall, Turn, TurnRecord
+from continuum_traces.run_dir import EVENTS, read_events, read_turns, write_manifest, write_rows
+from continuum_traces.schema import Engine, Manifest, Program, SchedulerEvent, ToolCall, Turn
 from live_server import BLOCK, Live, tokens
 from small_replays import replay, run_of
 
@@ -189,30 +189,4 @@ def test_an_agent_whose_answers_are_lost_or_break(server: Live, tmp_path: Path) 
     hits = [whole_blocks(99), whole_blocks(100), whole_blocks(199), whole_blocks(200)]
     assert [turn.hit_tokens for turn in program.turns] == hits
     assert run.values["prefix_hit_ratio_ideal"] == pytest.approx(sum(hits) / 800)
-    assert run.values["returns_missed_share"] == 0.0
-
-
-def test_a_client_that_knows_of_no_turn_ids(server: Live, tmp_path: Path) -> None:
-    """The server's own rule: the prompt of a try that ended badly is that turn again."""
-    client, prompt = server.client, tokens(300, 8)
-    ask: dict[str, Any] = {"model": server.model, "extra_headers": {"X-Session-ID": "foreign"}}
-    ask["extra_body"] = {"ignore_eos": True}
-    stream = client.completions.create(**ask, prompt=prompt[:100], max_tokens=LONG, stream=True)
-    next(iter(stream))
-    stream.close()
-    assert server.wait_for(lambda: any(event.status == "abort" for event in server.events("foreign")))
-    for length in (100, 200, 300):
-        client.completions.create(**ask, prompt=prompt[:length], max_tokens=4)
-    assert server.wait_for(lambda: sum(event.event == "finish" for event in server.events("foreign")) == 4)
-    events = server.events("foreign")
-    assert [event.turn for event in events if event.event == "arrive"] == [0, 0, 1, 2]
-    assert {event.turn_id for event in events} == {None}
-    add_server_record(tmp_path, events)
-    counted = [TurnRecord("foreign", n, n, n, prompt_tokens=100 * (n + 1), is_last=n == 2) for n in range(3)]
-    write_rows(tmp_path / TURNS, counted)
-    run = analyze_run(tmp_path)
-    assert joined_prompts(run) == {"foreign": [(2, 100, 100), (1, 200, 200), (1, 300, 300)]}
-    assert run.values["bubble_mean_s"] == pytest.approx(bubble_by_hand(tmp_path, "foreign"))
-    hits = [whole_blocks(99), whole_blocks(100), whole_blocks(200)]
-    assert run.values["prefix_hit_ratio_ideal"] == pytest.approx(sum(hits) / 600)
     assert run.values["returns_missed_share"] == 0.0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_bench.cli import app
+from bench_cli import bench
 from continuum_bench.errors import BenchError
 from continuum_bench.options.validate import ValidateOptions
 from continuum_bench.validate.command import engine_of
@@ -19,7 +20,6 @@ from continuum_bench.validate.served import LoggedRun
 from continuum_server.virtual.config import times_of
 from continuum_traces.run_dir import TURNS, write_manifest, write_rows
 from continuum_traces.schema import Manifest, TurnRecord
-from typer.testing import CliRunner
 
 ROWS = [(0.0, 0.2, 1.2, 100, 11), (0.5, 0.9, 2.0, 200, 21), (0.7, 1.0, 1.0, 30, 1)]
 """Arrival, first token, end; prompt and output tokens."""
@@ -60,25 +60,25 @@ def llmservingsim(folder: Path) -> Path:
     return write(folder / "requests.jsonl", *simulator_rows(), failed)
 
 
-def aiperf_row(start_s: float, first_s: float, latency: Any, prompt: int, output: int, **metadata: Any) -> Any:
+def aiperf_row(start_s: float, first_s: float, latency_s: float, prompt: int, output: int, **metadata: Any) -> Any:
+    def measured(value: Any, unit: str) -> dict[str, Any]:
+        return {"value": value, "unit": unit}
+
     return {
         "metadata": {"request_start_ns": int((1e9 + start_s) * 1e9), "was_cancelled": False, **metadata},
         "metrics": {
-            "time_to_first_token": {"value": first_s * 1e3, "unit": "ms"},
-            "request_latency": latency,
-            "inter_chunk_latency": {"value": [5.0, 5.3], "unit": "ms"},
-            "input_sequence_length": {"value": prompt, "unit": "tokens"},
-            "output_sequence_length": {"value": output, "unit": "tokens"},
+            "time_to_first_token": measured(first_s * 1e3, "ms"),
+            "request_latency": measured(latency_s, "s"),
+            "inter_chunk_latency": measured([5.0, 5.3], "ms"),
+            "input_sequence_length": measured(prompt, "tokens"),
+            "output_sequence_length": measured(output, "tokens"),
         },
         "error": None,
     }
 
 
 def aiperf(folder: Path) -> Path:
-    rows = [
-        aiperf_row(arrival, first - arrival, {"value": end - arrival, "unit": "s"}, prompt, output)
-        for arrival, first, end, prompt, output in ROWS
-    ]
+    rows = [aiperf_row(arrival, first - arrival, end - arrival, *tokens) for arrival, first, end, *tokens in ROWS]
     failed = {"metadata": {"request_start_ns": 0}, "metrics": {}, "error": {"code": 499}}
     return write(folder / "profile_export.jsonl", *rows, failed)
 
@@ -98,11 +98,8 @@ def guidellm_log(made: int = 3, **changed: Any) -> dict[str, Any]:
     ]
     cut = {"request_start_time": 1e9 + 5, "prompt_tokens": 40, "output_tokens": 6}
     requests = {"successful": rows, "incomplete": [cut], "errored": [{"prompt_tokens": 3, "output_tokens": None}]}
-    benchmark = {
-        "config": {"strategy": {"type_": "constant", "rate": 4.0}},
-        "metrics": {"request_totals": {"successful": made}},
-        "requests": requests,
-    }
+    strategy = {"strategy": {"type_": "constant", "rate": 4.0}}
+    benchmark = {"config": strategy, "metrics": {"request_totals": {"successful": made}}, "requests": requests}
     return {"args": {"model": "Qwen/Qwen3-14B"}, "benchmarks": [benchmark]}
 
 
@@ -131,14 +128,9 @@ def vllm_bench(folder: Path) -> Path:
 
 def own_run(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
-    write_rows(
-        folder / TURNS,
-        [
-            TurnRecord(f"p{number}", 0, 3.0 + arrival, 3.0 + arrival, 3.0 + first, 3.0 + end, prompt, output)
-            for number, (arrival, first, end, prompt, output) in enumerate(ROWS)
-        ]
-        + [TurnRecord("failed", 0, 3.0, 3.0, error="http-500: no")],
-    )
+    times = [[3.0 + instant for instant in (arrival, arrival, first, end)] for arrival, first, end, *_ in ROWS]
+    rows = [TurnRecord(f"p{n}", 0, *times[n], *row[3:]) for n, row in enumerate(ROWS)]
+    write_rows(folder / TURNS, [*rows, TurnRecord("failed", 0, 3.0, 3.0, error="http-500: no")])
     write_manifest(folder, Manifest(versions={"vllm": "0.26.0"}))
     return folder
 
@@ -153,9 +145,9 @@ def test_every_format_says_the_same(log: Callable[[Path], Path], tmp_path: Path)
 
 def test_facts_of_the_server_are_in_the_log_or_beside_it(tmp_path: Path) -> None:
     server = only(llmservingsim(tmp_path)).server
-    assert (server.vllm, server.model, server.max_num_seqs) == ("0.19.0", "meta-llama/Llama-3.1-8B", 64)
-    assert (server.pp, server.kv_cache_dtype, server.enable_prefix_caching) == (2, "fp8", False)
-    assert server.kv_blocks == 2100
+    found = (server.vllm, server.model, server.max_num_seqs, server.pp, server.kv_cache_dtype, server.kv_blocks)
+    assert found == ("0.19.0", "meta-llama/Llama-3.1-8B", 64, 2, "fp8", 2100)
+    assert server.enable_prefix_caching is False
     assert only(own_run(tmp_path / "own")).server.vllm == "0.26.0"
     assert only(guidellm(tmp_path)).server.model == only(vllm_bench(tmp_path)).server.model == "Qwen/Qwen3-14B"
 
@@ -178,19 +170,19 @@ def test_vllm_bench_with_failed_and_empty_answers(tmp_path: Path) -> None:
 
 
 def test_aiperf_phases_and_sessions(tmp_path: Path) -> None:
-    second = {"value": 1000.0, "unit": "ms"}
     rows = [
-        aiperf_row(0, 0.25, second, 550, 9, benchmark_phase="warmup"),
-        aiperf_row(1, 0.25, second, 551, 9, x_correlation_id="one"),
-        aiperf_row(2, 0.25, second, 552, 0),
-        aiperf_row(3, 0.25, second, 553, 9, x_correlation_id="other"),
-        aiperf_row(4, 0.25, second, 554, 9, x_correlation_id="one"),
+        aiperf_row(0, 0.25, 1.0, 550, 9, benchmark_phase="warmup"),
+        aiperf_row(1, 0.25, 1.0, 551, 9, x_correlation_id="one"),
+        aiperf_row(2, 0.25, 1.0, 552, 0),
+        aiperf_row(3, 0.25, 1.0, 553, 9, x_correlation_id="other"),
+        aiperf_row(4, 0.25, 1.0, 554, 9, x_correlation_id="one"),
     ]
     run = only(write(tmp_path / "profile_export.jsonl", *rows))
-    assert [(each.arrival_s, each.program_id, each.gap_s) for each in run.served] == [
-        (pytest.approx(1.0), "one", pytest.approx(2.0)),
-        (pytest.approx(3.0), None, 0.0),
-        (pytest.approx(4.0), "one", 0.0),
+    assert [each.arrival_s for each in run.served] == pytest.approx([1.0, 3.0, 4.0])
+    assert [(each.program_id, each.gap_s) for each in run.served] == [
+        ("one", pytest.approx(2.0)),
+        (None, 0),
+        ("one", 0),
     ]
     assert run.unreported == {"warm-up": 1, "without output": 1}
     assert [each.arrival_s for each in run.load] == pytest.approx([0.0, 2.0])
@@ -212,7 +204,7 @@ def test_a_folder_holds_several_logs(tmp_path: Path) -> None:
     write(folder / "qps2.pytorch.json", {"metric": "Latency"})
     with gzip.open(folder / "z.json.gz", "wt", encoding="utf-8") as file:
         file.write(json.dumps(vllm_result(request_rate=3.0, max_concurrency=8)))
-    write(folder / "aiperf" / "profile_export.jsonl", aiperf_row(0, 0.2, {"value": 1.0}, 9, 9))
+    write(folder / "aiperf" / "profile_export.jsonl", aiperf_row(0, 0.2, 1.0, 9, 9))
     write(folder / "aiperf" / "inputs.json", {"data": []})
     (folder / "notes.txt").write_text("no log", encoding="utf-8")
     assert [run.name for run in read_log(folder)] == [
@@ -230,53 +222,44 @@ def bad_row(**changed: Any) -> str:
     return "\n".join(map(json.dumps, rows))
 
 
-def bad_columns(**changed: Any) -> str:
-    return json.dumps(vllm_result(**changed))
-
-
 def without_stream() -> str:
-    row = aiperf_row(0, 0.2, {"value": 1.0}, 9, 9)
+    row = aiperf_row(0, 0.2, 1.0, 9, 9)
     del row["metrics"]["time_to_first_token"]
     return json.dumps(row)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "x.json: is no known log: expected vllm bench serve"),
-        ('{"a": 1}', "x.json: is no known log"),
-        ("[1, 2]", "x.json: is no known log"),
-        ('{"metadata": {}, "error": 1}\n\n{"b": ', "x.json:3: not JSON: Expecting value"),
-        ('{"metadata": {}, "error": 1}\n2', "x.json:2: expected an object"),
-        ("\ufeff" + '{"benchmarks": 3}', "x.json: Expected `array`, got `int` - at `$.benchmarks`"),
-        ('{"benchmarks": []}', "x.json: is no known log"),
-        ('{"metadata": {}, "error": {"code": 500}}', "no request that was answered"),
-        (without_stream(), "x.json:1: time_to_first_token: missing; run aiperf profile with --streaming"),
-        (bad_row(input_toks=None), "x.json:2: Expected `float`, got `null` - at `$.input_toks`"),
-        (bad_row(queued_ts="late"), "x.json:2: Expected `float`, got `str` - at `$.queued_ts`"),
-        (bad_row(output_toks=0), "x.json:2: output tokens: 0; expected a whole number"),
-        (bad_row(first_token_ts=50.3), "x.json:2: the first token comes 0.200 s before arrival"),
-        (bad_row(last_token_ts=50.8), "x.json:2: the end comes 0.100 s before the first token"),
-        (bad_columns(ttfts=None), "`$.ttfts`; run vllm bench serve with --save-result --save-detailed"),
-        (bad_columns(itls=[[0.1]]), "x.json: ttfts, itls, input_lens, output_lens, start_times, errors: of different"),
-        (bad_columns(itls=[0.1] * 3), "Expected `array`, got `float` - at `$.itls[0]`"),
-        (bad_columns(input_lens=[float("nan"), 1, 1]), "`$.input_lens[0]`"),
-        (bad_columns(ttfts=[-0.1, 0, 0]), "x.json: request 0: the first token comes 0.100 s before arrival"),
-        (
-            json.dumps(guidellm_log(time_to_first_token_ms=None)),
-            "[0]: missing: time_to_first_token_ms; run guidellm 0.4",
-        ),
-        (
-            json.dumps(guidellm_log(made=9)),
-            "successful: 3 of 9 answered requests; run guidellm without",
-        ),
-    ],
-)
+def columns(**changed: Any) -> str:
+    return json.dumps(vllm_result(**changed))
+
+
+FAULTS = [
+    ("", "x.json: is no known log: expected vllm bench serve"),
+    ("[1, 2]", "x.json: is no known log"),
+    ('{"metadata": {}, "error": 1}\n\n{"b": ', "x.json:3: not JSON: Expecting value"),
+    ('{"metadata": {}, "error": 1}\n2', "x.json:2: expected an object"),
+    ("\ufeff" + '{"benchmarks": 3}', "x.json: Expected `array`, got `int` - at `$.benchmarks`"),
+    ('{"benchmarks": []}', "x.json: is no known log"),
+    ('{"metadata": {}, "error": {"code": 500}}', "no request that was answered"),
+    (without_stream(), "x.json:1: time_to_first_token: missing; run aiperf profile with --streaming"),
+    (bad_row(input_toks=None), "x.json:2: Expected `float`, got `null` - at `$.input_toks`"),
+    (bad_row(output_toks=0), "x.json:2: output tokens: 0; expected a whole number"),
+    (bad_row(first_token_ts=50.3), "x.json:2: the first token comes 0.200 s before arrival"),
+    (bad_row(last_token_ts=50.8), "x.json:2: the end comes 0.100 s before the first token"),
+    (columns(ttfts=None), "`$.ttfts`; run vllm bench serve with --save-result --save-detailed"),
+    (columns(itls=[[0.1]]), "x.json: ttfts, itls, input_lens, output_lens, start_times, errors: of different"),
+    (columns(itls=[0.1] * 3), "Expected `array`, got `float` - at `$.itls[0]`"),
+    (columns(input_lens=[float("nan"), 1, 1]), "`$.input_lens[0]`"),
+    (columns(ttfts=[-0.1, 0, 0]), "x.json: request 0: the first token comes 0.100 s before arrival"),
+    (json.dumps(guidellm_log(time_to_first_token_ms=None)), "missing: time_to_first_token_ms; run guidellm 0.4"),
+    (json.dumps(guidellm_log(made=9)), "successful: 3 of 9 answered requests; run guidellm without"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), FAULTS)
 def test_a_fault_of_a_log_is_named_with_its_place(text: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text, encoding="utf-8")
-    with pytest.raises(BenchError) as caught:
+    with pytest.raises(BenchError, match=re.escape(words)):
         read_log(tmp_path / "x.json")
-    assert words in str(caught.value)
 
 
 def test_a_folder_without_logs(tmp_path: Path) -> None:
@@ -287,20 +270,23 @@ def test_a_folder_without_logs(tmp_path: Path) -> None:
         read_log(tmp_path)
 
 
-def run_command(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["validate", *arguments])
-    return result.exit_code, result.stdout, result.stderr
+def validated(*arguments: object) -> Any:
+    """The one run's errors."""
+    done = bench("validate", *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.stdout)["runs"]
+    return found
 
 
 def test_answers_of_one_token_have_no_tpot(tmp_path: Path) -> None:
     columns = {"start_times": [0.0] * 4, "ttfts": [0.2] * 4, "itls": [[]] * 4, "input_lens": [90] * 4}
     for name in ("a.json", "b.json"):
         write(tmp_path / name, {**columns, "output_lens": [1] * 4})
-    code, stdout, stderr = run_command(str(tmp_path), *OPTIONS, "--fit", "--report", str(tmp_path / "page.html"))
-    assert code == 0, stderr
-    last = next(line for line in reversed(stdout.splitlines()) if "b" in line)
+    done = bench("validate", tmp_path, *OPTIONS, "--fit", "--report", tmp_path / "page.html")
+    assert done.exit_code == 0, done.stderr
+    last = next(line for line in reversed(done.stdout.splitlines()) if "b" in line)
     assert [cell.strip() for cell in last.split("│")[1:-1]][3] == "-"
-    assert "tpot_p50" not in stdout
+    assert "tpot_p50" not in done.stdout
 
 
 def test_a_replay_of_a_modelled_run_has_no_error(tmp_path: Path) -> None:
@@ -318,9 +304,8 @@ def test_a_replay_of_a_modelled_run_has_no_error(tmp_path: Path) -> None:
     config = engine_of(run, ValidateOptions(log=log, gpu="h100", model="llama-3.1-8b"))
     modelled = play(run, config, times_of(config), asynchronous=True)
     write_times([r.first_token_s - r.arrival_s for r in modelled], [r.finish_s - r.arrival_s for r in modelled])
-    code, stdout, _ = run_command(str(log), *OPTIONS, "--json", "--report", str(page))
-    (found,) = json.loads(stdout)["runs"]
-    assert (code, found["kv_blocks"]["from"][:8]) == (0, "computed")
+    found = validated(log, *OPTIONS, "--report", page)
+    assert found["kv_blocks"]["from"].startswith("computed")
     for name in ("e2e_mean_error", "ttft_mean_error", "tpot_mean_error", "e2e_p99_error"):
         assert found[name] == pytest.approx(0.0, abs=1e-6)
     assert found["timeline"]["measured"] == found["timeline"]["modelled"]
@@ -329,8 +314,7 @@ def test_a_replay_of_a_modelled_run_has_no_error(tmp_path: Path) -> None:
     assert "End-to-end time, s" in drawn  # axes have titles
     sooner = play(run, config, times_of(config), asynchronous=False)
     assert sum(r.first_token_s for r in sooner) < sum(r.first_token_s for r in modelled)
-    code, stdout, _ = run_command(str(log), *OPTIONS, "--json", "--step-overhead-ms", "1", "--fit")
-    (fitted,) = json.loads(stdout)["runs"]
+    fitted = validated(log, *OPTIONS, "--step-overhead-ms", 1, "--fit")
     assert fitted["requests"] == size // 2
     assert abs(fitted["e2e_mean_error"]) < 0.02
 
@@ -339,8 +323,6 @@ def test_a_replay_of_a_modelled_run_has_no_error(tmp_path: Path) -> None:
 def test_a_real_server_is_within_the_claim() -> None:
     if not MEASURED_RUN.exists():
         pytest.skip("the log is not in the repository")
-    code, stdout, _ = run_command(str(MEASURED_RUN), "--gpu", "rtx-pro-6000", "--json")
-    (found,) = json.loads(stdout)["runs"]
-    assert code == 0
+    found = validated(MEASURED_RUN, "--gpu", "rtx-pro-6000")
     assert all(abs(found[f"{name}_mean_error"]) < 0.05 for name in ("e2e", "ttft", "tpot"))
     assert abs(found["e2e_p99_error"]) < 0.1
