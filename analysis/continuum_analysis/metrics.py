@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -18,10 +19,12 @@ from continuum_analysis.records.generator import client_records, errors_by_kind,
 from continuum_analysis.records.misses import reusable_tokens
 from continuum_analysis.records.percentiles import percentile
 from continuum_analysis.records.reading import read_run
-from continuum_analysis.records.scheduler_time import RecordedSchedulerTime, read_scheduler_time
+from continuum_analysis.records.scheduler_time import read_scheduler_time
 from continuum_analysis.records.timeline import FAILED, ProgramTimes, TurnTimes
 
 Value = float | int | None
+Compute = Callable[[RunFacts], Value]
+Values = Callable[[RunFacts], Iterable[float | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class Metric:
     name: str
     unit: str
     formula: str
-    compute: Callable[[RunFacts], Value]
+    compute: Compute
 
 
 def is_share(metric: str) -> bool:
@@ -96,379 +99,366 @@ def measure(facts: RunFacts) -> RunMetrics:
     return RunMetrics(values, dict(sorted(endings.items())), errors_by_kind(facts), facts)
 
 
-Compute = Callable[[RunFacts], Value]
-Values = Callable[[RunFacts], Iterable[float | None]]
+# ------------------------------------------------------------------------------------------- how they are declared
+
+_metrics: list[Metric] = []
 
 
-def _over(statistic: Callable[[np.ndarray], float], values: Values) -> Compute:
-    """Return a metric's function: the statistic of all values that are not None, or None without such values."""
+def _metric(unit: str = "") -> Callable[[Compute], Compute]:
+    """Add the decorated function to ``METRICS``. Its name is the metric's name, and its docstring the formula."""
 
-    def compute(facts: RunFacts) -> Value:
-        known = np.sort([value for value in values(facts) if value is not None])
-        found = float(statistic(known)) if len(known) else inf
+    def add(compute: Compute) -> Compute:
+        _metrics.append(Metric(compute.__name__, unit, " ".join((compute.__doc__ or "").split()), compute))
+        return compute
+
+    return add
+
+
+WORDS = {
+    "mean": "mean",
+    "p50": "median",
+    "p90": "90th percentile",
+    "p95": "95th percentile",
+    "p99": "99th percentile",
+    "min": "smallest",
+    "max": "largest",
+}
+"""The statistics that metrics of distributions have, in words."""
+
+
+def _distribution(name: str, statistics: Sequence[str], what: str, values: Values, unit: str = "s") -> None:
+    """Add metrics of the same values: ``NAME_mean_s``, ``NAME_p95_s`` and so on. The formula of the first says what the
+    values are."""
+    for statistic in statistics:
+        formula = f"{WORDS[statistic]} {what if statistic == statistics[0] else 'of the same'}"
+        compute = partial(_statistic_in, statistic, values)
+        _metrics.append(Metric("_".join(filter(None, (name, statistic, unit))), unit, formula, compute))
+
+
+def _statistic_in(statistic: str, values: Values, facts: RunFacts) -> Value:
+    return statistic_of(statistic, values(facts))
+
+
+def statistic_of(statistic: str, values: Iterable[float | None]) -> float | None:
+    """Return one of ``WORDS`` of the values that are known; None without such values.
+
+    Infinite values are those of what did not end: only percentiles count them. A percentile that is infinite is None.
+    """
+    known = np.sort([value for value in values if value is not None])
+    if statistic.startswith("p"):
+        found = percentile(known, float(statistic[1:])) if len(known) else inf
         return found if found < inf else None
-
-    return compute
-
-
-def _mean(values: Values) -> Compute:
-    return _over(np.mean, values)
-
-
-def _of_programs(name: str) -> Values:
-    return lambda facts: [getattr(program, name) for program in facts.programs]
-
-
-def _of_turns(name: str) -> Values:
-    return lambda facts: [getattr(turn, name) for turn in facts.turns]
-
-
-_jcts, _worst_ttfts, _slowdowns = map(_of_programs, ("jct_s", "worst_ttft_s", "slowdown"))
-_admit_waits = _of_programs("admit_wait_s")
-_waits, _ttfts, _tpots = map(_of_turns, ("wait_s", "ttft_s", "tpot_s"))
-
-
-def _all_jcts(facts: RunFacts) -> list[float]:
-    """Return the JCTs of all programs, in which unfinished programs are slower than all others."""
-    return [program.jct_s for program in facts.programs] + [inf] * (len(facts.everyone) - len(facts.programs))
-
-
-def _percentile(q: float, values: Values) -> Compute:
-    return _over(lambda known: percentile(known, q), values)
-
-
-def _percentiles(name: str, values: Values | None, median: str = "median of the same") -> Iterator[Metric]:
-    """Yield the metrics ``NAME_p50_s`` to ``NAME_p99_s``. Without ``values`` they are of the gaps between tokens."""
-    for q in (50, 90, 95, 99):
-        compute = _gap_percentile(q) if values is None else _percentile(q, values)
-        yield Metric(f"{name}_p{q}_s", "s", median if q == 50 else f"{q}th percentile of the same", compute)
-
-
-def _gap_percentile(q: float) -> Compute:
-    return lambda facts: None if facts.token_gaps is None else facts.token_gaps.percentile_s(q)
+    known = known[known < inf]
+    return float(getattr(known, statistic)()) if len(known) else None
 
 
 def _ratio(part: float, whole: float) -> Value:
     return part / whole if whole else None
 
 
-def _prefix_tokens(facts: RunFacts) -> tuple[int, int]:
-    """Return the prompt tokens found in the cache, and all prompt tokens, of the turns whose hits were recorded."""
-    known = [(t.hit_tokens, t.prompt_tokens) for t in facts.turns if t.hit_tokens is not None]
-    return sum(hit for hit, _ in known), sum(prompt for _, prompt in known)
+def _rate(amount: Value, facts: RunFacts, seconds: float = 1.0) -> Value:
+    """Return an amount per ``seconds`` of wall time."""
+    return None if amount is None or facts.wall_s <= 0 else seconds * amount / facts.wall_s
 
 
-def _ideal_ratio(facts: RunFacts) -> Value:
-    """Return the ratio for the same turns if the cache were of unlimited size."""
-    pairs = [pair for p in facts.programs for pair in zip(p.turns, [None, *p.turns], strict=False)]
+def _per_gpu(rate: Value, facts: RunFacts) -> Value:
+    """Return the rate per GPU; None if no manifest gives the number of GPUs."""
+    return None if rate is None or facts.gpus is None else rate / facts.gpus
+
+
+PERCENTILES = ("p50", "p90", "p95", "p99")
+
+
+# ------------------------------------------------------------------------------------------------- the metrics
+
+_distribution(
+    "jct",
+    ("mean", *PERCENTILES, "min", "max"),
+    "over finished programs of last turn's finish - the instant its first turn was due, on the client's clock; without "
+    "`turns.jsonl`, on the scheduler's clock from the first arrival. Percentiles are over all programs: a program that "
+    "did not finish counts as slower than all that did (null if the percentile is such a program)",
+    lambda f: [p.jct_s for p in f.programs] + [inf] * (len(f.everyone) - len(f.programs)),
+)
+
+
+@_metric()
+def programs(f: RunFacts) -> Value:
+    """all programs: finished, failed and unfinished"""
+    return len(f.everyone)
+
+
+@_metric()
+def programs_finished_share(f: RunFacts) -> Value:
+    """finished programs / all programs"""
+    return _ratio(len(f.programs), len(f.everyone))
+
+
+@_metric()
+def programs_finished(f: RunFacts) -> Value:
+    """programs whose turns all ended, the last one with an answer"""
+    return len(f.programs)
+
+
+@_metric()
+def programs_unfinished(f: RunFacts) -> Value:
+    """programs with a turn that did not end or was still to come; counted in shares and percentiles, in no mean"""
+    return len(f.unfinished)
+
+
+@_metric()
+def programs_failed(f: RunFacts) -> Value:
+    """programs whose last turn ended in an abort or an error; counted in shares and percentiles, in no mean"""
+    return len(f.failed)
+
+
+@_metric()
+def turns_failed(f: RunFacts) -> Value:
+    """turns of any program that ended in an abort or an error"""
+    return sum(turn.status in FAILED for program in f.everyone for turn in program.turns)
+
+
+@_metric("s")
+def wall_s(f: RunFacts) -> Value:
+    """last event - first arrival, all programs, on the same clock"""
+    return f.wall_s
+
+
+@_metric("1/s")
+def throughput_jobs_per_s(f: RunFacts) -> Value:
+    """finished programs / wall"""
+    return _rate(len(f.programs), f)
+
+
+@_metric("1/h")
+def throughput_jobs_per_hour_per_gpu(f: RunFacts) -> Value:
+    """finished programs / wall / GPUs (tensor parallel * replicas, from the manifest)"""
+    return _per_gpu(_rate(len(f.programs), f, 3600.0), f)
+
+
+@_metric("1/min")
+def throughput_steps_per_min(f: RunFacts) -> Value:
+    """turns of finished programs / wall"""
+    return _rate(len(f.turns), f, 60.0)
+
+
+@_metric("1/s")
+def throughput_output_tokens_per_s(f: RunFacts) -> Value:
+    """generated tokens / wall"""
+    return _rate(sum(turn.output_tokens for turn in f.turns) or None, f)  # the preview's files have no counts
+
+
+@_metric("1/s")
+def throughput_output_tokens_per_s_per_gpu(f: RunFacts) -> Value:
+    """the same / GPUs"""
+    return _per_gpu(throughput_output_tokens_per_s(f), f)
+
+
+_distribution(
+    "bubble",
+    ("mean",),
+    "over programs of the time their turns waited in the queue, re-queueing included",
+    lambda f: [program.bubble_s for program in f.programs],
+)
+
+
+@_metric("s")
+def bubble_per_turn_s(f: RunFacts) -> Value:
+    """mean over turns of the queue wait: first scheduled - arrival, of all its tries"""
+    return statistic_of("mean", [turn.wait_s for turn in f.turns])
+
+
+_distribution("queue_wait", ("p95",), "of the queue wait over turns", lambda f: [turn.wait_s for turn in f.turns])
+_distribution(
+    "admit_wait",
+    ("mean", *PERCENTILES, "max"),
+    "over finished programs of the queue wait of their first turn, the wait to be admitted",
+    lambda f: [program.admit_wait_s for program in f.programs],
+)
+_distribution(
+    "requeue",
+    ("mean",),
+    "over programs of the time waited after preemptions",
+    lambda f: [program.requeue_s for program in f.programs],
+)
+
+
+@_metric()
+def prefix_hit_ratio(f: RunFacts) -> Value:
+    """prompt tokens found in cache / prompt tokens, over all turns"""
+    known = [(turn.hit_tokens, turn.prompt_tokens) for turn in f.turns if turn.hit_tokens is not None]
+    return _ratio(sum(hit for hit, _ in known), sum(prompt for _, prompt in known))
+
+
+@_metric()
+def prefix_hit_ratio_ideal(f: RunFacts) -> Value:
+    """the same with a cache of unlimited size, in whole blocks: tokens that a replay recorded as sent before; in other
+    runs the prompt of the turn before, without the reply; never less than the actual hits"""
+    pairs = [pair for p in f.programs for pair in zip(p.turns, [None, *p.turns], strict=False)]
     known = [(turn, before) for turn, before in pairs if turn.hit_tokens is not None]
-    ideal = sum(reusable_tokens(turn, before, facts.block_tokens) for turn, before in known)
+    ideal = sum(reusable_tokens(turn, before, f.block_tokens) for turn, before in known)
     return _ratio(ideal, sum(turn.prompt_tokens for turn, _ in known))
 
 
-def _missed(facts: RunFacts) -> Value:
-    return _ratio(sum(not returned.hit for returned in facts.returns), len(facts.returns))
+@_metric()
+def returns_missed_share(f: RunFacts) -> Value:
+    """returning turns (all turns of a program but its first) that found less in the cache than they could have, by more
+    than a block / returning turns; `analyze --misses` shows the causes"""
+    return _ratio(sum(not returned.hit for returned in f.returns), len(f.returns))
 
 
-def _elsewhere(facts: RunFacts) -> Value:
-    """Return the share of returning turns that another replica served; None with one replica."""
-    moved = [returned.turn.replica != returned.before.replica for returned in facts.returns]
-    return _ratio(sum(moved), len(moved)) if facts.replicas > 1 else None
+@_metric()
+def prefill_repeated_tokens(f: RunFacts) -> Value:
+    """prompt tokens that were in the cache before and that returning turns had to compute again"""
+    return sum(returned.lost_tokens for returned in f.returns) if f.returns else None
 
 
-def _busiest(facts: RunFacts) -> Value:
-    """Return the turns of the busiest replica / the mean over replicas; None with one replica."""
-    turns = Counter(turn.replica for program in facts.everyone for turn in program.turns)
-    return max(turns.values()) * facts.replicas / turns.total() if facts.replicas > 1 and turns else None
+@_metric()
+def returns_elsewhere_share(f: RunFacts) -> Value:
+    """returning turns that went to another replica than the turn before / returning turns; null with one replica"""
+    moved = [returned.turn.replica != returned.before.replica for returned in f.returns]
+    return _ratio(sum(moved), len(moved)) if f.replicas > 1 else None
 
 
-def _scheduler(value: Callable[[RecordedSchedulerTime], Value]) -> Compute:
-    return lambda facts: None if facts.scheduler_time is None else value(facts.scheduler_time)
+@_metric()
+def replica_busiest(f: RunFacts) -> Value:
+    """turns of the replica with the most turns / mean over all replicas (1: all are alike); null with one replica"""
+    turns = Counter(turn.replica for program in f.everyone for turn in program.turns)
+    return max(turns.values()) * f.replicas / turns.total() if f.replicas > 1 and turns else None
 
 
-def _per_gpu(rate: Compute) -> Compute:
-    """Return a metric's function: the rate per GPU, or None if no manifest gives the number of GPUs."""
-
-    def compute(facts: RunFacts) -> Value:
-        value = rate(facts)
-        return None if value is None or facts.gpus is None else value / facts.gpus
-
-    return compute
+@_metric()
+def pins(f: RunFacts) -> Value:
+    """pins of a finished turn's KV"""
+    return len(f.pins)
 
 
-def _reloads(facts: RunFacts) -> list[TurnTimes]:
-    return [t for t in facts.turns if t.reload_bytes]
+@_metric()
+def pin_hit_ratio(f: RunFacts) -> Value:
+    """pins that ended because the program's next turn was scheduled / pins; in the preview's files, which give no
+    reasons, pins during which the next turn arrived / pins"""
+    return _ratio(sum(pin.reason == "hit" for pin in f.pins), len(f.pins))
 
 
-def _reload_times(facts: RunFacts) -> list[float | None]:
-    """Return seconds from the first load to the start of each turn; loads after the start are not part of that wait."""
-    spans = [(turn.reload_since_s, turn.start_s) for turn in _reloads(facts)]
-    return [end_s - since_s for since_s, end_s in spans if since_s and end_s and end_s > since_s]
+_distribution(
+    "pin_duration",
+    ("mean",),
+    "time from pin to unpin",
+    lambda f: [None if pin.until_s is None else pin.until_s - pin.since_s for pin in f.pins],
+)
 
 
-def _reused(facts: RunFacts) -> Value:
-    return _prefix_tokens(facts)[0] if any(t.hit_tokens is not None for t in facts.turns) else None
+@_metric()
+def preemptions(f: RunFacts) -> Value:
+    """preemptions of running turns by vLLM"""
+    return sum(turn.preemptions for turn in f.turns)
 
 
-def _output(facts: RunFacts) -> Value:
-    """Return the number of output tokens; None if no turn has one (the preview's files)."""
-    return sum(t.output_tokens for t in facts.turns) or None
+def _reloaded(f: RunFacts) -> list[TurnTimes]:
+    return [turn for turn in f.turns if turn.reload_bytes]
 
 
-def _rate(amount: Compute, seconds: float = 1.0) -> Compute:
-    """Return a metric's function: an amount per ``seconds`` of wall time."""
-
-    def compute(facts: RunFacts) -> Value:
-        value = amount(facts)
-        return None if value is None or facts.wall_s <= 0 else seconds * value / facts.wall_s
-
-    return compute
+@_metric()
+def reloads(f: RunFacts) -> Value:
+    """turns for which KV was loaded from a lower tier"""
+    return len(_reloaded(f))
 
 
-def _token_gap_mean_s(facts: RunFacts) -> Value:
-    """Return the mean gap between tokens. Without recorded gaps, it is computed from each turn's first and last token,
-    and a turn counts as often as it has gaps."""
-    if facts.token_gaps is not None:
-        return facts.token_gaps.mean_s
-    known = [(t.tpot_s, t.gaps_between_tokens) for t in facts.turns if t.tpot_s is not None]
+@_metric("bytes")
+def reload_bytes(f: RunFacts) -> Value:
+    """bytes of KV that these turns loaded; null without reloads"""
+    return sum(turn.reload_bytes for turn in _reloaded(f)) or None
+
+
+@_metric("s")
+def reload_mean_s(f: RunFacts) -> Value:
+    """mean time from the request for that KV to the turn's first start; it is part of the turn's queue wait"""
+    spans = [(turn.reload_since_s, turn.start_s) for turn in _reloaded(f)]
+    waits = [end_s - since_s for since_s, end_s in spans if since_s and end_s]
+    return statistic_of("mean", [wait_s for wait_s in waits if wait_s > 0])  # loads after the start are no such wait
+
+
+_distribution(
+    "ttft",
+    ("mean", *PERCENTILES),
+    "over turns of first token - the instant at which the turn was due, on the client's clock",
+    lambda f: [turn.ttft_s for turn in f.turns],
+)
+_distribution(
+    "ttft_worst",
+    ("mean", "p95", "max"),
+    "over finished programs of the longest TTFT of a program's turns",
+    lambda f: [program.worst_ttft_s for program in f.programs],
+)
+_distribution(
+    "slowdown",
+    ("mean", "p95", "max"),
+    "over finished programs of JCT / JCT alone on an empty engine. Virtual runs record how long each turn takes alone "
+    "(`alone_s` of `turns.jsonl`), to which the gaps between turns are added; other runs need a run of the same "
+    "programs one at a time (`analyze --alone DIR`), and without such a run the metric is null. The value is below 1 "
+    "if a program finds a prefix in the cache that other programs left there",
+    lambda f: [program.slowdown for program in f.programs],
+    unit="",
+)
+_distribution(
+    "tpot",
+    ("mean", *PERCENTILES),
+    "over turns of (finish - first token) / (output tokens - 1), on the client's clock",
+    lambda f: [turn.tpot_s for turn in f.turns],
+)
+
+
+@_metric("s")
+def itl_mean_s(f: RunFacts) -> Value:
+    """mean over the gaps between consecutive output tokens of all turns. Runs of `--token-times` record each gap
+    (between chunks: a chunk of several tokens counts as one) and have percentiles, null in other runs. There, the mean
+    is the turns' sum of (finish - first token) / their sum of (output tokens - 1)"""
+    if f.token_gaps is not None:
+        return f.token_gaps.mean_s
+    known = [(turn.tpot_s, turn.gaps_between_tokens) for turn in f.turns if turn.tpot_s is not None]
     return _ratio(sum(tpot_s * gaps for tpot_s, gaps in known), sum(gaps for _, gaps in known))
 
 
-def _tries_failed(facts: RunFacts) -> Value:
-    records = client_records(facts)
+def _gap_percentile_s(statistic: str, f: RunFacts) -> Value:
+    return f.token_gaps.percentile_s(float(statistic[1:])) if f.token_gaps is not None else None
+
+
+for _which in PERCENTILES:
+    _metrics.append(Metric(f"itl_{_which}_s", "s", f"{WORDS[_which]} of the same", partial(_gap_percentile_s, _which)))
+
+
+@_metric()
+def tries_failed(f: RunFacts) -> Value:
+    """requests that failed, also where a retry succeeded"""
+    records = client_records(f)
     return sum(len(record.failed_tries) for record in records) if records else None
 
 
-METRICS: tuple[Metric, ...] = (
-    Metric(
-        "jct_mean_s",
-        "s",
-        "mean over finished programs of last turn's finish - the instant its first turn was due, on the client's "
-        "clock; without `turns.jsonl`, on the scheduler's clock from the first arrival",
-        _mean(_jcts),
-    ),
-    *_percentiles(
-        "jct",
-        _all_jcts,
-        "median over all programs; a program that did not finish counts as slower than all that did (null if the "
-        "median is such a program)",
-    ),
-    Metric("jct_min_s", "s", "fastest finished program", _over(np.min, _jcts)),
-    Metric("jct_max_s", "s", "slowest finished program", _over(np.max, _jcts)),
-    Metric("programs", "", "all programs: finished, failed and unfinished", lambda f: len(f.everyone)),
-    Metric(
-        "programs_finished_share",
-        "",
-        "finished programs / all programs",
-        lambda f: _ratio(len(f.programs), len(f.everyone)),
-    ),
-    Metric(
-        "programs_finished",
-        "",
-        "programs whose turns all ended, the last one with an answer",
-        lambda f: len(f.programs),
-    ),
-    Metric(
-        "programs_unfinished",
-        "",
-        "programs with a turn that did not end or was still to come; counted in shares and percentiles, in no mean",
-        lambda f: len(f.unfinished),
-    ),
-    Metric(
-        "programs_failed",
-        "",
-        "programs whose last turn ended in an abort or an error; counted in shares and percentiles, in no mean",
-        lambda f: len(f.failed),
-    ),
-    Metric(
-        "turns_failed",
-        "",
-        "turns of any program that ended in an abort or an error",
-        lambda f: sum(t.status in FAILED for p in f.everyone for t in p.turns),
-    ),
-    Metric("wall_s", "s", "last event - first arrival, all programs, on the same clock", lambda f: f.wall_s),
-    Metric("throughput_jobs_per_s", "1/s", "finished programs / wall", _rate(lambda f: len(f.programs))),
-    Metric(
-        "throughput_jobs_per_hour_per_gpu",
-        "1/h",
-        "finished programs / wall / GPUs (tensor parallel * replicas, from the manifest)",
-        _per_gpu(_rate(lambda f: len(f.programs), 3600.0)),
-    ),
-    Metric(
-        "throughput_steps_per_min",
-        "1/min",
-        "turns of finished programs / wall",
-        _rate(lambda f: len(f.turns), 60.0),
-    ),
-    Metric("throughput_output_tokens_per_s", "1/s", "generated tokens / wall", _rate(_output)),
-    Metric("throughput_output_tokens_per_s_per_gpu", "1/s", "the same / GPUs", _per_gpu(_rate(_output))),
-    Metric(
-        "bubble_mean_s",
-        "s",
-        "mean over programs of the time their turns waited in the queue, re-queueing included",
-        _mean(_of_programs("bubble_s")),
-    ),
-    Metric(
-        "bubble_per_turn_s",
-        "s",
-        "mean over turns of the queue wait: first scheduled - arrival, of all its tries",
-        _mean(_waits),
-    ),
-    Metric("queue_wait_p95_s", "s", "95th percentile of the queue wait over turns", _percentile(95, _waits)),
-    Metric(
-        "admit_wait_mean_s",
-        "s",
-        "mean over finished programs of the queue wait of their first turn, the wait to be admitted",
-        _mean(_admit_waits),
-    ),
-    *_percentiles("admit_wait", _admit_waits),
-    Metric("admit_wait_max_s", "s", "the longest of the same", _over(np.max, _admit_waits)),
-    Metric(
-        "requeue_mean_s",
-        "s",
-        "mean over programs of the time waited after preemptions",
-        _mean(_of_programs("requeue_s")),
-    ),
-    Metric(
-        "prefix_hit_ratio",
-        "",
-        "prompt tokens found in cache / prompt tokens, over all turns",
-        lambda f: _ratio(*_prefix_tokens(f)),
-    ),
-    Metric(
-        "prefix_hit_ratio_ideal",
-        "",
-        "the same with a cache of unlimited size, in whole blocks: tokens that a replay recorded as sent before; "
-        "in other runs the prompt of the turn before, without the reply; never less than the actual hits",
-        _ideal_ratio,
-    ),
-    Metric(
-        "returns_missed_share",
-        "",
-        "returning turns (all turns of a program but its first) that found less in the cache than they could have, by "
-        "more than a block / returning turns; `analyze --misses` shows the causes",
-        _missed,
-    ),
-    Metric(
-        "prefill_repeated_tokens",
-        "",
-        "prompt tokens that were in the cache before and that returning turns had to compute again",
-        lambda f: sum(r.lost_tokens for r in f.returns) if f.returns else None,
-    ),
-    Metric(
-        "returns_elsewhere_share",
-        "",
-        "returning turns that went to another replica than the turn before / returning turns; null with one replica",
-        _elsewhere,
-    ),
-    Metric(
-        "replica_busiest",
-        "",
-        "turns of the replica with the most turns / mean over all replicas (1: all are alike); null with one replica",
-        _busiest,
-    ),
-    Metric("pins", "", "pins of a finished turn's KV", lambda f: len(f.pins)),
-    Metric(
-        "pin_hit_ratio",
-        "",
-        "pins that ended because the program's next turn was scheduled / pins; in the preview's files, which give no "
-        "reasons, pins during which the next turn arrived / pins",
-        lambda f: _ratio(sum(p.reason == "hit" for p in f.pins), len(f.pins)),
-    ),
-    Metric(
-        "pin_duration_mean_s",
-        "s",
-        "mean time from pin to unpin",
-        _mean(lambda f: [None if p.until_s is None else p.until_s - p.since_s for p in f.pins]),
-    ),
-    Metric("preemptions", "", "preemptions of running turns by vLLM", lambda f: sum(t.preemptions for t in f.turns)),
-    Metric("reloads", "", "turns for which KV was loaded from a lower tier", lambda f: len(_reloads(f))),
-    Metric(
-        "reload_bytes",
-        "bytes",
-        "bytes of KV that these turns loaded; null without reloads",
-        lambda f: sum(t.reload_bytes for t in _reloads(f)) or None,
-    ),
-    Metric(
-        "reload_mean_s",
-        "s",
-        "mean time from the request for that KV to the turn's first start; it is part of the turn's queue wait",
-        _mean(_reload_times),
-    ),
-    Metric(
-        "ttft_mean_s",
-        "s",
-        "mean over turns of first token - the instant at which the turn was due, on the client's clock",
-        _mean(_ttfts),
-    ),
-    *_percentiles("ttft", _ttfts),
-    Metric(
-        "ttft_worst_mean_s",
-        "s",
-        "mean over finished programs of the longest TTFT of a program's turns",
-        _mean(_worst_ttfts),
-    ),
-    Metric("ttft_worst_p95_s", "s", "95th percentile of the same over programs", _percentile(95, _worst_ttfts)),
-    Metric("ttft_worst_max_s", "s", "the longest TTFT of all", _over(np.max, _worst_ttfts)),
-    Metric(
-        "slowdown_mean",
-        "",
-        "mean over finished programs of JCT / JCT alone on an empty engine. Virtual runs record how long each turn "
-        "takes alone (`alone_s` of `turns.jsonl`), to which the gaps between turns are added; other runs need a run of "
-        "the same programs one at a time (`analyze --alone DIR`), and without such a run the metric is null. The value "
-        "is below 1 if a program finds a prefix in the cache that other programs left there",
-        _mean(_slowdowns),
-    ),
-    Metric("slowdown_p95", "", "95th percentile of the same over programs", _percentile(95, _slowdowns)),
-    Metric("slowdown_max", "", "the largest of the same", _over(np.max, _slowdowns)),
-    Metric(
-        "tpot_mean_s",
-        "s",
-        "mean over turns of (finish - first token) / (output tokens - 1), on the client's clock",
-        _mean(_tpots),
-    ),
-    *_percentiles("tpot", _tpots),
-    Metric(
-        "itl_mean_s",
-        "s",
-        "mean over the gaps between consecutive output tokens of all turns. Runs of `--token-times` record each gap "
-        "(between chunks: a chunk of several tokens counts as one); in other runs the turns' sum of (finish - first "
-        "token) / their sum of (output tokens - 1)",
-        _token_gap_mean_s,
-    ),
-    *_percentiles(
-        "itl",
-        None,
-        "median of the same gaps; null without `--token-times`, because other records have a turn's first and last "
-        "token only",
-    ),
-    Metric("tries_failed", "", "requests that failed, also where a retry succeeded", _tries_failed),
-    Metric(
-        "send_lateness_p99_s",
-        "s",
-        "99th percentile over turns of (sent - due): the load generator's own lateness, which all times include; null "
-        "in virtual time",
-        lambda f: send_lateness_s(f, 99),
-    ),
-    Metric(
-        "scheduler_time_per_call_s",
-        "s",
-        "processor time in vLLM's `schedule` and `update_from_output`, policy included / calls. The virtual engine "
-        "combines many engine steps into one call where nothing new can happen, so that calls of different policies "
-        "are not alike (`benchmarks/policy_cost.py` measures single steps). The time is measured on the machine that "
-        "ran the virtual engine, not modelled; no other metric includes it, and equal runs differ. Null on servers",
-        _scheduler(lambda took: _ratio(took.total_s, took.calls)),
-    ),
-    Metric(
-        "scheduler_time_longest_s",
-        "s",
-        "the longest such call",
-        _scheduler(lambda took: took.longest_s),
-    ),
-    Metric(
-        "tool_time_slowest_tenth_share",
-        "",
-        "share of the total time between turns that the slowest tenth of the gaps takes; null for fewer than ten gaps",
-        lambda f: slowest_tenth_share(f.gaps) if len(f.gaps) >= 10 else None,
-    ),
-)
+@_metric("s")
+def send_lateness_p99_s(f: RunFacts) -> Value:
+    """99th percentile over turns of (sent - due): the load generator's own lateness, which all times include; null in
+    virtual time"""
+    return send_lateness_s(f, 99)
+
+
+@_metric("s")
+def scheduler_time_per_call_s(f: RunFacts) -> Value:
+    """processor time in vLLM's `schedule` and `update_from_output`, policy included / calls. The virtual engine
+    combines many engine steps into one call where nothing new can happen, so that calls of different policies are not
+    alike (`benchmarks/policy_cost.py` measures single steps). The time is measured on the machine that ran the virtual
+    engine, not modelled; no other metric includes it, and equal runs differ. Null on servers"""
+    return _ratio(f.scheduler_time.total_s, f.scheduler_time.calls) if f.scheduler_time else None
+
+
+@_metric("s")
+def scheduler_time_longest_s(f: RunFacts) -> Value:
+    """the longest such call"""
+    return f.scheduler_time.longest_s if f.scheduler_time else None
+
+
+@_metric()
+def tool_time_slowest_tenth_share(f: RunFacts) -> Value:
+    """share of the total time between turns that the slowest tenth of the gaps takes; null for fewer than ten gaps"""
+    return slowest_tenth_share(f.gaps) if len(f.gaps) >= 10 else None
+
+
+METRICS: tuple[Metric, ...] = tuple(_metrics)
