@@ -29,7 +29,7 @@ def headers(program_id: str | None = None, *, parent_id: str | None = None, last
     Raises:
         InvalidTag: an id cannot be sent.
     """
-    return tag_headers(_identity(program_id, parent_id, last_step))
+    return tag_headers(_tags(program_id, parent_id, last_step, hints=False))
 
 
 def extra_body(
@@ -62,42 +62,36 @@ def extra_body(
         InvalidTag: an id, a tool's name or a number of seconds cannot be sent.
         UnknownDialect: no dialect has that name.
     """
-    program = current_program()
-    if program_id is None and program is not None:
-        parent = _parent(parent_id) or program.parent_id
-        # a framework may send these fields with every call
-        tags = replace(program.take().tags, turn_id=None, parent_id=parent)
-        program.passed_on(last_step or bool(tags.is_last_step))
-        output_tokens = output_tokens or program.output_tokens
-    else:
-        tags = _identity(program_id, parent_id, last_step)
+    program = current_program() if program_id is None else None
+    tags = _tags(program_id, parent_id, last_step, hints=True)
     if tags.program_id is None:
         return {}
-    tags = _with_tools(tags, predict, last_tool, last_step)
-    return tag_body(tags, find_dialect(dialect) or HEADERS, path, output_tokens)
+    if program is not None:
+        output_tokens = output_tokens or program.output_tokens
+    return tag_body(_with_tools(tags, predict, last_tool), find_dialect(dialect) or HEADERS, path, output_tokens)
 
 
-def _identity(program_id: str | None, parent_id: str | None, last_step: bool) -> Tags:
-    program, parent = current_program(), _parent(parent_id)
-    if program_id is None and program is not None:
-        program.passed_on(last_step)
-        return Tags(program_id=program.id, parent_id=parent or program.parent_id, is_last_step=last_step or None)
-    if program_id is None:
+def _tags(program_id: str | None, parent_id: str | None, last_step: bool, hints: bool) -> Tags:
+    """Return the tags of a program with an id, or of the current program: all of them, or without its ``hints``."""
+    parent = None if parent_id is None else check_id(parent_id, "parent id")
+    program = current_program()
+    if program_id is not None:
+        tags = Tags(program_id=check_id(program_id))
+    elif program is None:
         return Tags()
-    return Tags(program_id=check_id(program_id), parent_id=parent, is_last_step=last_step or None)
+    else:
+        tags = program.take().tags if hints else Tags(program_id=program.id)
+        parent = parent or program.parent_id
+        program.passed_on(last_step or bool(tags.is_last_step))
+    # a framework may send these tags with every call
+    return replace(tags, turn_id=None, parent_id=parent, is_last_step=last_step or tags.is_last_step)
 
 
-def _parent(parent_id: str | None) -> str | None:
-    return None if parent_id is None else check_id(parent_id, "parent id")
-
-
-def _with_tools(
-    tags: Tags, predict: tuple[str, float] | None, last_tool: tuple[str, float] | None, last_step: bool
-) -> Tags:
-    values: dict[str, Any] = {"is_last_step": True} if last_step else {}
+def _with_tools(tags: Tags, predict: tuple[str, float] | None, last_tool: tuple[str, float] | None) -> Tags:
     if predict is not None:
-        values |= {"pred_tool": check_tool(predict[0]), "pred_tool_s": check_seconds(predict[1], "predicted seconds")}
+        seconds = check_seconds(predict[1], "predicted seconds")
+        tags = replace(tags, pred_tool=check_tool(predict[0]), pred_tool_s=seconds)
     if last_tool is not None:
-        measured = check_seconds(last_tool[1], "measured seconds")
-        values |= {"last_func_call": check_tool(last_tool[0]), "last_tool_duration_s": measured}
-    return replace(tags, **values)
+        seconds = check_seconds(last_tool[1], "measured seconds")
+        tags = replace(tags, last_func_call=check_tool(last_tool[0]), last_tool_duration_s=seconds)
+    return tags
