@@ -95,28 +95,22 @@ def _asking(url: str, client: AskingClient) -> Generator[Callable[[], Any], Any,
     return endpoints.end_probe(url, models)
 
 
-def releasing(program_id: str, dialect: Dialect | None, url: str, root: str, post: Post) -> Steps | None:
-    """Make a server release a program's KV cache. Never raises.
+def releasing(program_id: str, dialect: Dialect | None, url: str, root: str, post: Post) -> Steps:
+    """Make a server release a program's KV cache, if its dialect has a release. Never raises.
 
     Args:
         program_id: the program.
-        dialect: the server's dialect.
+        dialect: the server's dialect; None: unknown.
         url: the server's base URL, for messages.
         root: the server's root, to which the release is sent.
         post: sends it.
-
-    Returns:
-        The exchange; None if the dialect has no release.
     """
     release = None if dialect is None else dialect.release(program_id)
     if release is None:
-        return None
-    return _releasing(program_id, url, root.rstrip("/") + release.path, lambda to: post(to, release.body))
-
-
-def _releasing(program_id: str, url: str, to: str, post: Callable[[str], Any]) -> Steps:
+        return
+    to = root.rstrip("/") + release.path
     try:
-        yield lambda: post(to)
+        yield lambda: post(to, release.body)
     except Exception as error:  # noqa: BLE001 - a failed release must not fail the agent
         if getattr(error, "status_code", None) not in NO_RELEASE:
             once.warn(f"release {url}", f"{url}: the release of a program failed: {error!r}")

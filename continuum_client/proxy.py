@@ -355,9 +355,7 @@ class _Caller:
 
     async def _release(self, program_id: str) -> None:
         dialect = self._dialect or endpoints.dialect_of(self.base_url)
-        steps = releasing(program_id, dialect, self.base_url, root_of(self.base_url), self._post)
-        if steps is not None:
-            await run_async(steps)
+        await run_async(releasing(program_id, dialect, self.base_url, root_of(self.base_url), self._post))
 
     def _release_blocking(self, program_id: str) -> None:
         """Send nothing: without its event loop the proxy has no connection. The server's TTL ends the hold."""

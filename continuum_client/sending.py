@@ -121,7 +121,7 @@ class Tagging:
     def _post(self, to: str, body: Mapping[str, Any]) -> Any:
         return cast("Any", self).post(to, cast_to=object, body=body, options=_ASK_OPTIONS)
 
-    def _releasing(self, program_id: str, post: Post) -> Steps | None:
+    def _releasing(self, program_id: str, post: Post) -> Steps:
         url = str(self.base_url)
         dialect = self._continuum.dialect or endpoints.dialect_of(url)
         root = str(getattr(self, "_azure_endpoint", None) or root_of(url))
@@ -129,9 +129,7 @@ class Tagging:
 
     def _release_apart(self, program_id: str) -> None:
         """Send the release by a synchronous client that is made for this request."""
-        steps = self._releasing(program_id, self._post_apart)
-        if steps is not None:
-            run(steps)
+        run(self._releasing(program_id, self._post_apart))
 
     def _post_apart(self, to: str, body: Mapping[str, Any]) -> None:
         this = cast("Any", self)
@@ -187,9 +185,7 @@ class SyncTagging(Tagging):
         return call.answered(run(steps))
 
     def _release(self, program_id: str) -> None:
-        steps = self._releasing(program_id, self._post_apart if cast("Any", self).is_closed() else self._post)
-        if steps is not None:
-            run(steps)
+        run(self._releasing(program_id, self._post_apart if cast("Any", self).is_closed() else self._post))
 
     _release_blocking = _release
 
@@ -219,10 +215,8 @@ class AsyncTagging(Tagging):
         steps = sending(call, self, stream, lambda: send(cast_to, options, stream=stream, stream_cls=stream_cls))
         return call.answered(await run_async(steps))
 
-    def _release(self, program_id: str) -> Coroutine[Any, Any, None] | None:
-        """Return a coroutine that sends the release; None if the server has no release."""
-        steps = self._releasing(program_id, self._post_open)
-        return None if steps is None else _to_its_end(run_async(steps))
+    def _release(self, program_id: str) -> Coroutine[Any, Any, None]:
+        return _to_its_end(run_async(self._releasing(program_id, self._post_open)))
 
     async def _post_open(self, to: str, body: Mapping[str, Any]) -> None:
         if cast("Any", self).is_closed():

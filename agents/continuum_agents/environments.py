@@ -195,7 +195,7 @@ def find_python(framework: Framework) -> str:
         return sys.executable
     for minor in range(oldest[1], too_new[1]):
         for python in _installed(f"3.{minor}"):
-            if _works(python, f"3.{minor}"):
+            if _works(python, minor):
                 return python
     wanted = f"Python {oldest[0]}.{oldest[1]} or later, before {too_new[0]}.{too_new[1]}"
     raise NoPython(
@@ -217,16 +217,14 @@ def _installed(number: str) -> Iterator[str]:
         yield asked.stdout.strip()
 
 
-def _works(python: str, number: str) -> bool:
-    if not (python and os.access(python, os.X_OK)):
-        return False
-    needs = "sys" if _uv() else "sys, ensurepip"  # uv does not need ensurepip
-    code = f"import {needs}; print('%d.%d' % sys.version_info[:2])"
+def _works(python: str, minor: int) -> bool:
+    """Return whether the interpreter has that version and can make an environment. uv does not need ensurepip."""
+    needs = "sys" if _uv() else "sys, ensurepip"
+    code = f"import {needs}; sys.exit(sys.version_info[1] != {minor})"
     try:
-        asked = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.run([python, "-I", "-c", code], capture_output=True, timeout=60).returncode == 0
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return False
-    return asked.returncode == 0 and asked.stdout.strip() == number
 
 
 def _stamp(folder: Path) -> Path:

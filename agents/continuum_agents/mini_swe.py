@@ -131,11 +131,6 @@ SANDBOX = ("--die-with-parent", "--unshare-pid")
 REMOVE_TIMEOUT_S = 60
 
 
-def recorded_name(name: str, arguments: str) -> str:
-    """Return the tool name of a tool call: for ``bash``, the first real program that its command runs."""
-    return tool_by_command(name, arguments) if name == BASH else name
-
-
 def configuration(start: Start) -> dict[str, Any]:
     """Merge mini-swe-agent's configuration files and the options of the harness.
 
@@ -188,7 +183,7 @@ PLACES = {LOCAL: _in_the_workspace, BUBBLEWRAP: _in_a_sandbox, DOCKER: _in_a_con
 
 def run(start: Start, channel: Channel) -> Done:
     """Run the program from its task to its submission."""
-    client = recording_client(start, "mini-swe-agent", recorded_name)
+    client = recording_client(start, "mini-swe-agent", tool_by_command)
     config = configuration(start)
     program = client.program(start.program_id)
     with ending(program):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -128,14 +129,11 @@ def test_a_gap_completes_the_turn_before_it(tmp_path: Path) -> None:
     ]
 
 
-def test_every_fault_is_found_and_good_programs_survive(tmp_path: Path) -> None:
+def test_every_fault_is_found(tmp_path: Path) -> None:
     good = [OPEN | {"program_id": "ok"}, GOOD_TURN | {"program_id": "ok"}]
     bad = [OPEN, {**GOOD_TURN, "output_tokens": 0, "gap_overhead_s": -1}, "broken"]
     path = file_of(tmp_path, *bad, *good)
     assert [(f.line, f.field) for f in validate(path)] == [(3, "output_tokens"), (3, "gap_overhead_s"), (4, "")]
-    faults: list[Any] = []
-    assert [p.program_id for p in read_programs(path, skip_invalid=True, on_fault=faults.append)] == ["ok"]
-    assert len(faults) == 3
 
 
 def test_interleaved_programs_come_out_as_they_end(tmp_path: Path) -> None:
@@ -151,9 +149,10 @@ def test_a_cut_gzip_is_named_and_what_came_before_is_kept(tmp_path: Path) -> Non
     write_programs(path, made)
     path.write_bytes(path.read_bytes()[:-400])
     assert any("cut short" in fault.message for fault in validate(path))
-    assert len(list(read_programs(path, skip_invalid=True))) > 100
+    programs = read_programs(path)
+    assert len(list(islice(programs, 100))) == 100
     with pytest.raises(TraceError, match="cut short"):
-        list(read_programs(path))
+        list(programs)
 
 
 @pytest.mark.parametrize(

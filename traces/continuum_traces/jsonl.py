@@ -20,14 +20,6 @@ class TraceError(Exception):
     """A trace cannot be read or written. The message names file, line and field."""
 
 
-class DamagedFile(TraceError):
-    """A trace file cannot be read to its end."""
-
-    def __init__(self, path: Path, line: int, message: str) -> None:
-        super().__init__(f"{path}:{line}: {message}" if line else f"{path}: {message}")
-        self.line, self.message = line, message
-
-
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault in a trace file."""
@@ -42,6 +34,14 @@ class Fault:
         return where + (f"{self.field}: " if self.field else "") + self.message
 
 
+class DamagedFile(TraceError):
+    """A trace file cannot be read to its end."""
+
+    def __init__(self, path: Path, line: int, message: str) -> None:
+        self.fault = Fault(str(path), line, "", message)
+        super().__init__(str(self.fault))
+
+
 @dataclass(slots=True)
 class _Open:
     """A program whose closing line has not been read yet."""
@@ -54,25 +54,15 @@ class _Open:
     bad: bool = False
 
 
-def read_programs(
-    path: Path | str, skip_invalid: bool = False, on_fault: Callable[[Fault], None] | None = None
-) -> Iterator[Program]:
+def read_programs(path: Path | str) -> Iterator[Program]:
     """Read a file in Continuum's own format. Each program is yielded as soon as its closing line was read.
-
-    Args:
-        path: the file.
-        skip_invalid: leave out programs with faults instead of raising.
-        on_fault: called with every fault that ``skip_invalid`` ignores.
 
     Raises:
         TraceError: the file has a fault. The message names file, line and field.
     """
 
     def report(fault: Fault) -> None:
-        if not skip_invalid:
-            raise TraceError(str(fault))
-        if on_fault is not None:
-            on_fault(fault)
+        raise TraceError(str(fault))
 
     yield from _Reader(Path(path), report).programs()
 
@@ -180,7 +170,7 @@ class _Reader:
                 if text.strip():
                     yield from self._line(number, text)
         except DamagedFile as error:
-            self._report(error.line, "", error.message)
+            self._report_fault(error.fault)
         else:
             if last == 0:
                 self._report(0, "", "the file is empty")
