@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from continuum_client.current import running_loop
@@ -29,20 +29,19 @@ class Conversation:
     """A conversation, and what is known of its latest turn."""
 
     program: Program
-    lost: Callable[[Conversation], None]
-    """Called if the latest request has no complete answer."""
     key: int = 0
     """Hash of all messages of the request."""
     answer: frozenset[int] = frozenset()
     """Hashes by which the answer is recognised in the next request: the ids of its tool calls, and its text."""
     worker: weakref.ref[Any] | None = None
     """The task or thread that sent the request."""
+    failed: bool = False
+    """Whether the request has no complete answer. The agent may send the same messages again."""
 
     def ended(self, reply: Reply, at_s: float, error: str | None) -> None:
         """Note that the latest request has ended, with an answer or an error."""
-        if error is not None:
-            self.lost(self)
-        else:
+        self.failed = error is not None
+        if error is None:
             ids = (tool.call_id for tool in reply.asked)
             self.answer = frozenset(hashes_in([*ids, "".join(reply.text)]))
 
@@ -61,13 +60,10 @@ class Conversations:
     def __init__(self, new: Callable[[], Program]) -> None:
         self._new = new
         self._lock = threading.Lock()
-        self._sent: dict[int, deque[Conversation]] = {}
+        self._by_key: dict[int, list[Conversation]] = {}
         """Conversations by their key, oldest first."""
-        self._failed: dict[int, deque[Conversation]] = {}
-        """Conversations whose latest request failed, by their key. The agent may send the same messages again."""
-        self._order: OrderedDict[Conversation, dict[int, deque[Conversation]]] = OrderedDict()
-        """All conversations, each with the dictionary that holds it (``_sent`` or ``_failed``). The conversation whose
-        last turn is longest ago is first."""
+        self._order: dict[Conversation, None] = {}
+        """All conversations. The conversation whose last turn is longest ago is first."""
 
     def find(self, shape: Shape, body: Any) -> Conversation | None:
         """Return the conversation that a request belongs to; None: its messages are unknown.
@@ -81,51 +77,46 @@ class Conversations:
         do_what_is_left()  # an earlier request may have failed
         keys = _prefix_hashes(shape.marks)
         with self._lock:
-            conversation = self._continued(keys, messages_of(body)) or Conversation(self._new(), self._fail)
-            conversation.key, conversation.answer, conversation.worker = keys[-1], frozenset(), weakref.ref(_worker())
-            self._put(self._sent, conversation)
+            conversation = self._continued(keys, messages_of(body)) or Conversation(self._new())
+            conversation.key, conversation.answer, conversation.failed = keys[-1], frozenset(), False
+            conversation.worker = weakref.ref(_worker())
+            self._by_key.setdefault(conversation.key, []).append(conversation)
+            self._order[conversation] = None
             forgotten = self._taken(next(iter(self._order))) if len(self._order) > MAX_CONVERSATIONS else None
         if forgotten is not None:
             forgotten.program.forget()
         return conversation
 
-    def _fail(self, conversation: Conversation) -> None:
-        with self._lock:
-            if self._order.get(conversation) is self._sent:
-                self._put(self._failed, self._taken(conversation))
-
     def forget(self) -> list[Program]:
         """Forget all conversations, and return their programs."""
         with self._lock:
             programs = [conversation.program for conversation in self._order]
-            for table in (self._sent, self._failed, self._order):
-                table.clear()
+            self._by_key.clear()
+            self._order.clear()
         return programs
 
     def _continued(self, keys: list[int], messages: Sequence[Any]) -> Conversation | None:
         """Return the conversation whose messages are the longest prefix of this request. A conversation with exactly
         the request's messages counts only if its latest request failed."""
         for length in range(len(keys), 0, -1):
-            key = keys[length - 1]
-            candidates = self._failed.get(key) or (self._sent.get(key) if length < len(keys) else None)
+            known = self._by_key.get(keys[length - 1], [])
+            candidates = [conversation for conversation in known if conversation.failed]
+            if length < len(keys):
+                candidates = candidates or known
             if candidates:
                 return self._taken(_likeliest(candidates, messages[length:]))
         return None
 
-    def _put(self, where: dict[int, deque[Conversation]], conversation: Conversation) -> None:
-        where.setdefault(conversation.key, deque()).append(conversation)
-        self._order[conversation] = where
-
     def _taken(self, conversation: Conversation) -> Conversation:
         """Remove a conversation from the tables, and return it."""
-        where = self._order.pop(conversation)
-        where[conversation.key].remove(conversation)
-        if not where[conversation.key]:
-            del where[conversation.key]
+        del self._order[conversation]
+        self._by_key[conversation.key].remove(conversation)
+        if not self._by_key[conversation.key]:
+            del self._by_key[conversation.key]
         return conversation
 
 
-def _likeliest(candidates: deque[Conversation], added: Sequence[Any]) -> Conversation:
+def _likeliest(candidates: Sequence[Conversation], added: Sequence[Any]) -> Conversation:
     """Return the conversation to which the messages ``added`` belong."""
     if len(candidates) == 1:
         return candidates[0]
@@ -146,9 +137,4 @@ def _worker() -> Any:
 
 def _prefix_hashes(marks: Sequence[int]) -> list[int]:
     """Return the hashes of all prefixes of the messages, shortest first."""
-    keys: list[int] = []
-    key = 0
-    for mark in marks:
-        key = hash((key, mark))
-        keys.append(key)
-    return keys
+    return list(accumulate(marks, lambda key, mark: hash((key, mark)), initial=0))[1:]

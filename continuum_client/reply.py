@@ -5,7 +5,6 @@ A reply is a complete answer or the chunks of a stream, in the form of openai's 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -47,9 +46,6 @@ class ToolAsked:
     call_id: str = ""
     arguments: list[str] = field(default_factory=list)
     """The JSON text, in the parts in which it arrived; empty with content ``none``."""
-
-    def digest(self) -> str:
-        return hashlib.sha256("".join(self.arguments).encode()).hexdigest()[:16]
 
 
 @dataclass(slots=True)

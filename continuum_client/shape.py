@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 BLOCK_CHARS = 512
@@ -23,11 +24,8 @@ class Shape:
         """Return the share of this prompt's characters with which ``later`` begins; None if a prompt is unknown."""
         if not self.marks or not later.marks:
             return None
-        common = 0
-        for mine, theirs in zip(self.marks, later.marks, strict=False):
-            if mine != theirs:
-                break
-            common += 1
+        pairs = zip(self.marks, later.marks, strict=False)
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         total = sum(self.chars)
         return 1.0 if common == len(self.marks) or not total else sum(self.chars[:common]) / total
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from continuum_traces.lines import digest
 from continuum_traces.schema import ToolCall, Turn
 
 from continuum_client.reply import Content, Reply, ToolAsked
@@ -112,18 +114,14 @@ def calls_after(ended: EndedCall, runs: Sequence[ToolRun], key: Callable[[str, s
     asked = ended.reply.asked
     content = ended.reply.content
     if not runs:
-        return tuple(
-            ToolCall(key_of(tool, key), command=_command(tool, content), digest=_digest(tool, content))
-            for tool in asked
-        )
+        return tuple(ToolCall(key_of(tool, key), **_arguments(tool, content)) for tool in asked)
     matched = len(runs) == len(asked)
     return tuple(
         ToolCall(
             run.name,
             duration_s=round(max(0.0, run.end_s - max(run.start_s, ended.finish_s)), 6),
             start_s=max(0.0, round(run.start_s - ended.finish_s, 6)),
-            command=_command(asked[number], content) if matched else None,
-            digest=_digest(asked[number], content) if matched else None,
+            **(_arguments(asked[number], content) if matched else {}),
         )
         for number, run in enumerate(runs)
     )
@@ -134,12 +132,12 @@ def key_of(tool: ToolAsked, key: Callable[[str, str], str]) -> str:
     return key(tool.name, "".join(tool.arguments)) or tool.name
 
 
-def _command(tool: ToolAsked, content: Content) -> str | None:
-    return "".join(tool.arguments) or None if content == "full" else None
-
-
-def _digest(tool: ToolAsked, content: Content) -> str | None:
-    return tool.digest() if tool.arguments and content == "digest" else None
+def _arguments(tool: ToolAsked, content: Content) -> dict[str, Any]:
+    """Return the field of ``ToolCall`` that describes the arguments, as far as ``content`` allows."""
+    text = "".join(tool.arguments)
+    if not text or content == "none":
+        return {}
+    return {"command": text} if content == "full" else {"digest": digest(text)}
 
 
 def since(start_s: float, end_s: float | None) -> float | None:

@@ -5,6 +5,7 @@ The client's recorder writes the same lines. docs/trace-format.md describes the 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -54,6 +55,11 @@ def gap_line(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any
 def end_line(program_id: str) -> dict[str, Any]:
     """Return the line that closes a program: no turn of the program follows."""
     return {"kind": "end", "program_id": program_id}
+
+
+def digest(text: str) -> str:
+    """Return a digest of the arguments of a call: equal arguments have equal digests."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def encoded(line: Mapping[str, Any]) -> bytes:

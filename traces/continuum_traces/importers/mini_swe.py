@@ -23,7 +23,6 @@ from continuum_traces.importers.usage import (
     Imported,
     RequestUsage,
     calls_sharing_a_time,
-    digest,
     estimate_tokens,
     inner,
     json_object,
@@ -31,6 +30,7 @@ from continuum_traces.importers.usage import (
     usage_of,
 )
 from continuum_traces.jsonl import TraceError, whole_text
+from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 

@@ -15,8 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.importers.usage import UNKNOWN, Imported, digest, inner, json_lines, usage_of
+from continuum_traces.importers.usage import UNKNOWN, Imported, inner, json_lines, usage_of
 from continuum_traces.jsonl import TraceError
+from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os.path import commonprefix
 
-from continuum_traces.importers.usage import digest, estimate_tokens
+from continuum_traces.importers.usage import estimate_tokens
+from continuum_traces.lines import digest
 from continuum_traces.schema import Program
 
 PREFIX_ESTIMATED = "shared prefix estimated at 4 characters a token"

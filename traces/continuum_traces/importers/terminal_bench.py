@@ -17,13 +17,13 @@ from continuum_traces.importers.usage import (
     UNKNOWN,
     Imported,
     RequestUsage,
-    digest,
     inner,
     json_object,
     number,
     usage_of,
 )
 from continuum_traces.jsonl import TraceError, whole_text
+from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 

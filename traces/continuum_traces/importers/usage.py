@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,11 +115,6 @@ def calls_sharing_a_time(
         )
         for i, name in enumerate(names)
     )
-
-
-def digest(text: str) -> str:
-    """Return a digest of the arguments of a call: equal arguments have equal digests."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def estimate_tokens(text: str) -> int:
