@@ -106,6 +106,9 @@ FAULTS: list[tuple[list[Any], int, str, str]] = [
     ([{**OPEN, "metadata": {"a": ["b"]}}, GOOD_TURN], 2, "metadata", ""),
     ([{"kind": "header", "schema": "other", "version": 1}], 2, "schema", ""),
     ([{**header_line(), "version": 9}], 2, "version", ""),
+    ([OPEN, {**GAP, "turn": 0}], 3, "new_input_tokens", "missing"),
+    ([OPEN, GOOD_TURN, {**GAP, "turn": 1}], 4, "turn", "expected 0"),
+    ([OPEN, GOOD_TURN, {**GAP, "turn": 0, "gap_overhead_s": -1}], 4, "gap_overhead_s", "below 0"),
 ]
 
 
