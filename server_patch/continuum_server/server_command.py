@@ -206,6 +206,7 @@ def _additional_config(config: ServerConfig) -> dict[str, Any]:
         policy=config.policy,
         policy_options=config.policy_options,
         guards=config.guards,
+        recognise=config.recognise,
         **_speeds(config),
         record_path=str(config.record.absolute()) if config.record else None,
         statistics_path=str(config.statistics.absolute()) if config.statistics else None,

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from continuum_traces.foreign_ids import find_id
 from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_from_headers, tags_from_xargs
 from fake_server import EXTRA, refusal
@@ -46,8 +47,12 @@ def test_every_dialect_fits_its_servers_schema(sent: Tags, dialect: str, path: s
 @given(tags)
 def test_what_the_server_reads_is_what_was_sent(sent: Tags) -> None:
     assert tags_from_xargs(tag_body(sent, DIALECTS["vllm"])["vllm_xargs"]).tags == sent
-    read = tags_from_headers(tag_headers(sent))
-    assert (read.tags.program_id, read.tags.turn_id) == (sent.program_id, sent.turn_id)
+    headers = {name.lower(): value for name, value in tag_headers(sent).items()}
+    found, _ = find_id(headers, {})
+    assert tags_from_headers(headers).tags.turn_id == sent.turn_id
+    assert (found and found.program_id) == sent.program_id
+    if found is not None and sent.parent_id != sent.program_id:
+        assert found.parent_id == sent.parent_id
     for value in tag_headers(sent).values():
         value.encode("ascii")
 

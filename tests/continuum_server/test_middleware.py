@@ -118,11 +118,12 @@ class Http:
         core: EngineCore | None = None,
         api_key: list[str] | None = None,
         scheduler_cls: str | None = "continuum_server.vllm_plugin.scheduler.make",
+        settings: dict[str, Any] | None = None,
     ) -> None:
         self.core = core or EngineCore()
         self.client = SimpleNamespace(engine_core=self.core, shutdown=lambda timeout: timeout)
         scheduler = SimpleNamespace(scheduler_cls=scheduler_cls)
-        config = SimpleNamespace(additional_config={}, scheduler_config=scheduler)
+        config = SimpleNamespace(additional_config={"continuum": settings or {}}, scheduler_config=scheduler)
         args = SimpleNamespace(api_key=api_key)
         state = SimpleNamespace(engine_client=self.client, args=args, vllm_config=config)
         self.app = SimpleNamespace(state=state, routes=ROUTER.routes)
@@ -170,6 +171,14 @@ def test_a_tagged_request_reaches_vllm_clean_and_with_its_length() -> None:
     assert (status, received(answer)) == (200, {"job_id": "j", "vllm_xargs": {"program_id": "j"}})
     assert answer.endswith(b"|" + str(len(answer.rpartition(b"|")[0])).encode())
     assert http.core.calls == [("reject", '{"count": 1, "names": ["kv_ttl_s"]}')]
+
+
+@pytest.mark.parametrize(("recognise", "program_id"), [("ids,prompts", "t"), ("ids", "t"), ("none", None)])
+def test_ids_of_other_agents_are_read_unless_switched_off(recognise: str, program_id: str | None) -> None:
+    http = Http(settings={"recognise": recognise})
+    found = received(http.ask(*CHAT, b"{}", {"thread-id": "t"})[1])
+    assert found.get("vllm_xargs", {}).get("program_id") == program_id
+    assert received(http.ask(*CHAT, b"{}", {"X-Session-ID": "p"})[1])["vllm_xargs"]["program_id"] == "p"
 
 
 def test_nothing_is_done_for_a_request_that_vllm_refuses() -> None:
@@ -225,10 +234,10 @@ def test_a_route_with_no_place_for_a_namespace_has_no_programs() -> None:
 def test_what_is_told_of_malformed_tags_are_names_of_tags() -> None:
     http = Http()
     xargs = {"\ud800" + "k" * 40_000: None, **{f"name{number}\n": None for number in range(200)}, "kv_ttl_s": None}
-    http.ask(*CHAT, json.dumps({"vllm_xargs": xargs, **{name: [] for name in BODY_FIELDS}}).encode())
+    http.ask(*CHAT, json.dumps({"vllm_xargs": xargs, "session_id": [], **{name: [] for name in BODY_FIELDS}}).encode())
     [(operation, argument)] = http.core.calls
     told = json.loads(argument)
-    assert (operation, told["count"], set(told["names"])) == ("reject", 7, {*BODY_FIELDS, "kv_ttl_s"})
+    assert (operation, told["count"], set(told["names"])) == ("reject", 7, {*BODY_FIELDS, "session_id", "kv_ttl_s"})
 
 
 def test_a_body_that_cannot_be_read_is_refused() -> None:

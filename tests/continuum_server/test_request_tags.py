@@ -14,6 +14,8 @@ from continuum_server.vllm_plugin.request_tags import (
     LONGEST_XARGS,
     MOST_XARGS,
     NAMESPACE_KEY,
+    SOURCE_KEY,
+    WEAK_KEY,
     Caller,
     UnreadableBody,
     normalize_tags,
@@ -59,9 +61,7 @@ def test_without_tags_that_must_change_a_body_is_not_touched(body: bytes) -> Non
 @pytest.mark.parametrize(
     ("body", "headers", "tags"),
     [
-        ({}, {"x-session-id": "p1"}, {"program_id": "p1"}),
-        ({}, {"x-dynamo-session-id": "p1"}, {"program_id": "p1"}),
-        ({}, {"x-session-id": "p", "x-dynamo-session-final": "true"}, {"program_id": "p", "is_last_step": 1}),
+        ({}, {"x-dynamo-session-final": "true"}, {"is_last_step": 1}),
         (  # the preview's fields
             {"job_id": "j", "is_last_step": True, "this_func_call": "ls", "last_func_call": None},
             {"x-session-id": "header"},
@@ -153,6 +153,8 @@ def test_the_caller_is_read_by_type() -> None:
     bad: list[Any] = ["A" * 16, "a" * 15, "a" * 16 + "\n", ["a"], {"a": 1}, 5, None, True]
     for value in bad:
         assert read_caller({CLIENT_KEY: value, NAMESPACE_KEY: value}) == Caller(None, None, (CLIENT_KEY, NAMESPACE_KEY))
+        assert read_caller({SOURCE_KEY: value, WEAK_KEY: [value]}).rejected == (SOURCE_KEY, WEAK_KEY)
+    assert read_caller({SOURCE_KEY: "header:thread-id", WEAK_KEY: 1}) == Caller(source="header:thread-id", weak=True)
     assert read_caller({}) == ANYBODY
 
 
@@ -166,7 +168,7 @@ def test_a_malformed_tag_is_dropped_and_named_and_what_is_no_tag_is_left_to_vllm
 @given(
     st.dictionaries(tag_names, anything, max_size=6) | anything.filter(lambda value: not isinstance(value, dict)),
     st.dictionaries(tag_names, anything, max_size=4),
-    st.dictionaries(st.sampled_from(["x-session-id", "x-dynamo-session-id", "x-dynamo-session-final"]), st.text()),
+    st.dictionaries(st.sampled_from(["x-session-id", "session-id", "x-dynamo-session-final"]), st.text()),
 )
 def test_no_tag_can_make_a_request_invalid(xargs: Any, fields: dict[str, Any], headers: dict[str, str]) -> None:
     body = {"prompt": [1, 2], "max_tokens": 3, **fields, "vllm_xargs": xargs}
@@ -184,7 +186,10 @@ def test_no_tag_can_make_a_request_invalid(xargs: Any, fields: dict[str, Any], h
 
 
 names = tag_names | st.sampled_from(
-    [*BODY_FIELDS, "vllm_xargs", "sampling_params", "extra_args", CLIENT_KEY, NAMESPACE_KEY]
+    [
+        *(*BODY_FIELDS, "session_id", "prompt_cache_key", "metadata", "vllm_xargs", "sampling_params", "extra_args"),
+        *(CLIENT_KEY, NAMESPACE_KEY, SOURCE_KEY, WEAK_KEY),
+    ]
 )
 json_text = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),

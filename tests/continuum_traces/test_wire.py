@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from continuum_traces.foreign_ids import find_id
 from continuum_traces.schema import Tags
 from continuum_traces.wire import (
     ReadTags,
@@ -48,8 +49,9 @@ def test_xargs_round_trip(sent: Tags) -> None:
 
 @given(tags)
 def test_headers_carry_ids_and_end(sent: Tags) -> None:
-    read = tags_from_headers({name.lower(): value for name, value in tags_to_headers(sent).items()})
-    assert (read.tags.program_id, read.tags.turn_id) == (sent.program_id, sent.turn_id)
+    headers = {name.lower(): value for name, value in tags_to_headers(sent).items()}
+    read, (found, _) = tags_from_headers(headers), find_id(headers, {})
+    assert (found and found.program_id, read.tags.turn_id) == (sent.program_id, sent.turn_id)
     assert bool(read.tags.is_last_step) == bool(sent.is_last_step)
 
 
@@ -105,7 +107,7 @@ def test_what_is_rejected_is_named() -> None:
         "pred_tool",
         "kv_ttl_s",
     )
-    assert tags_from_headers({"X-Session-ID": "a\tb"}).rejected == ("X-Session-ID",)
+    assert find_id({"x-session-id": "a\tb"}, {}) == (None, ("X-Session-ID",))
     assert tags_from_headers({"x-turn-id": "x" * 65}).rejected == ("X-Turn-ID",)
     assert tags_from_headers({"x-dynamo-session-final": "no"}).tags.is_last_step is False
 

@@ -56,18 +56,16 @@ def tags_to_headers(tags: Tags) -> dict[str, str]:
 
 
 def tags_from_headers(headers: Mapping[str, str]) -> ReadTags:
-    """Read the tags in a request's headers. Upper and lower case are the same."""
-    lower = {name.lower(): value for name, value in headers.items()}
-    named = [lower[h.lower()] for h in SESSION_HEADERS if h.lower() in lower]
-    final = lower.get(FINAL_HEADER.lower())
-    program_id = read_program_id(named[0]) if named else None
-    rejected = [SESSION_HEADERS[0]] if named and program_id is None else []
+    """Read the tags in a request's headers, but the program id (``foreign_ids``).
+
+    Args:
+        headers: the headers by lower-case name.
+    """
+    final, turn = headers.get(FINAL_HEADER.lower()), headers.get(TURN_HEADER.lower())
     last = None if final is None else final.strip().lower() in ("true", "1")
-    turn = lower.get(TURN_HEADER.lower())
     turn_id = read_turn_id(turn)
-    if turn is not None and turn_id is None:
-        rejected.append(TURN_HEADER)
-    return ReadTags(Tags(program_id=program_id, is_last_step=last, turn_id=turn_id), tuple(rejected))
+    rejected = (TURN_HEADER,) if turn is not None and turn_id is None else ()
+    return ReadTags(Tags(is_last_step=last, turn_id=turn_id), rejected)
 
 
 def tags_from_xargs(xargs: Mapping[str, Any], session_id: str | None = None) -> ReadTags:

@@ -9,6 +9,7 @@ from typing import Annotated, get_args
 from continuum_server import defaults
 from continuum_server.policy.program_table import Guards, PinsYieldTo
 from continuum_server.step_times.attention import BANDS
+from continuum_server.vllm_plugin.plugin_settings import Recognise, Settings
 
 from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import (
@@ -177,6 +178,8 @@ class EngineOptions(GpuOptions):
             anyone (of all programs). With policy, the policy decides.
         one_offs: Order of requests that belong to no conversation, such as single chats: first (before programs, within
             a share of the engine's work) or fcfs (the policy's own order, as in the papers).
+        recognise: How the server recognises the conversations of agents that send none of our tags: by ids that they
+            send (ids), also by prompts that continue earlier ones (ids,prompts), or not at all (none).
         first_token_s: Target for the first token of a program. A first turn that would miss it runs before all others.
     """
 
@@ -189,6 +192,7 @@ class EngineOptions(GpuOptions):
     gpu_memory_utilization: Annotated[float, SHARE] = defaults.GPU_MEMORY_UTILIZATION
     pins_yield_to: Annotated[str, one_of(*get_args(PinsYieldTo))] = Guards().pins_yield_to
     one_offs: Annotated[str, one_of("first", "fcfs")] = Guards().one_offs
+    recognise: Annotated[str, one_of(*get_args(Recognise))] = Settings().recognise
     first_token_s: Annotated[float | None, ABOVE_ZERO] = None
 
 

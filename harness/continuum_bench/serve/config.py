@@ -9,6 +9,7 @@ from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.policy.limits import LimitError
 from continuum_server.policy.program_table import Guards, OneOffsOrder, PinsYieldTo
 from continuum_server.server_config import EngineName, ServerConfig
+from continuum_server.vllm_plugin.plugin_settings import Recognise
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.serve import ServeOptions
@@ -36,6 +37,7 @@ def server_config(
         policy=options.policy,
         policy_options=dict(policy_options),
         guards=_guards(options),
+        recognise=cast(Recognise, options.recognise),
         model=options.model,
         emulated=EmulatedSettings(
             gpu=options.gpu,

@@ -12,6 +12,7 @@ from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
 from continuum_server.virtual.offload import OffloadError, default_preset, read_offload
 from continuum_server.virtual.routers import VLLM_ROUTER_NAMES
+from continuum_server.vllm_plugin.plugin_settings import Recognise
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import BAND, RunOptions
@@ -45,6 +46,7 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
             one_offs=cast(OneOffsOrder, options.one_offs),
             first_token_s=options.first_token_s,
         ),
+        recognise=cast(Recognise, options.recognise),
         offload=offload,
         profile=str(options.profile) if options.profile else None,
         replicas=options.replicas,

@@ -21,6 +21,7 @@ from continuum_server.step_times.profile import ProfileStepTimes, read_profile
 from continuum_server.step_times.stages import staged
 from continuum_server.virtual.offload import GB, Offload
 from continuum_server.virtual.routers import ROUTERS
+from continuum_server.vllm_plugin.plugin_settings import Recognise
 from continuum_server.vllm_plugin.versions import check_version
 
 
@@ -68,6 +69,8 @@ class EngineConfig:
     event_skipping: bool = True
     """Compute several undisturbed steps in one scheduler call. This does not change the results."""
     guards: Guards = field(default_factory=Guards)
+    recognise: Recognise = "ids,prompts"
+    """How conversations without our tags are recognised."""
     offload: Offload | None = None
     """Memory tiers below the GPU; None: KV that leaves the GPU is lost."""
     profile: str | None = None

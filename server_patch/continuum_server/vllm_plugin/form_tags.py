@@ -24,6 +24,7 @@ async def tag_form(
     receive: Callable[[], Awaitable[Any]],
     headers: Mapping[str, str],
     caller: Caller | None,
+    ours_only: bool = False,
 ) -> tuple[bytes, str, tuple[str, ...]] | None:
     """Return the form with all tags in ``vllm_xargs``, its content type, and the names of malformed tags.
 
@@ -36,7 +37,7 @@ async def tag_form(
     parts = [(name, await _part(value)) for name, value in form.multi_items() if name != XARGS]
     sent = _parsed(form.get(XARGS))
     await form.close()
-    changed, rejected = gather({XARGS: sent}, headers, caller)
+    changed, rejected = gather({XARGS: sent}, headers, caller, ours_only=ours_only)
     xargs = changed.get(XARGS, sent)
     if xargs:
         parts.append((XARGS, (None, json.dumps(xargs).encode(), None)))

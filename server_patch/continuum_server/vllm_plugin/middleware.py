@@ -27,6 +27,7 @@ from continuum_server.defaults import SERVER_NAME
 from continuum_server.vllm_plugin.callers import caller_of, headers_of
 from continuum_server.vllm_plugin.form_tags import tag_form
 from continuum_server.vllm_plugin.metrics import prometheus_text
+from continuum_server.vllm_plugin.plugin_settings import read_settings
 from continuum_server.vllm_plugin.request_tags import Caller, UnreadableBody, normalize_tags
 from continuum_server.vllm_plugin.routes import Carrier, Find, finder, guarded
 
@@ -62,6 +63,8 @@ class ContinuumMiddleware:
         self._find: Find | None = None
         self._answers_none = False
         """The engine runs without the plugin's scheduler, and is not asked again."""
+        self._ours_only = False
+        """Ids that are not part of our own protocol are not read."""
         self._draining: threading.Event | None = None
         """Set when vLLM begins to stop; None before the first request."""
 
@@ -71,6 +74,7 @@ class ContinuumMiddleware:
             return
         if self._draining is None:
             self._draining = _set_at_shutdown(scope["app"].state)
+            self._ours_only = read_settings(_additional_config(scope)).recognise == "none"
         path, method = scope["path"].removeprefix(scope.get("root_path", "")), scope["method"]
         if path.startswith("/continuum/"):
             await self._own(path, method, scope, receive, send)
@@ -172,13 +176,13 @@ class ContinuumMiddleware:
             return
         rejected: tuple[str, ...] = ()
         if carrier is Carrier.FORM:
-            form = await tag_form(scope, _replay(body, receive), headers, caller)
+            form = await tag_form(scope, _replay(body, receive), headers, caller, self._ours_only)
             if form is not None:
                 body, content_type, rejected = form
                 scope = _with(scope, b"content-type", content_type.encode())
         else:
             try:
-                tagged = normalize_tags(body, headers, caller, nested=carrier is Carrier.EXTRA_ARGS)
+                tagged = normalize_tags(body, headers, caller, carrier is Carrier.EXTRA_ARGS, self._ours_only)
             except UnreadableBody as error:
                 refusal = {"error": {"message": str(error), "type": "BadRequestError", "code": 400}}
                 await _json(400, refusal)(scope, receive, send)
@@ -275,9 +279,13 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 def _engine(scope: Scope) -> dict[str, Any]:
     """Return the name that ``serve`` gave this server, and the settings of the emulated engine if it is one."""
-    config = getattr(getattr(scope["app"].state, "vllm_config", None), "additional_config", None)
+    config = _additional_config(scope)
     section = config.get("continuum_emulated") if isinstance(config, dict) else None
     return {"emulated": section, "server": os.environ.get(SERVER_NAME)}
+
+
+def _additional_config(scope: Scope) -> Any:
+    return getattr(getattr(scope["app"].state, "vllm_config", None), "additional_config", None)
 
 
 def _json(status: int, content: dict[str, Any]) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from types import NoneType
-from typing import Any, TypeVar, get_origin
+from typing import Any, Literal, TypeVar, get_origin
 
 from continuum_server import defaults
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
@@ -13,6 +13,7 @@ from continuum_server.policy.limits import check_fields, hints_of, members
 from continuum_server.policy.program_table import Guards
 
 SECTION = "continuum"
+Recognise = Literal["ids,prompts", "ids", "none"]
 
 
 class SettingsError(ValueError):
@@ -37,6 +38,9 @@ class Settings:
     """File of tool statistics, which is read at start if it exists, and written every 30 s and at shutdown."""
     tool_parser: str | None = None
     """vLLM's tool-call parser (``--tool-call-parser``), which is tried before those in ``tool_calls``."""
+    recognise: Recognise = "ids,prompts"
+    """How conversations without our tags are recognised: by ids that agents send (``continuum_traces.foreign_ids``), by
+    prompts that continue earlier ones, or not at all."""
 
     def to_config(self) -> dict[str, Any]:
         """Return the settings as a section of vLLM's ``additional_config``."""

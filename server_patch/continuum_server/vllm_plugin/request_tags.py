@@ -1,19 +1,21 @@
 """Read the tags of HTTP requests, and write them in the form that the scheduler reads. Pure functions without vLLM.
 
 A tag can be in ``vllm_xargs``, in a field of the body (``job_id`` and similar fields come from the authors' preview,
-``program_id`` from ThunderAgent) or in a header. The first of these three that has the tag counts. A malformed tag is
-dropped, and its name is reported. Members that are no tags are vLLM's to accept or refuse.
+``program_id`` from ThunderAgent) or in a header. The first of these three that has the tag counts. If none has the
+program id, an id by which the agent names its conversation is used (``continuum_traces.foreign_ids``). A malformed tag
+is dropped, and its name is reported. Members that are no tags are vLLM's to accept or refuse.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from continuum_traces.foreign_ids import SOURCES, find_id
 from continuum_traces.wire import (
     PROGRAM_ID_ALIASES,
     TAG_NAMES,
@@ -27,10 +29,21 @@ CLIENT_KEY = "continuum_client"
 """xarg with the digest of the request's API key. Only the HTTP side can set it, and not a client."""
 NAMESPACE_KEY = "continuum_namespace"
 """xarg with the digest of the API key to which the request's program ids belong. A client cannot set it."""
+SOURCE_KEY = "continuum_source"
+"""xarg with the place of the program id if that is no tag (``ForeignId.source``). A client cannot set it."""
+WEAK_KEY = "continuum_weak"
+"""xarg, 1 if several conversations can have this program id (``ForeignId.weak``). A client cannot set it."""
 
-BODY_FIELDS = ("program_id", "job_id", "session_id", "is_last_step", "last_func_call", "this_func_call")
-_OURS = frozenset((*TAG_NAMES, *PROGRAM_ID_ALIASES, CLIENT_KEY, NAMESPACE_KEY))
+BODY_FIELDS = ("program_id", "job_id", "is_last_step", "last_func_call", "this_func_call")
 _DIGEST = re.compile("[0-9a-f]{16}")
+_VALID: dict[str, Callable[[Any], bool]] = {
+    CLIENT_KEY: lambda value: isinstance(value, str) and _DIGEST.fullmatch(value) is not None,
+    NAMESPACE_KEY: lambda value: isinstance(value, str) and _DIGEST.fullmatch(value) is not None,
+    SOURCE_KEY: lambda value: isinstance(value, str) and value in SOURCES,
+    WEAK_KEY: lambda value: value == 1,
+}
+"""The xargs that only the HTTP side can set, and which values it sets."""
+_OURS = frozenset((*TAG_NAMES, *PROGRAM_ID_ALIASES, *_VALID))
 
 Json = dict[str, Any]
 
@@ -54,7 +67,11 @@ class Caller:
     namespace: str | None = None
     """The API key to which program ids belong; None: the server has fewer than two keys, and all clients share ids."""
     rejected: tuple[str, ...] = ()
-    """Names of these two xargs whose value was not a digest."""
+    """Names of the xargs that only the HTTP side can set, and whose value it cannot have set."""
+    source: str = ""
+    """Where the program id was found (``ForeignId.source``); empty: it is a tag, or there is none."""
+    weak: bool = False
+    """Several conversations can have this program id."""
 
 
 ANYBODY = Caller()
@@ -69,16 +86,26 @@ class Tagged:
 
 
 def read_caller(xargs: Mapping[str, Any]) -> Caller:
-    """Read the sender of a request from its ``vllm_xargs``. Only digests are accepted."""
-    sent = {key: xargs[key] for key in (CLIENT_KEY, NAMESPACE_KEY) if key in xargs}
+    """Read the sender of a request from its ``vllm_xargs``, where the HTTP side wrote it."""
+    sent = {key: xargs[key] for key in _VALID if key in xargs}
     if not sent:
         return ANYBODY
-    read = {key: value for key, value in sent.items() if isinstance(value, str) and _DIGEST.fullmatch(value)}
-    return Caller(read.get(CLIENT_KEY), read.get(NAMESPACE_KEY), tuple(key for key in sent if key not in read))
+    read = {key: value for key, value in sent.items() if _VALID[key](value)}
+    return Caller(
+        client=read.get(CLIENT_KEY),
+        namespace=read.get(NAMESPACE_KEY),
+        rejected=tuple(key for key in sent if key not in read),
+        source=read.get(SOURCE_KEY, ""),
+        weak=WEAK_KEY in read,
+    )
 
 
 def normalize_tags(
-    body: bytes, headers: Mapping[str, str], caller: Caller | None = ANYBODY, nested: bool = False
+    body: bytes,
+    headers: Mapping[str, str],
+    caller: Caller | None = ANYBODY,
+    nested: bool = False,
+    ours_only: bool = False,
 ) -> Tagged:
     """Move all tags of a request to ``vllm_xargs`` in its body. If nothing changes, the same bytes are returned.
 
@@ -90,6 +117,7 @@ def normalize_tags(
         headers: the headers by lower-case name.
         caller: the sender; None: the sender has no valid key, and all tags are removed.
         nested: on this route the tags are in ``sampling_params.extra_args``.
+        ours_only: ids that are not part of our own protocol are not read (``--recognise none``).
 
     Raises:
         UnreadableBody: the body is nested too deep, or contains an integer with too many digits. It must not reach
@@ -100,7 +128,7 @@ def normalize_tags(
         data = json.loads(text)
         if not isinstance(data, dict):
             return Tagged(body)
-        changed, rejected = gather(data, headers, caller, nested)
+        changed, rejected = gather(data, headers, caller, nested, ours_only)
         members = json.dumps(changed, separators=(",", ":"))
     except (json.JSONDecodeError, UnicodeDecodeError):
         return Tagged(body)
@@ -122,7 +150,11 @@ def _utf8(body: bytes) -> bytes:
 
 
 def gather(
-    data: Mapping[str, Any], headers: Mapping[str, str], caller: Caller | None, nested: bool = False
+    data: Mapping[str, Any],
+    headers: Mapping[str, str],
+    caller: Caller | None,
+    nested: bool = False,
+    ours_only: bool = False,
 ) -> tuple[Json, tuple[str, ...]]:
     """Return the members of this body that change so that all tags are where the engine reads them. None stands for a
     member that is removed. Also return the names of malformed tags."""
@@ -131,7 +163,7 @@ def gather(
     read, more = _opened(sent), _opened(inner)
     xargs = {**(more or {}), **(read or {})}
     others = {name: value for name, value in xargs.items() if name not in _OURS}
-    tags, rejected = ({}, ()) if caller is None else _tags(data, xargs, headers, caller)
+    tags, rejected = ({}, ()) if caller is None else _tags(data, xargs, headers, caller, ours_only)
     merged = {**others, **tags}
     changed: Json = {}
     if isinstance(home, dict) and not _same(merged, inner):
@@ -158,7 +190,7 @@ def _opened(xargs: Any) -> Json | None:
 
 
 def _tags(
-    data: Mapping[str, Any], xargs: Json, headers: Mapping[str, str], caller: Caller
+    data: Mapping[str, Any], xargs: Json, headers: Mapping[str, str], caller: Caller, ours_only: bool
 ) -> tuple[Json, tuple[str, ...]]:
     """Return the tags of a request as xargs, and the names of malformed ones."""
     fields = {name: data[name] for name in BODY_FIELDS if data.get(name) is not None}
@@ -166,10 +198,16 @@ def _tags(
     tags: Json = {}
     for read in reads:
         tags.update(tags_to_xargs(read.tags))
-    ours = {CLIENT_KEY: caller.client, NAMESPACE_KEY: caller.namespace}
+    found, malformed = find_id(headers, data, ours_only)
+    ours: Json = {CLIENT_KEY: caller.client, NAMESPACE_KEY: caller.namespace}
+    if found is not None and "program_id" not in tags:
+        tags["program_id"] = found.program_id
+        if found.parent_id is not None:
+            tags.setdefault("parent_id", found.parent_id)
+        ours |= {SOURCE_KEY: found.source, WEAK_KEY: 1 if found.weak else None}
     tags.update({key: value for key, value in ours.items() if value is not None})
-    rejected = [name for read in reads for name in read.rejected] + [key for key in ours if key in xargs]
-    return tags, tuple(rejected)
+    rejected = [name for read in reads for name in read.rejected] + [key for key in _VALID if key in xargs]
+    return tags, (*malformed, *rejected)
 
 
 def _same(merged: Json, sent: Any) -> bool:

@@ -157,7 +157,7 @@ def test_a_server_s_settings_that_cannot_be_are_refused(given: Any, message: str
 def test_settings_come_back_as_they_were() -> None:
     lowest = Guards(max_ttl_s=0, max_pinned_share=0, max_pins_per_client=0, max_programs=1)
     curve, line = PrefillCurve(-1e-9, 2e-5, -0.1), DecodeLine(0.01, 1e-7)
-    made = Settings("continuum", {"cold_samples": 3}, lowest, curve, 1e-6, decode=line)
+    made = Settings("continuum", {"cold_samples": 3}, lowest, curve, 1e-6, decode=line, recognise="ids")
     assert read_settings(json.loads(json.dumps(made.to_config()))) == made
     assert read_settings(None) == read_settings({}) == Settings()
     emulated = EmulatedSettings(gpu="a100-80gb", time_scale=4.0)
