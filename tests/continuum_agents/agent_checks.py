@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agent_batches import events_of
+from agent_batches import Batch, events_of
 from continuum_bench.cli import app
 from continuum_traces.importers.registry import read_any
 from continuum_traces.jsonl import validate
@@ -13,6 +13,22 @@ from continuum_traces.run_dir import read_turns
 from continuum_traces.schema import Program
 from live_server import Live
 from typer.testing import CliRunner
+
+
+def all_is_well(batch: Batch, server: Live, status: str, names: set[str], all_pins_are_hit: bool) -> dict[str, Any]:
+    """Programs that ran side by side and passed their tests: all records of them agree, and a replay has their turns.
+
+    Returns:
+        programs.jsonl, by program.
+    """
+    batch.ended()
+    programs = batch.programs()
+    assert batch.ends() == dict.fromkeys(names, (status, True))
+    assert max(done["start_s"] for done in programs.values()) < min(done["end_s"] for done in programs.values())
+    the_trace_is_what_the_server_saw(server, batch.out, names)
+    pins_are_hit_by_the_next_turn(server, names, all_pins_are_hit)
+    a_replay_has_the_same_turns_and_tokens(batch.out, batch.out.with_name("replayed"))
+    return programs
 
 
 def the_trace_is_what_the_server_saw(server: Live, out: Path, names: set[str]) -> None:

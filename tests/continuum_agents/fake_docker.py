@@ -5,7 +5,6 @@ A container is a folder of the state, with a copy of the code. Images are the li
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -14,79 +13,39 @@ import sys
 from pathlib import Path
 
 
-def parser() -> argparse.ArgumentParser:
-    whole = argparse.ArgumentParser(allow_abbrev=False)
-    commands = whole.add_subparsers(dest="command", required=True)
-    flags = {"run": ("-d", "--rm"), "rm": ("-f", "-v"), "ps": ("-aq",), "pull": ("-q",)}
-    made = {name: commands.add_parser(name, allow_abbrev=False) for name in (*flags, "exec", "image")}
-    for name, wanted in flags.items():
-        for flag in wanted:
-            made[name].add_argument(flag, action="store_true", required=True)
-    made["run"].add_argument("--name", required=True)
-    made["run"].add_argument("-w", required=True)
-    made["run"].add_argument("--label", action="append", default=[])
-    made["run"].add_argument("image", choices=["roman:1"])
-    made["run"].add_argument("sleep", nargs=2)
-    made["exec"].add_argument("-w", required=True)
-    made["exec"].add_argument("-e", action="append", default=[])
-    made["exec"].add_argument("container")
-    made["exec"].add_argument("words", nargs=argparse.REMAINDER)
-    made["rm"].add_argument("containers", nargs="+")
-    made["ps"].add_argument("--filter", required=True)
-    made["image"].add_argument("inspect", choices=["inspect"])
-    made["image"].add_argument("image")
-    made["pull"].add_argument("image")
-    return whole
-
-
-def main(state: Path, code: Path, arguments: list[str]) -> int:
-    given = parser().parse_args(arguments)
+def main(state: Path, code: Path, words: list[str]) -> int:
     with (state / "log.jsonl").open("a") as log:
-        log.write(json.dumps({"command": given.command, "labels": getattr(given, "label", [])}) + "\n")
-    images = state / "images"
-    if given.command == "run":
-        return run(state, code, given)
-    if given.command == "exec":
-        return execute(state, given)
-    if given.command == "image":
-        return int(given.image not in images.read_text().splitlines())
-    if given.command == "pull" and given.image.startswith("nobody/"):
-        sys.stderr.write("Error response from daemon:\n manifest unknown\n")
-        return 1
-    if given.command == "pull":
-        images.write_text(f"{images.read_text()}{given.image}\n")
-    if given.command == "ps":
-        show(state, given.filter.removeprefix("label="))
-    if given.command == "rm":
-        for name in given.containers:
-            shutil.rmtree(state / name)
+        log.write(json.dumps(words) + "\n")
+    images = (state / "images").read_text().split()
+    match words:
+        case ["run", "-d", "--name", name, "-w", "/testbed", "--rm", *labels, "roman:1", "sleep", _]:
+            folder = shutil.copytree(code, state / name / "testbed")
+            commit = "git -c user.name=x -c user.email=x@localhost commit -q -m 'as given'"
+            subprocess.run(["sh", "-c", f"git init -q && git add -A && {commit}"], cwd=folder, check=True)
+            (state / name / "labels").write_text("\n".join(labels[1::2]))
+            sys.stdout.write(name + "\n")
+        case ["exec", "-w", folder, *env, name, "bash", flag, command] if (state / name).is_dir():
+            given = {**os.environ, **dict(pair.split("=", 1) for pair in env[1::2])}
+            given.pop("BASH_ENV", None)  # a file of the container's, not of this machine
+            return subprocess.run(["bash", flag, command], cwd=state / name / folder[1:], env=given).returncode
+        case ["image", "inspect", image]:
+            return int(image not in images)
+        case ["pull", "-q", image] if not image.startswith("nobody/"):
+            (state / "images").write_text("\n".join([*images, image]))
+        case ["ps", "-aq", "--filter", wanted]:
+            for file in sorted(state.glob("*/labels")):
+                if any(
+                    f"label={label}" == wanted or f"label={label}".startswith(f"{wanted}=")
+                    for label in file.read_text().split()
+                ):
+                    sys.stdout.write(f"{file.parent.name}\n")
+        case ["rm", "-f", "-v", *names]:
+            for name in names:
+                shutil.rmtree(state / name)
+        case _:
+            sys.stderr.write("Error response from daemon:\n manifest unknown\n")
+            return 1
     return 0
-
-
-def show(state: Path, wanted: str) -> None:
-    for file in sorted(state.glob("*/labels")):
-        if any(label == wanted or label.startswith(f"{wanted}=") for label in file.read_text().splitlines()):
-            sys.stdout.write(f"{file.parent.name}\n")
-
-
-def run(state: Path, code: Path, given: argparse.Namespace) -> int:
-    shutil.copytree(code, state / given.name / "testbed")
-    git = ["git", "-c", "user.name=x", "-c", "user.email=x@localhost"]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "as given"]):
-        subprocess.run([*git, *words], cwd=state / given.name / "testbed", check=True)
-    (state / given.name / "labels").write_text("\n".join(given.label))
-    sys.stdout.write(given.name + "\n")
-    return 0
-
-
-def execute(state: Path, given: argparse.Namespace) -> int:
-    folder = state / given.container
-    if not folder.is_dir():
-        sys.stderr.write(f"Error: No such container: {given.container}\n")
-        return 1
-    env = {**os.environ, **dict(pair.split("=", 1) for pair in given.e)}
-    env.pop("BASH_ENV", None)  # a file of the container's, not of this machine
-    return subprocess.run(given.words, cwd=folder / given.w.lstrip("/"), env=env).returncode
 
 
 def install(folder: Path, code: Path) -> tuple[Path, Path]:

@@ -1,7 +1,7 @@
 """Where mini-swe-agent's commands run beside the workspace: bubblewrap's sandbox, and a container.
 
 Bubblewrap is the real one. There is no Docker daemon here: the real mini-swe-agent gives its ``docker`` commands to a
-strict stand-in that runs them in a folder, and the real ``docker`` package asks a stand-in of the daemon.
+strict stand-in that runs them in a folder.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ def test_a_container(
     assert batch.programs()["shipped"]["status"] == "Submitted"
     log = [json.loads(line) for line in (state / "log.jsonl").read_text().splitlines()]
     begin = ["ps", "rm", "image", "pull", "run"]
-    assert [entry["command"] for entry in log] == [*begin, "exec", "exec", "exec", "rm", "ps"]
-    assert log[4]["labels"] == [f"{BATCH_LABEL}={batch_label(out)}", f"{PROGRAM_LABEL}=shipped"]
+    assert [words[0] for words in log] == [*begin, "exec", "exec", "exec", "rm", "ps"]
+    labels = (f"{BATCH_LABEL}={batch_label(out)}", f"{PROGRAM_LABEL}=shipped")
+    assert [label for label in labels if label in log[4]] == [*labels]
     assert [folder.name for folder in state.iterdir() if folder.is_dir()] == ["db"]
     assert "+" in batch.predictions()["shipped"]["model_patch"]
     assert finished(server, "shipped", 3) == ["ls", "sed", "echo"]

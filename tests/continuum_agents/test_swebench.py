@@ -11,6 +11,8 @@ import pytest
 from agent_batches import environment
 from continuum_agents.environments import find_framework, python_of
 
+pytestmark = pytest.mark.slow
+
 ROWS = [
     {
         "instance_id": f"acme__thing-{number}",
@@ -34,15 +36,12 @@ def python() -> Path:
     return python_of(find_framework("mini-swe"))
 
 
-def ask(python: Path, module: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A program of ours in mini-swe-agent's environment, without network."""
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    return subprocess.run(
-        [str(python), "-I", "-m", module, *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **find_framework("mini-swe").variables(), **offline, **variables},
-    )
+def ask(python: Path, subset: str | Path, home: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Read a data set in mini-swe-agent's environment, without network."""
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(home)}
+    command = [python, "-I", "-m", "continuum_agents.swebench", "--subset", subset, "--split", "test", *options]
+    env = {**os.environ, **find_framework("mini-swe").variables(), **offline}
+    return subprocess.run(command, capture_output=True, text=True, env=env)
 
 
 # -------------------------------------------------------------------------------------------- datasets
@@ -63,16 +62,13 @@ def dataset(python: Path, folder: Path, kind: str) -> Path:
 @pytest.mark.parametrize(
     ("kind", "options", "numbers"),
     [
-        pytest.param("jsonl", (), [1, 2, 3, 4, 5], marks=pytest.mark.slow),
+        ("jsonl", (), [1, 2, 3, 4, 5]),
         ("parquet", ("--slice=1:3",), [2, 3]),
-        pytest.param(  # the filter first, as mini-extra does
-            "folder", ("--filter=acme__thing-[2-5]", "--slice=1:3"), [3, 4], marks=pytest.mark.slow
-        ),
+        ("folder", ("--filter=acme__thing-[2-5]", "--slice=1:3"), [3, 4]),  # the filter first, as mini-extra does
     ],
 )
 def test_a_local_dataset(python: Path, tmp_path: Path, kind: str, options: tuple[str, ...], numbers: list[int]) -> None:
-    chosen = ("--subset", str(dataset(python, tmp_path, kind)), "--split", "test", *options)
-    done = ask(python, "continuum_agents.swebench", *chosen, HF_HOME=str(tmp_path / "home"))
+    done = ask(python, dataset(python, tmp_path, kind), tmp_path / "home", *options)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [task["instance_id"] for task in found] == [f"acme__thing-{number}" for number in numbers]
@@ -85,7 +81,5 @@ def test_a_local_dataset(python: Path, tmp_path: Path, kind: str, options: tuple
 
 def test_a_dataset_that_cannot_be_had_is_one_line(python: Path, tmp_path: Path) -> None:
     for subset in ("nobody/nothing", __file__):
-        done = ask(python, "continuum_agents.swebench", "--subset", subset, "--split", "test", HF_HOME=str(tmp_path))
-        assert done.returncode == 1
-        assert done.stdout == ""
-        assert "Traceback" not in done.stderr
+        done = ask(python, subset, tmp_path)
+        assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (1, "", False)
