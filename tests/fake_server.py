@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 from urllib.parse import unquote
@@ -404,13 +405,11 @@ def _deltas(body: Json) -> Iterator[tuple[Json, str | None]]:
     message, reason = _message(body)
     yield {"role": "assistant", "content": ""}, None
     for call in message.get("tool_calls", []):
-        name, arguments = call["function"]["name"], call["function"]["arguments"]
-        head = {"index": 0, "id": call["id"], "type": "function", "function": {"name": name, "arguments": ""}}
-        yield {"tool_calls": [head]}, None
+        arguments = call["function"]["arguments"]
+        yield {"tool_calls": [{**call, "index": 0, "function": {**call["function"], "arguments": ""}}]}, None
         for piece in (arguments[:4], arguments[4:]):
             yield {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}, None
-    text = message["content"] or ""
-    for piece in (text[: len(text) // 2], text[len(text) // 2 :]) if text else ():
+    for piece in re.findall(".{1,2}", message["content"] or ""):
         yield {"content": piece}, None
     yield {}, reason
 
@@ -436,18 +435,10 @@ def _response_events(body: Json, usage: Json) -> Iterator[Json]:
         place = {"item_id": "msg", "output_index": 0, "content_index": 0}
         empty = {"type": "output_text", "text": "", "annotations": []}
         opened = {**item, "content": [], "status": "in_progress"}
-        text = item["content"][0]["text"]
-        delta = {"type": "response.output_text.delta", "logprobs": [], **place}
-        events += [
-            {"type": "response.output_item.added", "output_index": 0, "item": opened},
-            {"type": "response.content_part.added", "part": empty, **place},
-            *({**delta, "delta": piece} for piece in (text[:2], text[2:])),
-            {"type": "response.output_text.done", "text": text, "logprobs": [], **place},
-        ]
+        events.append({"type": "response.output_item.added", "output_index": 0, "item": opened})
+        events.append({"type": "response.content_part.added", "part": empty, **place})
+        for piece in re.findall(".{1,2}", item["content"][0]["text"]):
+            events.append({"type": "response.output_text.delta", "logprobs": [], **place, "delta": piece})
     events.append({"type": "response.output_item.done", "output_index": 0, "item": item})
     events.append({"type": "response.completed", "response": done})
     yield from ({**event, "sequence_number": number} for number, event in enumerate(events))
-
-
-async def collected(stream: AsyncIterator[Any]) -> list[Any]:
-    return [item async for item in stream]

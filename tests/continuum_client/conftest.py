@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 from fake_server import FakeServer
 
-from continuum_client import current, recorder
+from continuum_client import OpenAI, current, recorder
 from continuum_client.endpoints import endpoints
 from continuum_client.errors import once
 
@@ -36,6 +36,11 @@ def serve() -> Iterator[Callable[..., FakeServer]]:
 @pytest.fixture
 def vllm(serve: Callable[..., FakeServer]) -> FakeServer:
     return serve("vllm")
+
+
+@pytest.fixture
+def client(vllm: FakeServer) -> OpenAI:
+    return OpenAI(base_url=vllm.url, dialect="vllm", implicit=False)
 
 
 @pytest.fixture

@@ -20,11 +20,6 @@ from sdk import ask
 from continuum_client import AsyncOpenAI, ContinuumError, ContinuumWarning, OpenAI, Program, current_program
 
 
-@pytest.fixture
-def client(vllm: FakeServer) -> OpenAI:
-    return OpenAI(base_url=vllm.url, dialect="vllm", implicit=False)
-
-
 def name() -> str | None:
     program = current_program()
     return None if program is None else program.id

@@ -41,8 +41,7 @@ def test_each_call_of_a_decorated_function_is_a_program(server: FakeServer) -> N
     assert (server.ids[0] == server.ids[1], current_program()) == (True, None)
 
 
-def test_a_decorator_with_a_name_and_options(vllm: FakeServer) -> None:
-    client = OpenAI(base_url=vllm.url, dialect="vllm")
+def test_a_decorator_with_a_name_and_options(client: OpenAI, vllm: FakeServer) -> None:
 
     @client.program("fix", output_tokens=9)
     def fix() -> None:

@@ -148,8 +148,7 @@ def test_refused_async_streams_too(server: FakeServer) -> None:
     assert len({seen.headers["x-stainless-raw-response"] for seen in server.seen}) == 1
 
 
-def test_a_refusal_of_something_else_is_the_callers(vllm: FakeServer) -> None:
-    client = OpenAI(base_url=vllm.url, dialect="vllm")
+def test_a_refusal_of_something_else_is_the_callers(client: OpenAI, vllm: FakeServer) -> None:
     echo = "bad temperature in {'session_id': 'p'}"  # echoes our field, and is refused without it too
     with client.program("p"):
         for said, tries in (("context length exceeded", 1), (echo, 2)):
@@ -180,10 +179,9 @@ def test_the_recorders_wish_for_usage_can_be_refused(vllm: FakeServer, tmp_path:
     assert all("session_id" in body for body in vllm.bodies)
 
 
-def test_a_refusal_concerns_one_model(vllm: FakeServer) -> None:
+def test_a_refusal_concerns_one_model(client: OpenAI, vllm: FakeServer) -> None:
     """Behind a gateway, models have servers of their own."""
     vllm.refuses = lambda schema, route, body: refusal("openai" if body["model"] == "strict" else schema, route, body)
-    client = OpenAI(base_url=vllm.url, dialect="vllm")
     with client.program("p"):
         with pytest.warns(ContinuumWarning, match="refuses .*for model strict"):
             ask(client, model="strict")
@@ -277,9 +275,8 @@ def test_dialects_by_name(serve: Callable[..., FakeServer], monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_tags_given_to_a_framework_are_released(vllm: FakeServer, ours: bool) -> None:
+def test_tags_given_to_a_framework_are_released(client: OpenAI, vllm: FakeServer, ours: bool) -> None:
     """``headers()`` and ``extra_body()`` in a program: the client that opened the program releases it, once."""
-    client = OpenAI(base_url=vllm.url, dialect="vllm")
     plain = openai.OpenAI(base_url=vllm.url, api_key="k")
     with client.program("p") as p:
         if ours:
@@ -298,8 +295,7 @@ def test_tags_given_to_a_framework_are_released(vllm: FakeServer, ours: bool) ->
     assert vllm.released == ["c", "p"]
 
 
-def test_the_callers_own_fields_win(vllm: FakeServer, server: FakeServer) -> None:
-    client = OpenAI(base_url=vllm.url, dialect="vllm")
+def test_the_callers_own_fields_win(client: OpenAI, vllm: FakeServer, server: FakeServer) -> None:
     theirs: Any = {"session_id": "theirs", "vllm_xargs": {"program_id": "theirs", "mine": 1}}
     with client.program("p") as p:
         p.last_step()

@@ -73,7 +73,7 @@ def test_in_its_own_environment(name: str) -> None:
 # ------------------------------------------------------------------------------------------- LangChain
 
 
-def test_langchain_tools(vllm: FakeServer) -> None:
+def test_langchain_tools(client: OpenAI, vllm: FakeServer) -> None:
     """The page's handler: tools that run at once, that raise, and in asynchronous runs."""
     needs("langchain")
     page = (REPO / "docs" / "client" / "frameworks.md").read_text(encoding="utf-8")
@@ -81,7 +81,6 @@ def test_langchain_tools(vllm: FakeServer) -> None:
     exec(page.rpartition("```python\n")[2].partition("```")[0], names)
     times = names["ToolTimes"]()
     make = importlib.import_module("langchain_core.tools").tool
-    client = OpenAI(base_url=vllm.url, dialect="vllm")
 
     def fail(x: str) -> str:
         raise RuntimeError(x)
@@ -98,11 +97,10 @@ def test_langchain_tools(vllm: FakeServer) -> None:
     assert not times.started
 
 
-def test_langchain_graph(vllm: FakeServer) -> None:
+def test_langchain_graph(client: OpenAI, vllm: FakeServer) -> None:
     """LangGraph's nodes that run in threads of its own are the caller's program's."""
     needs("langchain")
     graph_module = importlib.import_module("langgraph.graph")
-    client = OpenAI(base_url=vllm.url, dialect="vllm")
 
     def node(state: State) -> dict[str, str]:
         client.chat.completions.create(model="m", messages=HELLO)

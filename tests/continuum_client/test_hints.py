@@ -30,8 +30,7 @@ def test_a_hint_is_sent_once(vllm: FakeServer) -> None:
     assert [body["vllm_xargs"].get("kv_ttl_s") for body in vllm.bodies] == [86_400.0, 86_400.0, None, 1.0, 2.0]
 
 
-def test_what_remains_is_no_longer_sent(vllm: FakeServer) -> None:
-    client = OpenAI(base_url=vllm.url, dialect="vllm")
+def test_what_remains_is_no_longer_sent(client: OpenAI, vllm: FakeServer) -> None:
     with client.program() as p:
         with pytest.warns(DeprecationWarning, match="delete the call") as caught:
             p.remaining(turns=3, tokens=900)

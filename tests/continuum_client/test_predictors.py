@@ -36,8 +36,7 @@ def test_each_call_is_predicted_from_the_tools_before_it(vllm: FakeServer) -> No
 
 
 @pytest.mark.parametrize("broken", [lambda runs: 1 / 0, lambda runs: "pytest", lambda runs: Prediction("x", -1.0)])
-def test_a_broken_function_is_one_warning(vllm: FakeServer, broken: Any) -> None:
-    client = OpenAI(base_url=vllm.url, dialect="vllm")
+def test_a_broken_function_is_one_warning(client: OpenAI, vllm: FakeServer, broken: Any) -> None:
 
     def work() -> None:
         with client.program("p", predict=broken):

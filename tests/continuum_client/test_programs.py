@@ -35,12 +35,6 @@ from continuum_client.program import Program
 from continuum_client.settings import ClientSettings
 from continuum_client.tool_runs import ToolRun, busy_seconds
 
-
-@pytest.fixture
-def client(vllm: FakeServer) -> OpenAI:
-    return OpenAI(base_url=vllm.url, dialect="vllm", implicit=False)
-
-
 # -------------------------------------------------------------------------------------------- tags
 
 

@@ -28,10 +28,9 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
     return exporter
 
 
-def test_calls_and_tools(vllm: FakeServer, spans: Any) -> None:
+def test_calls_and_tools(client: OpenAI, vllm: FakeServer, spans: Any) -> None:
     """Each call and each tool has a span of its own, whether the program is recorded or not. The agent's span keeps to
     itself what belongs to programs in it."""
-    client = OpenAI(base_url=vllm.url, dialect="vllm")
     with client.program("p") as p, spans.tracer.start_as_current_span("agent"):
         ask(client)
         with p.tool("grep"):
@@ -54,9 +53,8 @@ def test_calls_and_tools(vllm: FakeServer, spans: Any) -> None:
     assert own[3]["continuum.parent_id"] == "p"
 
 
-def test_spans_of_other_libraries(vllm: FakeServer, spans: Any) -> None:
+def test_spans_of_other_libraries(client: OpenAI, vllm: FakeServer, spans: Any) -> None:
     """A call or a tool that has a span already gets no second one; the call's tags are written to it."""
-    client = OpenAI(base_url=vllm.url, dialect="vllm")
     start = spans.tracer.start_as_current_span
     with client.program("p") as p, start("agent", attributes={"gen_ai.operation.name": "invoke_agent"}):
         with start("call", attributes={"gen_ai.operation.name": "chat"}):
