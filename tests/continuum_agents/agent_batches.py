@@ -156,32 +156,36 @@ def second_turns(out: Path) -> set[str]:
     return {turn.program_id for turn in read_turns(out) if turn.turn == 1}
 
 
-def through_a_restart(folder: Path, run: Callable[[str], Batch], script: dict[str, Any]) -> Batch:
-    """A batch of one program ``patient`` whose server goes away in its second turn, and comes back at the same port
-    once a call has failed.
+def through_a_restart(folder: Path, run: Callable[[str], Batch], name: str, script: list[dict[str, Any]]) -> Batch:
+    """A batch of one program whose server dies in its second turn, and comes back at the same port once a call failed.
 
     Args:
         folder: the test's; the batch records into ``run`` below it.
-        run: starts the batch against a server of this URL; the second turn's command waits for a file ``go``.
-        script: of both servers; the second one begins it anew.
+        run: starts the batch against a server of this URL; a command of the second turn may wait for a file ``go``.
+        name: the program.
+        script: its replies, of both servers; the second one begins it anew.
 
     Returns:
         The batch, which ended well after three turns on the second server.
     """
     out = folder / "run"
-    for name in ("first", "second"):
-        (folder / name).mkdir()
+    for each in ("first", "second"):
+        (folder / each).mkdir()
     with hold_port("127.0.0.1", 0) as held:
         port = held.getsockname()[1]
-        with scripted(folder / "first", script, port=port) as first:
+        with scripted(folder / "first", {name: script}, port=port) as first:
             batch = run(first.server.url)
-            wait_for(lambda: "patient" in second_turns(out), batch)
-        (out / "workspaces" / "patient" / "go").touch()  # its next call finds nobody
+            wait_for(lambda: name in second_turns(out), batch)
+            first.server.kill()
+        wait_for(lambda: is_free(port), batch)
+        if (out / "workspaces").exists():
+            (out / "workspaces" / name / "go").touch()  # its next call finds nobody
         wait_for(lambda: any(turn.error for turn in read_turns(out)), batch)
-        with scripted(folder / "second", script, port=port) as second:
+        with scripted(folder / "second", {name: script}, port=port) as second:
             batch.ended()
-            assert len(finished(second, "patient", 3)) == 3
-            return batch
+            assert len(finished(second, name, 3)) == 3
+    assert [turn.program_id for turn in read_turns(out) if turn.error is None] == [name] * 5
+    return batch
 
 
 def wait_for(condition: Callable[[], bool], batch: Batch | None) -> None:

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_batches import Batch, events_of, finished, is_free, scripted, second_turns, unpinned, wait_for
+from agent_batches import Batch, events_of, finished, scripted, second_turns, through_a_restart, unpinned, wait_for
 from bfcl_batches import HUGE, NEVER, calls, entry, fetches, own_record, questions, says, tools_said, web, write_lines
-from continuum_server.ports import hold_port
 from continuum_traces.run_dir import read_turns
 from live_server import Live
 
@@ -177,23 +176,10 @@ def test_ctrl_c_keeps_records_and_leaves_no_process(server: Live, tmp_path: Path
 
 def test_a_program_outlives_its_server(data: Path, tmp_path: Path, ask: Callable[..., Batch]) -> None:
     """The client tries again until the new server answers; the id stays, and so does the record."""
-    script = {entry(0): [fetches(), fetches("https://patient.example/"), says()]}
     pages = [*map(json.loads, (data / "web.jsonl").read_text().splitlines())]
     patient = {"url": "https://patient.example/", "text": "<p>Yes.</p>", "seconds": 4.0}
-    file = write_lines(tmp_path / "web.jsonl", [*pages, patient])
-    out = tmp_path / "run"
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-    with hold_port("127.0.0.1", 0) as held:
-        port = held.getsockname()[1]
-        with scripted(tmp_path / "first", script, port=port) as first:
-            batch = ask(first.server.url, out, "0:1", "--web", str(file))
-            wait_for(lambda: entry(0) in second_turns(out), batch)
-            first.server.kill()  # before the patient page is there
-        wait_for(lambda: is_free(port), batch)
-        with scripted(tmp_path / "second", script, port=port) as second:
-            batch.ended()
-            assert len(finished(second, entry(0), 3)) == 3  # the new server begins its script anew
+    file, says_so = write_lines(tmp_path / "web.jsonl", [*pages, patient]), [fetches(), fetches(patient["url"]), says()]
+    batch = through_a_restart(
+        tmp_path, lambda url: ask(url, tmp_path / "run", "0:1", "--web", str(file)), entry(0), says_so
+    )
     assert batch.programs()[entry(0)]["passed"] is True
-    answered = [turn for turn in read_turns(out) if turn.error is None]
-    assert [turn.program_id for turn in answered] == [entry(0)] * 5

@@ -1,6 +1,7 @@
-"""Ends of real agents: limits, tools that hang, agents that die, tasks without code, Ctrl-C, a server that goes away.
+"""How runs of real agents end: at a limit, after a tool that hangs, when the agent dies, when a task has no code, on
+Ctrl-C, and when the server restarts.
 
-mini-swe-agent and OpenHands end alike; what is only one's is at the end.
+The first tests run with mini-swe-agent and with OpenHands. The tests of only one of them are at the end of the file.
 """
 
 from __future__ import annotations
@@ -182,14 +183,15 @@ def test_ctrl_c_keeps_records_and_leaves_no_process(kind: Kind, play: Callable[.
 
 def test_a_program_outlives_its_server(kind: Kind, tmp_path: Path, start: Callable[..., Batch]) -> None:
     """The framework tries again until the new server answers; the id stays, and so does the record."""
-    waits = {"patient": kind.says("ls", "until [ -e go ]; do sleep 0.1; done")}
-    tasks, out = task_file(tmp_path, "patient"), tmp_path / "run"
+    tasks, out, says = (
+        task_file(tmp_path, "patient"),
+        tmp_path / "run",
+        kind.says("ls", "until [ -e go ]; do sleep 0.1; done"),
+    )
     batch = through_a_restart(
-        tmp_path, lambda url: start(tasks, url, out, *kind.more, framework=kind.name), script=waits
+        tmp_path, lambda url: start(tasks, url, out, *kind.more, framework=kind.name), "patient", says
     )
     assert batch.programs()["patient"]["status"] == kind.good
-    answered = [turn.program_id for turn in read_turns(out) if turn.error is None]
-    assert answered == ["patient"] * 5
 
 
 # --------------------------------------------------------------------------------- mini-swe-agent's only

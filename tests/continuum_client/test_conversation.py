@@ -53,10 +53,6 @@ async def roll_out(ask: Ask, server: FakeServer) -> list[set[str | None]]:
     return found
 
 
-def with_each_its_own(found: list[set[str | None]]) -> bool:
-    return all(len(ids) == 1 for ids in found) and len(set.union(*found)) == ROLLOUTS and None not in set.union(*found)
-
-
 def message_of(answer: Any, stream: bool) -> Any:
     if not stream:
         return answer.choices[0].message.model_dump(exclude_none=True)
@@ -71,28 +67,24 @@ def message_of(answer: Any, stream: bool) -> Any:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_our_client(vllm: FakeServer, stream: bool) -> None:
-    client = OpenAI(base_url=vllm.url)
+@pytest.mark.parametrize("through", ["our client", "a proxy of one agent", "a standing proxy"])
+def test_each_roll_out_keeps_its_own_program(vllm: FakeServer, stream: bool, through: str) -> None:
+    def asking(client: openai.OpenAI) -> Ask:
+        def create(messages: list[Any]) -> Any:
+            return message_of(client.chat.completions.create(model="m", messages=messages, stream=stream), stream)
 
-    async def ask(messages: list[Any]) -> Any:
-        return message_of(client.chat.completions.create(model="m", messages=messages, stream=stream), stream)
+        return lambda messages: asyncio.to_thread(create, messages)
 
-    assert with_each_its_own(asyncio.run(roll_out(ask, vllm)))
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("listen", [None, ("127.0.0.1", 0)], ids=["one agent", "standing"])
-def test_the_proxy(vllm: FakeServer, stream: bool, listen: Any) -> None:
     async def run() -> list[set[str | None]]:
+        if through == "our client":
+            return await roll_out(asking(OpenAI(base_url=vllm.url)), vllm)
+        listen = ("127.0.0.1", 0) if "standing" in through else None
         async with Proxy(vllm.url, proxy_settings("vllm", None, "none"), listen=listen) as proxy:
-            client = openai.OpenAI(base_url=f"{proxy.address}/v1")
+            return await roll_out(asking(openai.OpenAI(base_url=f"{proxy.address}/v1")), vllm)
 
-            def create(messages: list[Any]) -> Any:
-                return message_of(client.chat.completions.create(model="m", messages=messages, stream=stream), stream)
-
-            return await roll_out(lambda messages: asyncio.to_thread(create, messages), vllm)
-
-    assert with_each_its_own(asyncio.run(run()))
+    found = asyncio.run(run())
+    assert [len(ids) for ids in found] == [1] * ROLLOUTS
+    assert len(set.union(*found) - {None}) == ROLLOUTS
 
 
 def test_equal_answers_in_threads(serve: Callable[..., FakeServer]) -> None:
@@ -115,16 +107,3 @@ def test_equal_answers_in_threads(serve: Callable[..., FakeServer]) -> None:
         thread.join(60)
     assert len({(turn.body["user"], turn.program_id) for turn in server.turns}) == ROLLOUTS
     assert len(set(server.ids)) == ROLLOUTS
-
-
-def test_equal_answers_in_one_thread(serve: Callable[..., FakeServer]) -> None:
-    """The latest goes on, as an agent that was begun again does."""
-    server = serve("vllm")
-    client = OpenAI(base_url=server.url)
-    first: Any = [{"role": "user", "content": "the same"}]
-    more: Any = [*first, {"role": "assistant", "content": "fine"}, {"role": "user", "content": "go on"}]
-    for messages in (first, first, more):
-        client.chat.completions.create(model="m", messages=messages)
-    one, two, three = server.ids
-    assert one != two
-    assert three == two

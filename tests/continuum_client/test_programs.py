@@ -328,16 +328,14 @@ def test_conversations_get_programs_of_their_own(server: FakeServer) -> None:
         ask(client, messages=turns(*texts))
         return server.turns[-1].program_id
 
-    a1, b1 = send("same"), send("same")  # two agents that start alike
-    a2 = send("same", "x", "more")
-    b2 = send("same", "y", "other")
-    a3 = send("same", "x", "more", "z", "and more")
-    assert None not in (a1, b1)
-    assert a1 != b1
-    assert {a2, b2} == {a1, b1}
-    assert a3 == a2
-    assert send("another") not in (a1, b1)
-    assert send("same", "x", "rewritten") not in (a1, b1)
+    a, b = send("same"), send("same")  # two agents that start alike
+    assert None not in (a, b)
+    assert a != b
+    assert send("same", "fine", "more") == b  # the latest goes on, as an agent that was begun again does
+    assert send("same", "fine", "other") == a
+    assert send("same", "fine", "more", "fine", "and more") == b
+    assert send("another") not in (a, b)
+    assert send("same", "fine", "rewritten") not in (a, b)
 
 
 def test_a_conversation_survives_a_failed_call(server: FakeServer) -> None:

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from any_values import ids, json_values, tags
 from continuum_traces.foreign_ids import find_id
 from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_from_headers, tags_from_xargs
@@ -19,32 +20,18 @@ from continuum_client.endpoints import named_in
 from continuum_client.errors import InvalidTag
 from continuum_client.tagging import check_id, merged_body, merged_headers, tag_body, tag_headers
 
-ids = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=256)
-seconds = st.floats(0, 86_400, allow_nan=False)
-tools = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=64)
-tags = st.builds(
-    Tags,
-    program_id=ids,
-    is_last_step=st.none() | st.just(True),
-    pred_tool=st.none() | tools,
-    pred_tool_s=st.none() | seconds,
-    pred_tool_p90_s=st.none() | seconds,
-    last_func_call=st.none() | tools,
-    last_tool_duration_s=st.none() | seconds,
-    parent_id=st.none() | ids,
-    turn_id=st.none() | st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=64),
-)
+long_ids = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=256)
 paths = st.sampled_from(["/chat/completions", "/completions", "/responses"])
 
 
-@given(tags, st.sampled_from(sorted(DIALECTS)), paths, st.none() | st.integers(1, 10_000))
+@given(tags(ids), st.sampled_from(sorted(DIALECTS)), paths, st.none() | st.integers(1, 10_000))
 def test_every_dialect_fits_its_servers_schema(sent: Tags, dialect: str, path: str, output_tokens: int | None) -> None:
     body = tag_body(sent, DIALECTS[dialect], path, output_tokens)
     for schema in EXTRA if dialect == "headers" else [dialect]:
         assert refusal(schema, path, {"model": "m", **body}) is None
 
 
-@given(tags)
+@given(tags(ids))
 def test_what_the_server_reads_is_what_was_sent(sent: Tags) -> None:
     assert tags_from_xargs(tag_body(sent, DIALECTS["vllm"])["vllm_xargs"]).tags == sent
     headers = {name.lower(): value for name, value in tag_headers(sent).items()}
@@ -57,13 +44,10 @@ def test_what_the_server_reads_is_what_was_sent(sent: Tags) -> None:
         value.encode("ascii")
 
 
-json_values = st.recursive(
-    st.integers() | st.text(max_size=5), lambda inner: st.dictionaries(st.text(max_size=3), inner)
-)
-bodies = st.dictionaries(st.sampled_from(["session_id", "vllm_xargs", "nvext", "top_k"]), json_values, max_size=3)
+bodies = st.dictionaries(st.sampled_from(["session_id", "vllm_xargs", "nvext", "top_k"]), json_values(), max_size=3)
 
 
-@given(st.none() | bodies, tags, st.sampled_from(sorted(DIALECTS)))
+@given(st.none() | bodies, tags(ids), st.sampled_from(sorted(DIALECTS)))
 def test_the_callers_body_survives(theirs: dict[str, Any] | None, sent: Tags, dialect: str) -> None:
     merged = merged_body(theirs, tag_body(sent, DIALECTS[dialect], output_tokens=5), ["prompt_cache_key"])
     assert "prompt_cache_key" not in merged
@@ -72,7 +56,7 @@ def test_the_callers_body_survives(theirs: dict[str, Any] | None, sent: Tags, di
         assert kept == value or (isinstance(kept, dict) and value.items() <= kept.items())
 
 
-@given(ids, st.sampled_from(["X-Session-ID", "x-session-id", "X-SESSION-ID"]))
+@given(long_ids, st.sampled_from(["X-Session-ID", "x-session-id", "X-SESSION-ID"]))
 def test_the_callers_headers_survive(program_id: str, name: str) -> None:
     merged = merged_headers({name: "theirs"}, tag_headers(Tags(program_id=program_id)))
     assert [value for key, value in merged.items() if key.lower() == "x-session-id"] == ["theirs"]
@@ -89,7 +73,7 @@ def test_an_id_is_usable_or_refused(raw: str) -> None:
     assert not any(ord(character) < 32 or ord(character) == 127 for character in raw)
 
 
-@given(ids)
+@given(long_ids)
 @example("x" * 64)
 @example("x" * 65)
 def test_cache_keys_fit(program_id: str) -> None:

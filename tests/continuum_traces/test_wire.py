@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from any_values import ids, json_values, tags
 from continuum_traces.foreign_ids import find_id
 from continuum_traces.schema import Tags
 from continuum_traces.wire import (
@@ -20,25 +21,8 @@ from continuum_traces.wire import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-names = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=64)
-seconds = st.floats(0, 86_400, allow_nan=False)
-tags = st.builds(
-    Tags,
-    program_id=st.none() | names,
-    is_last_step=st.none() | st.booleans(),
-    pred_tool=st.none() | names,
-    pred_tool_s=st.none() | seconds,
-    pred_tool_p90_s=st.none() | seconds,
-    last_func_call=st.none() | names,
-    last_tool_duration_s=st.none() | seconds,
-    this_func_call=st.none() | names,
-    kv_ttl_s=st.none() | seconds,
-    parent_id=st.none() | names,
-    turn_id=st.none() | names,
-)
 
-
-@given(tags)
+@given(tags(st.none() | ids))
 def test_xargs_round_trip(sent: Tags) -> None:
     xargs = tags_to_xargs(sent)
     assert all(type(value) in (str, int, float) for value in xargs.values())  # no bool, null or object on the wire
@@ -47,7 +31,7 @@ def test_xargs_round_trip(sent: Tags) -> None:
     assert read.rejected == ()
 
 
-@given(tags)
+@given(tags(st.none() | ids))
 def test_headers_carry_ids_and_end(sent: Tags) -> None:
     headers = {name.lower(): value for name, value in tags_to_headers(sent).items()}
     read, (found, _) = tags_from_headers(headers), find_id(headers, {})
@@ -55,12 +39,9 @@ def test_headers_carry_ids_and_end(sent: Tags) -> None:
     assert bool(read.tags.is_last_step) == bool(sent.is_last_step)
 
 
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner, max_size=3)
+@given(
+    st.dictionaries(st.sampled_from([*Tags.__dataclass_fields__, "job_id", "session_id"]), json_values()), json_values()
 )
-
-
-@given(st.dictionaries(st.sampled_from([*Tags.__dataclass_fields__, "job_id", "session_id"]), anything), anything)
 def test_reading_never_raises(xargs: dict[str, Any], session: Any) -> None:
     read = tags_from_xargs(xargs, session)
     for name in ("pred_tool_s", "pred_tool_p90_s", "last_tool_duration_s", "kv_ttl_s"):
