@@ -41,6 +41,21 @@ class RecentMean:
         self.value += (value - self.value) / self.count
 
 
+class RecentShare:
+    """The share of trials that succeed, in which the last ``window`` trials count most."""
+
+    def __init__(self, window: int, trials: float = 0.0, successes: float = 0.0) -> None:
+        self._keep = 1.0 - 1.0 / window
+        self.trials, self.successes = trials, successes
+
+    def add(self, trial: bool, success: bool) -> None:
+        """Add a trial, or the success of an earlier one."""
+        if trial:
+            self.trials, self.successes = self._keep * self.trials + 1.0, self._keep * self.successes
+        if success:
+            self.successes += 1.0
+
+
 def cold_start_ttl(gain_s: float) -> float:
     """Return the best TTL for tool times ~ Exp(mean 1 s): ln(gain) if the gain exceeds 1 s, else 0."""
     return math.log(gain_s) if gain_s > 1.0 else 0.0

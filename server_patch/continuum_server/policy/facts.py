@@ -37,7 +37,8 @@ class ProgramState:
     """Prompt plus output of the last finished turn, in tokens."""
     prompt_tokens: int = 0
     """Prompt of the last finished turn. The next prompt repeats it, if the agent only appends to its history."""
-    parent_id: str | None = None
+    recognised_by: str = "tag"
+    """How its requests are recognised: ``tag``, ``header:NAME``, ``body:NAME``, ``prompt``; empty: not at all."""
     family: ProgramState | None = None
     """The root of the family: the oldest ancestor that was known when the program arrived. None: the program itself."""
     served_s: float = 0.0
@@ -52,11 +53,15 @@ class ProgramState:
     """Prompt tokens of the turn that arrived last."""
     marks: Sequence[tuple[int, Hashable]] = ()
     """Indices and hashes of some blocks of that prompt, the last block first (``programs.marks_of``)."""
+    head: Hashable = None
+    """Hash of the first block of that prompt."""
     shared_blocks: int | None = None
     """Number of leading blocks of its first prompt that were already cached, so that other programs have them too.
     None: no turn was scheduled yet."""
     policy_state: object = None
     """The policy's own data about this program."""
+    answer: object = None
+    """The last answer, for ``returns.Returns``."""
     prediction: object = None
     """The prediction of the program's tool time that ``hints.Predictions`` will judge."""
 
@@ -92,7 +97,7 @@ class TurnState:
     start_s: float | None = None
     preemptions: int = 0
     tagged: bool = True
-    """False if the request has no program id. It is then treated as a program of one turn."""
+    """False if nothing tells to which program the request belongs. It is then treated as a program of one turn."""
     running: bool = False
     """The turn is in the batch now."""
     gone: bool = False
@@ -176,6 +181,8 @@ class TurnFinish:
     """Key of the tool that the output calls, or else of the tool that the client expects; None: unknown."""
     stored: Stored | None = None
     """The part of the context that tiers hold; None: there are no tiers."""
+    return_share: float = 1.0
+    """Share of such answers after which their programs sent another turn (``policy.returns``)."""
 
 
 @dataclass(frozen=True, slots=True)

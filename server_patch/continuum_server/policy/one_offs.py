@@ -7,8 +7,12 @@ queue as programs do. docs/server/promises.md says what this promises to both.
 
 from __future__ import annotations
 
-from continuum_server.policy.facts import Machine, ProgramState, TurnStart, TurnState
+from collections.abc import Hashable
+
+from continuum_server.policy.estimate import RecentShare
+from continuum_server.policy.facts import Machine, TurnStart, TurnState
 from continuum_server.policy.holds import USUAL_PREFILL
+from continuum_server.policy.lru import Lru
 
 SHARE = 0.92
 """Share of the engine's work up to which one-offs run first."""
@@ -18,9 +22,14 @@ WINDOW_S = 40.0
 SMALL = 1 / 64
 """Share of the KV pool up to which the first prompt of a program is small."""
 FEW = 1 / 3
-"""Programs whose first prompt is small are one-offs at first if a smaller share of them sent a second turn."""
+"""Programs are one-offs at first if a smaller share of those with such a first prompt sent a second turn. It is learned
+of small prompts with an id and of larger ones without."""
 RECENT = 64
 """Number of first and second turns from which that share is learned."""
+SHAPES = 4096
+"""Number of shapes of first prompts remembered. The shape that was not seen for longest is forgotten first."""
+ENOUGH = RECENT / 2 + 4
+"""A first block's own share counts from this number of first turns on. ``RECENT / 2`` are assumed before the first."""
 
 
 class OneOffs:
@@ -36,8 +45,11 @@ class OneOffs:
         self._prefill = machine.prefill if machine.prefill.seconds(1) > 0.0 else USUAL_PREFILL
         self._token_s = None if machine.decode is None else machine.decode.full_token_s(machine.kv_tokens)
         self._taken = 1.0
-        self._firsts = self._seconds = RECENT / 2
-        """How many first turns with small prompts ended lately, and how many of these programs sent a second one."""
+        self._named = RecentShare(RECENT, RECENT / 2, RECENT / 2)
+        """The share of programs with ids and small first prompts that sent a second turn."""
+        self._shapes = Lru[Hashable, RecentShare](lambda: RecentShare(RECENT, RECENT / 2), SHAPES)
+        """The share of programs without ids that sent a second turn, by the shape of their first prompt: its first
+        block, which is the same for all runs of an agent, or about its size."""
 
     @property
     def first(self) -> bool:
@@ -45,21 +57,37 @@ class OneOffs:
         return self._enabled and self._taken < SHARE
 
     def includes(self, turn: TurnState) -> bool:
-        """Whether a turn that arrives is a one-off: it names no program, or begins one that will hardly go on."""
+        """Whether a turn that arrives is a one-off: it names no program, or begins one that will hardly go on.
+
+        A small first prompt without an id costs so little that it may always run first. Later turns tell agents.
+        """
         if not turn.tagged:
             return True
-        if turn.program.turns_arrived or not self._begins_small(turn.program, turn.prompt_tokens):
+        if turn.program.turns_arrived or turn.program.family is not None or not self._enabled:
             return False
-        return self._enabled and (turn.is_last or self._seconds < FEW * self._firsts)
+        small, named = turn.prompt_tokens <= self._small_tokens, turn.program.recognised_by != "prompt"
+        if small and (turn.is_last or not named):
+            return True
+        shares = self._shares(turn, turn.prompt_tokens)
+        known = next((share for share in shares if share.trials >= ENOUGH), shares[-1] if shares else None)
+        return known is not None and known.successes < FEW * known.trials
 
-    def _begins_small(self, program: ProgramState, prompt_tokens: int) -> bool:
-        """Whether a program with this first prompt may have one turn only. Sub-agents belong to their parents."""
-        return program.family is None and prompt_tokens <= self._small_tokens
+    def _shares(self, turn: TurnState, prompt_tokens: int) -> list[RecentShare]:
+        """Return how often programs with such a first prompt go on, the most special knowledge first; none if it is not
+        learned. Sub-agents belong to their parents."""
+        small, named = prompt_tokens <= self._small_tokens, turn.program.recognised_by != "prompt"
+        if turn.program.family is not None or small != named:
+            return []
+        if named:
+            return [self._named]
+        key = turn.program.namespace
+        alike = [("begins", turn.blocks[0])] if turn.blocks else []
+        return [self._shapes.of((key, shape)) for shape in (*alike, ("size", prompt_tokens.bit_length()))]
 
-    def returned(self, program: ProgramState) -> None:
+    def returned(self, turn: TurnState) -> None:
         """Note that a program's second turn arrives."""
-        if self._begins_small(program, program.last_prompt_tokens):
-            self._seconds += 1.0
+        for share in self._shares(turn, turn.program.last_prompt_tokens):
+            share.add(trial=False, success=True)
 
     def started(self, start: TurnStart) -> None:
         seconds = self._prefill.marginal_prefill_s
@@ -70,10 +98,9 @@ class OneOffs:
             self._take(turn, self._prefill.marginal_prefill_s(output_tokens))
         else:
             self._take(turn, output_tokens * context_tokens * self._token_s)
-        first = turn.tagged and turn.program.turns_arrived == 1
-        if first and self._begins_small(turn.program, turn.prompt_tokens):
-            keep = 1.0 - 1.0 / RECENT
-            self._firsts, self._seconds = keep * self._firsts + 1.0, keep * self._seconds
+        if turn.tagged and turn.program.turns_arrived == 1:
+            for share in self._shares(turn, turn.prompt_tokens):
+                share.add(trial=True, success=False)
 
     def _take(self, turn: TurnState, work_s: float) -> None:
         """Note that the engine works on the turn."""

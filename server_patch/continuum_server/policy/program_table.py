@@ -30,7 +30,9 @@ from continuum_server.policy.facts import (
 )
 from continuum_server.policy.limits import Count, Range, check_fields
 from continuum_server.policy.one_offs import OneOffs
-from continuum_server.policy.programs import Programs, Prompt, TurnNumbers, kept_of, marks_of
+from continuum_server.policy.programs import Programs, TurnNumbers, kept_of, marks_of
+from continuum_server.policy.recognise import Prompt
+from continuum_server.policy.returns import Returns
 from continuum_server.policy.tool_statistics import hinted
 
 RECENT = 16
@@ -111,7 +113,8 @@ class ProgramTable:
         self.block_size = block_size
         self._max_pinned_tokens = guards.max_pinned_share * kv_tokens
         self._pinned = DistinctBlocks()
-        self._programs = Programs(guards.max_programs)
+        self._programs = Programs(guards.max_programs, policy.machine.block_size)
+        self._returns = Returns(guards.max_ttl_s)
         self._turns: dict[str, TurnState] = {}
         self._waiting: OrderedDict[str, TurnState] = OrderedDict()
         """Waiting turns by request id, in the order in which they began to wait."""
@@ -139,10 +142,39 @@ class ProgramTable:
         """Return the program that a request with this id continues, or a new program."""
         program = self._programs.find(program_id, prompt, namespace)
         if program is None:
-            program = self._programs.add(program_id, now_s, self._sequence + 1, parent_id, namespace)
-            for idle in self._programs.superfluous(program):
-                if idle.turn is None and idle.program_id not in self.pins and idle is not program:
-                    self._programs.forget(idle)
+            parents = self._programs.of(parent_id, namespace) if parent_id is not None else []
+            program = self._new_program(program_id, now_s, parents[-1] if parents else None, namespace)
+        return program
+
+    def recognise(
+        self, name: str, now_s: float, prompt: Prompt, namespace: str | None = None, session_id: str | None = None
+    ) -> ProgramState:
+        """Return the program that a request with this prompt continues, or a new program.
+
+        Args:
+            name: id of a new program.
+            session_id: id that several programs share. Only they are compared. The first has this id, and is the
+                parent of the others.
+        """
+        scope, prompts = (namespace, session_id), self._programs.prompts
+        found = prompts.find(scope, prompt)
+        if found is not None and found.continues:
+            program = found.program
+        else:
+            session = self._programs.of(session_id, namespace) if session_id is not None else []
+            parent = found.program if found is not None else session[0] if session else None
+            first_id = name if session or session_id is None else session_id
+            program = self._new_program(first_id, now_s, parent, namespace)
+        prompts.arrived(scope, program, prompt, bare=found is not None and found.bare)
+        return program
+
+    def _new_program(
+        self, program_id: str, now_s: float, parent: ProgramState | None, namespace: str | None
+    ) -> ProgramState:
+        program = self._programs.add(program_id, now_s, self._sequence + 1, parent, namespace)
+        for idle in self._programs.superfluous(program):
+            if idle.turn is None and idle.program_id not in self.pins and idle is not program:
+                self._programs.forget(idle)
         return program
 
     def programs_of(self, program_id: str, namespace: str | None = None) -> list[ProgramState]:
@@ -178,12 +210,14 @@ class ProgramTable:
         if program.turns_arrived:
             self._compare(turn, now_s)
         if program.turns_arrived == 1:
-            self.one_offs.returned(program)
+            self.one_offs.returned(turn)
+        self._returns.returned(program, now_s)
         program.turns_arrived += 1
         program.turn = turn
         program.root.family_requests += 1
         program.last_prompt_tokens = turn.prompt_tokens
         program.marks = marks_of(turn.blocks, program.shared_blocks or 0)
+        program.head = turn.blocks[0] if turn.blocks else None
         self._turns[turn.request_id] = self._waiting[turn.request_id] = turn
         turn.since_s, turn.chain_s = now_s, program.root.served_s
         if program.turns_arrived == 1 and self.guards.first_token_s is not None:
@@ -257,14 +291,17 @@ class ProgramTable:
         tool: str | None,
         stored: Stored | None = None,
         blocks: Callable[[], Sequence[Hashable]] = tuple,
+        answer: Sequence[int] = (),
     ) -> Hold | None:
         """Note that the turn finished. Return how to hold its KV; None: not at all.
 
         Args:
             blocks: returns identities of the blocks that a hold would keep. A block that two programs share has the
                 same identity. Called only if the policy wants a hold.
+            answer: tokens of the output.
         """
         program, root = self._leave(turn), turn.program.root
+        self._programs.prompts.finished(program, answer, turn.blocks or (), tool is not None)
         self.one_offs.finished(turn, context_tokens, output_tokens)
         program.turns_finished += 1
         program.last_finish_s, program.last_tool = now_s, tool
@@ -279,8 +316,15 @@ class ProgramTable:
             return None
         if tool is None and turn.tool_hint is not None:  # for this decision only: it names no sample
             tool = hinted(turn.tool_hint)
-        finish = TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored)
-        hold = NO_HOLD if turn.one_off else self.policy.turn_finished(finish)
+        hold = NO_HOLD
+        if not turn.one_off and not self._is_side_request(turn, tool):
+            share = self._returns.share(program, tool, now_s)
+            self._returns.finished(program, tool, now_s)
+            hold = self.policy.turn_finished(
+                TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored, share)
+            )
+        elif not turn.one_off:
+            self.policy.turn_lost(turn)
         if turn.one_off:  # the policy sees the program's next turn as its first
             program.policy_state = None
         turn.blocks = None  # a policy may remember the turn, but not the memory of its request
@@ -290,9 +334,15 @@ class ProgramTable:
             return allowed
         return replace(allowed or NO_HOLD, soft_s=soft_s)
 
+    def _is_side_request(self, turn: TurnState, tool: str | None) -> bool:
+        """Whether a request that no tag names is probably all that its program sends, such as for a title: it continues
+        nothing, and its answer calls no tool. Nothing is held after it, and nothing is learned from it."""
+        return turn.program.recognised_by != "tag" and turn.program.turns_arrived == 1 and tool is None
+
     def abort(self, turn: TurnState) -> None:
         """Note that the turn was aborted or failed. It gives no sample, and its KV is not held."""
         program = self._leave(turn)
+        self._programs.prompts.failed(program)
         program.last_finish_s = None
         self._programs.note_failed(program, turn.index, turn.prompt)
         self.policy.turn_lost(turn)
@@ -323,6 +373,7 @@ class ProgramTable:
         return program
 
     def _end_program(self, program: ProgramState) -> None:
+        self._returns.ended(program)
         self._programs.forget(program)
         self.policy.program_finished(program)
 

@@ -6,7 +6,8 @@ Second, no request of that program is in the engine. Any other request begins a 
 client gains nothing if it shares an id or uses an old one again (docs/server/promises.md).
 
 A program keeps as much of its seniority as it keeps of its prompt: one that repeats three quarters of its own part is
-from then on three quarters as old as before. At seven eighths or more it keeps all of it.
+from then on three quarters as old as before. At seven eighths or more it keeps all of it. It also does if its history
+was compacted: its prompt is at most half of its last context and begins as before, and it is the only one with its id.
 """
 
 from __future__ import annotations
@@ -17,21 +18,13 @@ from itertools import islice
 from operator import itemgetter
 
 from continuum_server.policy.facts import ProgramState
+from continuum_server.policy.recognise import Prompt, Recogniser
 
 IDLE_PROGRAMS_OF_AN_ID = 4
 """Number of idle programs remembered per id: a conversation and its side conversations. The longest idle are forgotten
 first."""
 RECENT = 8
 """Number of turn ids and of failed turns remembered per program. The oldest are forgotten first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """The parts of a prompt that distinguish conversations."""
-
-    tokens: int = 0
-    blocks: Sequence[Hashable] | None = None
-    """A hash for each full block, which identifies the prefix up to its end. None: unknown; continues any program."""
 
 
 class TurnNumbers:
@@ -92,9 +85,12 @@ class Programs:
 
     Args:
         limit: number of idle programs remembered. The longest idle are forgotten first.
+        block_size: number of tokens that one block hash stands for.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, block_size: int) -> None:
+        self.prompts = Recogniser(block_size)
+        """The prompts of the programs that no id names."""
         self._limit = limit
         self._ids: dict[str, _Id] = {}
         self._programs: dict[str, ProgramState] = {}
@@ -131,15 +127,25 @@ class Programs:
     def find(self, program_id: str, prompt: Prompt, namespace: str | None = None) -> ProgramState | None:
         """Return the program that a request with this id and prompt continues; None: it begins a new program."""
         named = self._ids.get(_id_key(program_id, namespace))
-        idle = [(kept_of(program, prompt), program) for program in named.idle.values()] if named else []
-        continued = [(kept.blocks, program) for kept, program in idle if kept.share > 0.0]
+        if named is None:
+            return None
+        idle = [(kept_of(program, prompt), program) for program in named.idle.values()]
+        continued = [
+            (kept.blocks, program)
+            for kept, program in idle
+            if kept.share > 0.0 and (not kept.compacted or len(named.programs) == 1)
+        ]
         return max(continued, key=itemgetter(0))[1] if continued else None
 
     def add(
-        self, program_id: str, now_s: float, sequence: int, parent_id: str | None = None, namespace: str | None = None
+        self,
+        program_id: str,
+        now_s: float,
+        sequence: int,
+        parent: ProgramState | None = None,
+        namespace: str | None = None,
     ) -> ProgramState:
         """Add a new program with this id."""
-        parents = self.of(parent_id, namespace) if parent_id is not None else []
         key = _id_key(program_id, namespace)
         name = name_of(program_id, namespace)
         named = self._ids.get(key)
@@ -155,8 +161,7 @@ class Programs:
             name=name,
             id_key=key,
             namespace=namespace,
-            parent_id=parent_id,
-            family=parents[-1].root if parents else None,
+            family=parent.root if parent is not None else None,
         )
         self._programs[program.program_id] = named.programs[program.program_id] = program
         return program
@@ -189,6 +194,7 @@ class Programs:
             return
         named = self._ids[program.id_key]
         named.idle.pop(program.program_id, None)
+        self.prompts.forget(program)
         del named.programs[program.program_id]
         if not named.programs:
             del self._ids[program.id_key]
@@ -208,6 +214,8 @@ class Kept:
     """Share of the program's own part that it repeats: 0 (less than half: it begins a new program), or 0.5 to 1."""
     blocks: int
     """Number of leading blocks that it certainly repeats; -1: unknown."""
+    compacted: bool = False
+    """It begins as the program's last prompt and has at most half the tokens of its last context."""
 
 
 EIGHTHS = (8, 7, 6, 5, 4)
@@ -223,6 +231,8 @@ def kept_of(program: ProgramState, prompt: Prompt) -> Kept:
     for eighths, (index, block) in zip(EIGHTHS, program.marks, strict=True):
         if index < len(prompt.blocks) and prompt.blocks[index] == block:
             return Kept(1.0 if eighths >= 7 else eighths / 8, index + 1)
+    if prompt.blocks and prompt.blocks[0] == program.head and 2 * prompt.tokens <= program.context_tokens:
+        return Kept(1.0, 0, compacted=True)
     return Kept(0.0, 0)
 
 

@@ -64,13 +64,16 @@ class RecentToolTimes:
         self._recent.append(tool_s)
         self._new += 1
 
-    def best_hold_s(self, even_s: float) -> float:
+    def best_hold_s(self, even_s: float, share: float = 1.0) -> float:
         """Return the tau up to the break-even time that minimises E[min(S, tau)] + P(S > tau) * even_s.
 
         Of equal taus ``even_s`` wins, because longer times than the recorded ones are possible.
+
+        Args:
+            share: the share of programs that return. The others cost tau, and no rebuild.
         """
         if len(self._recent) < self.ENOUGH:
-            return even_s
+            return even_s * share
         if self._new >= self.ENOUGH:
             self._new, self._sorted = 0, sorted(self._recent)
             self._sums = [0.0, *accumulate(self._sorted)]
@@ -78,8 +81,11 @@ class RecentToolTimes:
         step = max(1, number // self.POINTS)
         taus = self._sorted[step - 1 : number : step]
         waited, later = self._sums[step : number + 1 : step], range(total - step, total - number - 1, -step)
-        costs = [self._cost(number, even_s + even_s), self._cost(0, even_s)]
-        costs += [sum_s + left * (tau + even_s) for sum_s, left, tau in zip(waited, later, taus, strict=True)]
+        gone = total * (1.0 / max(share, 1e-3) - 1.0)
+        costs = [self._cost(number, even_s + even_s) + gone * even_s, self._cost(0, even_s)]
+        costs += [
+            sum_s + left * (tau + even_s) + gone * tau for sum_s, left, tau in zip(waited, later, taus, strict=True)
+        ]
         tau_s = (even_s, 0.0, *taus)[costs.index(min(costs))]
         return min(even_s, tau_s * self.MARGIN)
 

@@ -213,8 +213,10 @@ class ProgramSchedulerMixin(Scheduler):
     def _arrived(self, request: Request) -> None:
         now_s = self.clock()
         tags, caller = self.tags.read(request)
-        turn = self._turn_of[request.request_id] = make_turn(self.table, request, tags, caller, now_s)
+        turn = self._turn_of[request.request_id] = make_turn(self.table, request, tags, caller, now_s, True)
         self.table.arrive(turn, now_s)
+        if not turn.repeated_tokens:  # compacted
+            self.held.release_program(turn.program, now_s, "expired")
         self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens)
         self._open.add(turn.request_id)
 
@@ -281,7 +283,9 @@ class ProgramSchedulerMixin(Scheduler):
         stored = self._stored(request)
         # the old pin can be released now, because the request still references its blocks
         self.held.release_program(turn.program, now_s, "last" if turn.is_last else "hit")
-        hold = self.table.finish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, blocks)
+        hold = self.table.finish(
+            turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, blocks, request.output_token_ids
+        )
         if hold is not None and (full or blocks()):
             self.held.hold(turn.program, full)
             pin = self.table.pin(turn, now_s, hold, ids)

@@ -11,7 +11,7 @@ from vllm.v1.request import Request
 from continuum_server.log_once import LogOnce
 from continuum_server.policy.facts import TurnState
 from continuum_server.policy.program_table import ProgramTable
-from continuum_server.policy.programs import Prompt
+from continuum_server.policy.recognise import Prompt
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.request_tags import Caller, read_caller
 
@@ -42,16 +42,25 @@ class TagReader:
             self._warn(name, "tag %r could not be read and is ignored (logged once)", name)
 
 
-def make_turn(table: ProgramTable, request: Request, tags: Tags, caller: Caller, now_s: float) -> TurnState:
-    """Convert a request to the next turn of its program. Without a program id, the request is a program of its own."""
+def make_turn(
+    table: ProgramTable, request: Request, tags: Tags, caller: Caller, now_s: float, by_prompt: bool
+) -> TurnState:
+    """Convert a request to the next turn of its program.
+
+    Args:
+        by_prompt: whether a request without an id continues the program whose prompt it extends. Otherwise it is a
+            program of its own.
+    """
     blocks = touch_points.block_hashes(request)
-    program = table.program_for(
-        tags.program_id or request.request_id,
-        now_s,
-        tags.parent_id,
-        Prompt(request.num_prompt_tokens, blocks),
-        caller.namespace,
-    )
+    prompt = Prompt(request.num_prompt_tokens, blocks, request.prompt_token_ids)
+    by_prompt = by_prompt and tags.program_id is None and bool(blocks)
+    if by_prompt:
+        program = table.recognise(request.request_id, now_s, prompt, caller.namespace)
+        program.recognised_by = "prompt"
+    else:
+        program = table.program_for(
+            tags.program_id or request.request_id, now_s, tags.parent_id, prompt, caller.namespace
+        )
     return TurnState(
         program=program,
         index=0,
@@ -67,7 +76,7 @@ def make_turn(table: ProgramTable, request: Request, tags: Tags, caller: Caller,
         this_func_call=tags.this_func_call,
         ran=tags.last_func_call,
         ran_s=tags.last_tool_duration_s,
-        tagged=tags.program_id is not None,
+        tagged=by_prompt or tags.program_id is not None,
         blocks=blocks,
         client=caller.client,
         turn_id=tags.turn_id,

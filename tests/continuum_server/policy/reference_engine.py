@@ -11,7 +11,7 @@ from math import isnan
 from continuum_server.policy.base import Future, Rank
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnState
 from continuum_server.policy.program_table import Guards, Pin, ProgramTable
-from continuum_server.policy.programs import Prompt
+from continuum_server.policy.recognise import Prompt
 from continuum_server.policy.registry import make_policy
 
 BLOCKS = 64

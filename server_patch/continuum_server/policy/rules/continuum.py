@@ -66,11 +66,11 @@ class Continuum(ProgramFcfs):
         delay_s = self.delay.mean_s
         rebuild_s = self.machine.rebuild_s(finish.context_tokens, finish.stored)
         if self.tools.is_cold:
-            eta, gain_s = 1.0, delay_s + rebuild_s
+            eta, gain_s = 1.0, (delay_s + rebuild_s) * finish.return_share
             ttl_s = cold_start_ttl(gain_s)
         else:
             eta = self.memory.eta
-            gain_s = delay_s * eta + rebuild_s
+            gain_s = (delay_s * eta + rebuild_s) * finish.return_share
             times = self.tools.times_for(finish.tool or UNKNOWN_TOOL, finish.turn.program.namespace)
             ttl_s = times.best_ttl(gain_s)
         return Hold(self.predictions.hold_s(finish.turn, finish.now_s, gain_s, ttl_s), delay_s, eta)

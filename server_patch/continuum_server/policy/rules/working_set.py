@@ -200,7 +200,7 @@ class WorkingSet(ProgramFcfs):
         shared = self._inside.shared_tokens(program_id)
         even_s = self._holds.break_even_s(tokens, shared, len(self._inside.tokens), finish.stored)
         lost_s = self._holds.break_even_s(tokens, shared, len(self._inside.tokens))
-        learned_s = self._holds.tool_times.best_hold_s(even_s)
+        learned_s = self._holds.tool_times.best_hold_s(even_s, finish.return_share)
         ttl_s = self.hold_s(finish, even_s, learned_s)
         member.unhinted_s = None if finish.turn.tool_hint_s is None else learned_s
         member.since_s, member.gone_s = finish.now_s, finish.now_s + max(even_s, lost_s)

@@ -1,0 +1,258 @@
+"""Recognise the program that a request without an id continues: the one whose earlier prompt and answer it repeats.
+
+Prompts are found by the hashes of their last full blocks, each of which identifies the whole prefix up to its end.
+What the blocks leave open is compared by tokens: the rest of the prompt, and the answer. So neither a common system
+prompt nor parallel samples of one prompt are taken for a continuation (docs/server/untagged.md).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from continuum_server.policy.facts import ProgramState
+
+MOST_BLOCKS = 8192
+"""Number of blocks of a prompt that are looked up, from its end. A turn that adds more begins a new program."""
+MOST_MARKS = 64
+"""Number of earlier prompts with which a prompt is compared, and that are kept for one block."""
+PROMPTS = 4
+"""Number of prompts remembered per program."""
+ANSWER, PROBE = 64, 4
+"""An answer is represented by its last ``ANSWER`` tokens, in probes of ``PROBE`` tokens."""
+LONGEST_ANSWER = 1 << 14
+"""Number of tokens after a prompt in which its answer is sought."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The parts of a prompt that distinguish conversations."""
+
+    tokens: int = 0
+    blocks: Sequence[Hashable] | None = None
+    """A hash for each full block, which identifies the prefix up to its end. None: unknown; continues any program."""
+    ids: Sequence[int] | None = None
+    """The tokens; None: unknown."""
+
+
+@dataclass(slots=True, eq=False)
+class Mark:
+    """A program's earlier prompt, and what is known of its answer."""
+
+    program: ProgramState
+    tokens: int
+    rest_from: int
+    """Number of leading tokens that every key covers."""
+    rest: array[int]
+    """The prompt's other tokens."""
+    keys: list[Hashable] = field(default_factory=list)
+    """Hashes of the last two full blocks of the prompt, and of the context at its end."""
+    answer_tokens: int = 0
+    answer: array[int] = field(default_factory=lambda: array("q"))
+    """The last tokens of the answer, without the token that ended it."""
+    failed: bool = False
+    """The request was aborted, so that the same prompt again is a retry."""
+    tool: bool = False
+    """The answer calls a tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The earlier program that a prompt belongs to."""
+
+    program: ProgramState
+    continues: bool
+    """True: the request is its next turn. False: it forks from it, and is a new program."""
+    bare: bool = False
+    """The prompt extends the program's prompt, but not by its answer."""
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    scope: Hashable
+    marks: deque[Mark] = field(default_factory=deque)
+    """The latest last."""
+    bare: bool = False
+    """The program's prompts do not repeat answers."""
+
+
+class Recogniser:
+    """The prompts of programs, in scopes that never match each other.
+
+    Args:
+        block_size: number of tokens that one hash stands for.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._scopes: dict[Hashable, dict[Hashable, list[Mark]]] = {}
+        self._known: dict[ProgramState, _Known] = {}
+
+    # ---------------------------------------------------------------------------------- the search
+
+    def find(self, scope: Hashable, prompt: Prompt) -> Found | None:
+        """Return the program that a prompt belongs to; None: it begins a new one, unrelated to others."""
+        ids, fork = prompt.ids, None
+        if not prompt.blocks or ids is None:
+            return None
+        for end, marks in self._candidates(scope, prompt.blocks):
+            if len(marks) == 1 and end >= marks[0].tokens + PROBE:  # the key covers a part of the answer
+                return self._decide(marks[0])
+            extended = [mark for mark in marks if _extends(ids, mark)]
+            same = [mark for mark in extended if len(ids) == mark.tokens]
+            if same:  # a retry, or a parallel sample
+                retried = (mark.program for mark in same if mark.failed and self._waits(mark))
+                program = next(retried, None)
+                return None if program is None else Found(program, continues=True)
+            repeated = ((_repeated(ids, mark), mark) for mark in extended)
+            best = max((known for known in repeated if known[0]), key=self._preference, default=None)
+            if best is not None:
+                return self._decide(best[1])
+            fork = fork or (extended[-1] if extended else None)
+        return None if fork is None else Found(fork.program, self._continues_bare(fork), bare=True)
+
+    def _candidates(self, scope: Hashable, blocks: Sequence[Hashable]) -> Iterator[tuple[int, list[Mark]]]:
+        """Yield the earlier prompts that the blocks may extend, and the number of tokens that both certainly have in
+        common, the largest first."""
+        index = self._scopes.get(scope)
+        if index is None:
+            return
+        seen: set[int] = set()
+        for number in range(len(blocks) - 1, max(-1, len(blocks) - 1 - MOST_BLOCKS), -1):
+            marks = index.get(blocks[number])
+            if marks is None:
+                continue
+            new = [mark for mark in marks if id(mark) not in seen]
+            if new:
+                yield (number + 1) * self._block_size, new
+            seen.update(map(id, new))
+            if len(seen) > MOST_MARKS:
+                return
+
+    def _preference(self, known: tuple[int, Mark]) -> tuple[int, int, bool, bool]:
+        """Return the order of preference of marks: those of which the prompt repeats most, then idle programs."""
+        repeated, mark = known
+        return mark.tokens, repeated, mark.program.turn is None, self._waits(mark)
+
+    def _decide(self, mark: Mark) -> Found:
+        """Decide whether a prompt that repeats a mark's prompt and answer is the program's next turn, or a fork.
+
+        A program that went on since then is continued only if all that came since was one answer without a tool: a side
+        request, such as for a title.
+        """
+        marks = list(self._known[mark.program].marks)
+        later = marks[marks.index(mark) + 1 :]
+        went_on = len(later) > 1 or any(each.tool for each in later)
+        return Found(mark.program, mark.program.turn is None and not went_on)
+
+    def _continues_bare(self, mark: Mark) -> bool:
+        """Whether a prompt that extends a mark's prompt, but not by the answer, is the program's next turn.
+
+        A side request looks the same, so at first it is not. But if such a fork is extended in the same way, its agent
+        never repeats answers.
+        """
+        return self._known[mark.program].bare and self._waits(mark)
+
+    def _waits(self, mark: Mark) -> bool:
+        """Whether the program is idle, and the mark is of its latest turn."""
+        return mark.program.turn is None and self._known[mark.program].marks[-1] is mark
+
+    # -------------------------------------------------------------------------------- what happened
+
+    def arrived(self, scope: Hashable, program: ProgramState, prompt: Prompt, bare: bool = False) -> None:
+        """Remember the prompt of a program's turn. ``bare``: as in ``Found``."""
+        if not prompt.blocks or prompt.ids is None:
+            return
+        known = self._known.get(program)
+        if known is None:
+            known = self._known[program] = _Known(scope, bare=bare)
+        first = max(0, len(prompt.blocks) - 2)
+        start = (first + 1) * self._block_size
+        mark = Mark(program, prompt.tokens, start, array("q", prompt.ids[start:]))
+        known.marks.append(mark)
+        self._add(scope, mark, prompt.blocks[first:])
+        if len(known.marks) > PROMPTS:
+            self._remove(scope, known.marks.popleft())
+
+    def finished(self, program: ProgramState, answer: Sequence[int], blocks: Sequence[Hashable], tool: bool) -> None:
+        """Remember the answer to the program's latest prompt.
+
+        Args:
+            answer: its tokens, with the token that ended it.
+            blocks: hashes of the full blocks of prompt and answer.
+            tool: whether it calls a tool.
+        """
+        known = self._known.get(program)
+        if known is None:
+            return
+        mark = known.marks[-1]
+        mark.answer_tokens, mark.tool = len(answer), tool
+        mark.answer = array("q", answer[-ANSWER - 1 : -1])
+        of_prompt = mark.tokens // self._block_size
+        self._add(known.scope, mark, blocks[max(of_prompt, len(blocks) - 2) :])
+
+    def failed(self, program: ProgramState) -> None:
+        """Note that the program's latest request was aborted or failed."""
+        known = self._known.get(program)
+        if known is not None:
+            known.marks[-1].failed = True
+
+    def forget(self, program: ProgramState) -> None:
+        known = self._known.pop(program, None)
+        if known is not None:
+            for mark in known.marks:
+                self._remove(known.scope, mark)
+
+    def _add(self, scope: Hashable, mark: Mark, keys: Sequence[Hashable]) -> None:
+        index = self._scopes.setdefault(scope, {})
+        for key in keys:
+            marks = index.setdefault(key, [])
+            marks.append(mark)
+            mark.keys.append(key)
+            if len(marks) > MOST_MARKS:
+                del marks[0]
+
+    def _remove(self, scope: Hashable, mark: Mark) -> None:
+        index = self._scopes[scope]
+        for key in mark.keys:
+            left = [other for other in index.get(key, ()) if other is not mark]
+            if left:
+                index[key] = left
+            else:
+                index.pop(key, None)
+        if not index:
+            del self._scopes[scope]
+
+
+def _extends(ids: Sequence[int], mark: Mark) -> bool:
+    """Whether a prompt repeats a mark's prompt up to where the answer is opened.
+
+    Templates may open an answer otherwise than they repeat it, but each prompt ends as it is opened. So what differs
+    must be at the end of both.
+    """
+    rest, there = mark.rest, array("q", ids[mark.rest_from : mark.tokens])
+    if len(ids) < mark.tokens or rest == there:
+        return len(ids) >= mark.tokens
+    same = next(number for number, (one, other) in enumerate(zip(rest, there, strict=True)) if one != other)
+    return rest[same:] == array("q", ids[len(ids) - len(rest) + same :])
+
+
+def _repeated(ids: Sequence[int], mark: Mark) -> int:
+    """Return how many probes of a mark's answer a prompt that extends its prompt contains.
+
+    Templates write some answers otherwise than the model did, and drop reasoning. So a part of the answer is enough.
+    """
+    answer, start = mark.answer, max(mark.rest_from, mark.tokens - ANSWER)
+    after = array("q", ids[start : mark.tokens + min(mark.answer_tokens, LONGEST_ANSWER) + ANSWER]).tobytes()
+    probes = [answer[max(0, end - PROBE) : end] for end in range(len(answer), 0, -PROBE)]
+    return sum(_contains(after, probe.tobytes()) for probe in probes)
+
+
+def _contains(tokens: bytes, probe: bytes) -> bool:
+    """Whether the tokens contain the probe, both as 8 bytes per token."""
+    at = tokens.find(probe)
+    while at >= 0 and at % 8:
+        at = tokens.find(probe, at + 1)
+    return at >= 0

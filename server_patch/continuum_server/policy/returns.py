@@ -1,0 +1,87 @@
+"""How often a program goes on after a turn, learned by what the turn's answer was. Few clients mark the last turn."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from continuum_server.policy.estimate import RecentMean, RecentShare
+from continuum_server.policy.facts import ProgramState
+from continuum_server.policy.lru import Lru
+
+RECENT = 256
+"""Number of answers over which shares are averaged."""
+PRIOR = 4.0
+"""An API key's share begins as if so many of its answers had been like everybody's. Everybody's begins as 1."""
+KINDS = 1024
+"""Number of kinds of answers remembered. The kind that was not seen for longest is forgotten first."""
+LATE = 3.0
+"""A program has ended when it has been away for this many times the mean time between turns,"""
+LEAST_S = 30.0
+"""and for at least so many seconds."""
+
+
+@dataclass(slots=True, eq=False)
+class Answer:
+    """An answer of which it is not yet known whether its program sends another turn."""
+
+    at_s: float
+    shares: tuple[RecentShare, ...]
+    open: bool = True
+
+
+class Returns:
+    """The share of answers after which their program sent another turn.
+
+    Args:
+        most_s: seconds after which a program has ended in any case.
+    """
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+        self._all = Lru[Hashable, RecentShare](lambda: RecentShare(RECENT), KINDS)
+        self._waiting: deque[Answer] = deque()
+        self._away_s = RecentMean(RECENT)
+
+    def share(self, program: ProgramState, tool: str | None, now_s: float) -> float:
+        """Return the share of answers that call this tool, or none, after which the program goes on: 0 to 1."""
+        self._give_up(now_s)
+        share = 1.0
+        for known in self._kinds(program, tool):
+            share = (known.successes + PRIOR * share) / (known.trials + PRIOR)
+        return share
+
+    def finished(self, program: ProgramState, tool: str | None, now_s: float) -> None:
+        """Note a program's answer, which calls this tool."""
+        program.answer = Answer(now_s, self._kinds(program, tool))
+        self._waiting.append(program.answer)
+
+    def returned(self, program: ProgramState, now_s: float) -> None:
+        """Note that the program goes on."""
+        answer = program.answer
+        program.answer = None
+        if not isinstance(answer, Answer):
+            return
+        self._away_s.add(now_s - answer.at_s)
+        for share in answer.shares:
+            share.add(answer.open, True)
+        answer.open = False
+
+    def ended(self, program: ProgramState) -> None:
+        """Note that the program's client said that it has ended."""
+        if isinstance(program.answer, Answer):
+            program.answer.open = False
+
+    def _kinds(self, program: ProgramState, tool: str | None) -> tuple[RecentShare, ...]:
+        return self._all.of(tool is not None), self._all.of((program.namespace, tool))
+
+    def _give_up(self, now_s: float) -> None:
+        """Count the answers after which nobody came for long. Who comes later still counts as returned."""
+        late_s = min(self._most_s, max(LEAST_S, LATE * self._away_s.value))
+        while self._waiting and (not self._waiting[0].open or self._waiting[0].at_s + late_s < now_s):
+            answer = self._waiting.popleft()
+            if answer.open:
+                answer.open = False
+                for share in answer.shares:
+                    share.add(True, False)

@@ -1,0 +1,320 @@
+"""Programs recognised by their prompts: a world of conversations as chat templates write them, and its traps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import pytest
+from continuum_server.policy.facts import ProgramState
+from continuum_server.policy.recognise import MOST_BLOCKS, Prompt, Recogniser
+from hypothesis import given
+from hypothesis import strategies as st
+
+BLOCK = 16
+START, END, ASSISTANT, THINK, CALL = range(1, 6)
+"""Tokens of the template."""
+NUMBERS = count(1)
+
+
+def words(seed: object, number: int) -> list[int]:
+    drawn = random.Random(str(seed))
+    return [drawn.randrange(100, 50_000) for _ in range(number)]
+
+
+def prompt_of(ids: Sequence[int]) -> Prompt:
+    hashes, last = [], 0
+    for end in range(BLOCK, len(ids) + 1, BLOCK):
+        last = hash((last, *ids[end - BLOCK : end]))
+        hashes.append(last)
+    return Prompt(len(ids), hashes, ids)
+
+
+@dataclass
+class Message:
+    role: int
+    text: list[int]
+    thought: list[int] = field(default_factory=list)
+    tool: bool = False
+
+
+@dataclass
+class Conversation:
+    """One agent's messages, in its own template."""
+
+    system: list[int]
+    thinks: bool
+    """Its template opens answers with reasoning, which it drops from the history."""
+    rewrites: bool
+    """Its template writes tool calls otherwise than the model does."""
+    messages: list[Message] = field(default_factory=list)
+    program: ProgramState | None = None
+
+    def ids(self, messages: Sequence[Message] | None = None) -> list[int]:
+        out = list(self.system)
+        for message in self.messages if messages is None else messages:
+            text = message.text if not (self.rewrites and message.tool) else [CALL, *message.text[1:]]
+            out += [START, message.role, *text, END]
+        return [*out, START, ASSISTANT, *([THINK] if self.thinks else [])]
+
+    def answer(self, name: object, tokens: int, tool: bool) -> tuple[Message, list[int]]:
+        """Return an answer as a message, and as the model generates it."""
+        thought = [*words((name, "thought"), 20), THINK] if self.thinks else []
+        message = Message(ASSISTANT, words(name, tokens), thought, tool)
+        return message, [*thought, *message.text, END]
+
+
+class World:
+    """The recogniser, and the truth about who sends what."""
+
+    def __init__(self) -> None:
+        self.recogniser = Recogniser(BLOCK)
+
+    def send(self, ids: Sequence[int], key: str = "") -> ProgramState:
+        """Let a request arrive. Return its program."""
+        prompt = prompt_of(ids)
+        found = self.recogniser.find(key, prompt)
+        program = found.program if found is not None and found.continues else self.program(found and found.program)
+        self.recogniser.arrived(key, program, prompt, bare=found is not None and found.bare)
+        program.turn = object()  # type: ignore[assignment]
+        program.turns_arrived += 1
+        return program
+
+    def program(self, parent: ProgramState | None) -> ProgramState:
+        number = next(NUMBERS)
+        return ProgramState(str(number), 0.0, number, family=parent)
+
+    def finish(self, program: ProgramState, ids: Sequence[int], answer: Sequence[int], tool: bool) -> None:
+        program.turn = None
+        self.recogniser.finished(program, answer, prompt_of([*ids, *answer]).blocks or (), tool)
+
+    def abort(self, program: ProgramState) -> None:
+        program.turn = None
+        self.recogniser.failed(program)
+
+    def turn(
+        self, talk: Conversation, name: object, key: str = "", tool: bool = True, tokens: int = 30, says: int = 40
+    ) -> ProgramState:
+        """Play a whole turn of a conversation."""
+        talk.messages.append(Message(0, words((name, "says"), says)))
+        ids = talk.ids()
+        program = self.send(ids, key)
+        message, answer = talk.answer((name, "answers"), tokens, tool)
+        self.finish(program, ids, answer, tool)
+        talk.messages.append(message)
+        return program
+
+
+TEMPLATES = [(thinks, rewrites) for thinks in (False, True) for rewrites in (False, True)]
+talks = pytest.mark.parametrize(("thinks", "rewrites"), TEMPLATES)
+
+
+def talk_of(thinks: bool, rewrites: bool, system: int = 200) -> Conversation:
+    return Conversation(words("system", system), thinks, rewrites)
+
+
+def copy_of(talk: Conversation) -> Conversation:
+    return replace(talk, messages=list(talk.messages))
+
+
+@talks
+@pytest.mark.parametrize("tokens", [1, 3, 9, 30, 400])
+def test_a_conversation_is_one_program(thinks: bool, rewrites: bool, tokens: int) -> None:
+    world, talk = World(), talk_of(thinks, rewrites)
+    programs = [world.turn(talk, number, tokens=tokens) for number in range(8)]
+    at_once = tokens > 3 or not (thinks or rewrites)  # otherwise the history repeats nothing of so short an answer
+    assert len(set(programs[0 if at_once else 1 :])) == 1
+
+
+@talks
+@pytest.mark.parametrize("says", [1, 5, 40])
+def test_a_common_system_prompt_is_no_match(thinks: bool, rewrites: bool, says: int) -> None:
+    for system in range(180, 200):  # the last full block ends anywhere in it
+        world, some = World(), [talk_of(thinks, rewrites, system) for _ in range(6)]
+        programs = [
+            [world.turn(talk, (number, turn), says=says) for number, talk in enumerate(some)] for turn in range(3)
+        ]
+        assert len(set(programs[0])) == 6
+        assert programs[0] == programs[1] == programs[2]
+
+
+@talks
+@pytest.mark.parametrize("tokens", [6, 30, 400])
+def test_parallel_samples_of_one_prompt_keep_apart(thinks: bool, rewrites: bool, tokens: int) -> None:
+    world, samples = World(), [talk_of(thinks, rewrites) for _ in range(16)]
+    order = random.Random(tokens)
+    before: dict[int, ProgramState] = {}
+    for turn in range(4):
+        for talk in samples:  # the tools return the same to all
+            talk.messages.append(Message(0, words((turn, "says"), 40)))
+        numbers = order.sample(range(16), 16)
+        programs = {number: world.send(samples[number].ids()) for number in numbers}
+        assert len(set(programs.values())) == 16
+        assert not before or programs == before
+        before = programs
+        for number in order.sample(range(16), 16):
+            message, answer = samples[number].answer((turn, number), tokens, True)
+            world.finish(programs[number], samples[number].ids(), answer, True)
+            samples[number].messages.append(message)
+
+
+def test_a_retry_continues_and_a_repetition_does_not() -> None:
+    world, talk = World(), talk_of(False, False)
+    program = world.turn(talk, 0)
+    talk.messages.append(Message(0, words("next", 30)))
+    assert world.send(talk.ids()) is program
+    world.abort(program)
+    assert world.send(talk.ids()) is program
+    _, answer = talk.answer("answer", 30, True)
+    world.finish(program, talk.ids(), answer, True)
+    assert world.send(talk.ids()) is not program  # it did not fail: a sample of its own
+
+
+def test_a_fork_is_a_program_of_its_own() -> None:
+    world, talk = World(), talk_of(False, False)
+    world.turn(talk, 0)
+    branch = copy_of(talk)
+    program = world.turn(talk, 1)
+    fork = world.turn(branch, "other")
+    assert fork is not program
+    assert fork.family is program
+    assert world.turn(talk, 2) is program
+    assert world.turn(branch, 3) is fork
+
+
+def test_a_fork_of_a_busy_program_is_its_child() -> None:
+    world, talk = World(), talk_of(False, False)
+    world.turn(talk, 0)
+    branch = copy_of(talk)
+    talk.messages.append(Message(0, words("next", 30)))
+    program, fork = world.send(talk.ids()), world.turn(branch, "other")
+    assert fork is not program
+    assert fork.family is program
+
+
+@pytest.mark.parametrize("with_answer", [False, True])
+def test_a_side_request_does_not_take_the_conversation_away(with_answer: bool) -> None:
+    world, talk = World(), talk_of(False, False)
+    program = world.turn(talk, 0)
+    side = copy_of(talk)
+    if not with_answer:
+        side.messages.pop()
+    aside = world.turn(side, "a title, please", tool=False)
+    assert (aside is program) == with_answer
+    assert world.turn(talk, 1) is program
+    assert world.turn(talk, 2) is program
+
+
+def test_an_agent_that_never_repeats_answers_is_one_program_from_its_second_turn_on() -> None:
+    world, talk = World(), talk_of(False, False)
+    programs = []
+    for number in range(5):
+        programs.append(world.turn(talk, number))
+        talk.messages.pop()
+    assert len(set(programs[1:])) == 1
+
+
+def test_another_key_never_matches() -> None:
+    world, talk = World(), talk_of(False, False)
+    program = world.turn(talk, 0, key="a")
+    assert world.turn(talk, 1, key="b") is not program
+
+
+def test_forgotten_programs_leave_nothing() -> None:
+    world, talk = World(), talk_of(False, False)
+    program = world.turn(talk, 0)
+    world.recogniser.forget(program)
+    assert (world.recogniser._scopes, world.recogniser._known) == ({}, {})
+    assert world.turn(talk, 1) is not program
+
+
+def test_the_search_is_bounded() -> None:
+    world, talk = World(), talk_of(False, False)
+    program = world.turn(talk, 0)
+    assert world.turn(talk, 1, says=(MOST_BLOCKS - 50) * BLOCK) is program
+    assert world.turn(talk, 2, says=(MOST_BLOCKS + 50) * BLOCK) is not program
+
+
+KEYS = {"a": words("tools", 90), "b": words("tools", 90), "c": words("others", 133)}
+
+
+class Crowd:
+    """Conversations of several keys, whose requests come and end in any order."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.drawn, self.world = seed, random.Random(seed), World()
+        self.owner: dict[ProgramState, Conversation] = {}
+        self.key_of: dict[int, str] = {}
+        self.talks: list[Conversation] = []
+        self.running: list[tuple[ProgramState, Conversation, list[int], Message, list[int]]] = []
+
+    def send(self, talk: Conversation, steady: bool = True) -> None:
+        """Send a conversation's request. ``steady``: it must stay at its program, if it has one."""
+        ids = talk.ids()
+        program = self.world.send(ids, self.key_of[id(talk)])
+        assert self.owner.setdefault(program, talk) is talk, "joined another conversation"
+        assert not steady or talk.program in (None, program), "lost its program"
+        talk.program = program
+        message, answer = talk.answer((self.seed, next(NUMBERS)), self.drawn.choice((7, 30, 90)), tool=True)
+        self.running.append((program, talk, ids, message, answer))
+
+    def says(self, talk: Conversation) -> None:
+        words_said = words((self.seed, next(NUMBERS)), self.drawn.choice((1, 20, 200)))
+        talk.messages.append(Message(0, words_said))
+
+    def begins(self, key: str, talk: Conversation, steady: bool = True) -> None:
+        self.key_of[id(talk)] = key
+        self.talks.append(talk)
+        self.send(talk, steady)
+
+    def new(self) -> None:
+        key = self.drawn.choice(list(KEYS))
+        talk = Conversation(KEYS[key], self.drawn.random() < 0.5, self.drawn.random() < 0.5)
+        self.says(talk)
+        self.begins(key, talk)
+
+    def ends(self, well: bool) -> None:
+        program, talk, ids, message, answer = self.running.pop(self.drawn.randrange(len(self.running)))
+        if well:
+            self.world.finish(program, ids, answer, True)
+            talk.messages.append(message)
+        else:
+            self.world.abort(program)
+            self.send(talk)
+
+    def goes_on(self, talk: Conversation, how: str) -> None:
+        branch = replace(talk, messages=list(talk.messages), program=None)
+        if how == "sample":  # the same first prompt again
+            branch.messages = branch.messages[:1]
+            self.begins(self.key_of[id(talk)], branch, steady=False)
+            return
+        if how == "compact":
+            talk.messages[:-1] = [Message(0, words((self.seed, next(NUMBERS)), 100))]
+            talk.program = None
+        self.says(talk)
+        self.send(talk)
+        if how == "fork":
+            self.says(branch)
+            self.begins(self.key_of[id(talk)], branch, steady=False)
+
+    def act(self) -> None:
+        busy = {id(talk) for _, talk, *_ in self.running}
+        idle = [talk for talk in self.talks if id(talk) not in busy]
+        act = self.drawn.choice(("new", "well", "well", "aborted", "turn", "turn", "turn", "fork", "sample", "compact"))
+        if act in ("well", "aborted") and self.running:
+            self.ends(act == "well")
+        elif act in ("turn", "fork", "sample", "compact") and idle:
+            self.goes_on(self.drawn.choice(idle), act)
+        else:
+            self.new()
+
+
+@given(st.integers(0, 1 << 32))
+def test_no_request_joins_another_conversation(seed: int) -> None:
+    """Turns, forks, retries, parallel samples and compactions of conversations with one system prompt: a request is at
+    at its own conversation's program or at a new one, and a next turn always at its own."""
+    crowd = Crowd(seed)
+    for _ in range(crowd.drawn.randrange(5, 60)):
+        crowd.act()
