@@ -150,23 +150,8 @@ def half_prompt(client: int, number: int) -> list[Ask]:
     return [Ask(ids(f"{client}", 500) + ids(f"{client} {number}", 400), CROWD_OUTPUT, Tags(_user(client)))]
 
 
-def honest_before(client: int, number: int) -> list[Ask]:
-    """The honest programs' own first prompts ran before; then fresh ids, tagged as last steps."""
-    if number == 0 and client < PROGRAMS:
-        return [Ask(ids(f"task {client}", HONEST_PROMPT), HONEST_OUTPUT, Tags(_fresh(client, number), task="T"))]
-    return last_step(client, number)
-
-
-def poisoned_task(client: int, number: int) -> list[Ask]:
-    """Eight programs with the honest first prompts and long answers; then tiny programs of the same task."""
-    if number == 0 and client < PROGRAMS:
-        tags = Tags(_fresh(client, number), task="T", is_last_step=True)
-        return [Ask(ids(f"task {client}", HONEST_PROMPT), 150, tags)]
-    return _ask(client, number, Tags(_fresh(client, number), task="T", is_last_step=True))
-
-
 def invented(seed: int) -> Row:
-    """A row drawn at random: each client reuses ids, parents, prompts, hints, tasks and last steps in its own way.
+    """A row drawn at random: each client reuses ids, parents, prompts, hints and last steps in its own way.
 
     No client continues its own conversation in full, because that is what program order serves first.
     """
@@ -175,7 +160,6 @@ def invented(seed: int) -> Row:
         habit = random.Random(f"{seed} {client}")
         ids_of, prompts_of = habit.choice(("fresh", "old", "user")), habit.choice(("new", "new", "half", "same"))
         child, last, hints = habit.random() < 0.3, habit.choice((None, True, False)), habit.random() < 0.5
-        task = habit.choice((None, "T", f"task of {client}"))
         name = {"fresh": _fresh(client, number), "old": "old", "user": _user(client)}[ids_of]
         prompt, output = _sizes(f"{client} {number}")
         text = {
@@ -185,7 +169,7 @@ def invented(seed: int) -> Row:
         }[prompts_of]
         said = {**HINTS, "kv_ttl_s": habit.choice((1.0, 600.0))} if hints else {}
         parent = habit.choice(("old", _user(client), "honest-0")) if child else None
-        return [Ask(text, output, Tags(name, parent_id=parent, is_last_step=last, task=task, **said))]
+        return [Ask(text, output, Tags(name, parent_id=parent, is_last_step=last, **said))]
 
     return row
 
@@ -209,10 +193,5 @@ ROWS: dict[str, tuple[Row, str]] = {
     "burst": (burst, "two requests at once under a fresh id, from half of the clients"),
     "betray": (betray, "four quick turns that ask for long holds, then a fresh id"),
     "half-prompt": (half_prompt, "an old id per client, prompts of which half continues"),
-    "honest-before": (honest_before, "the honest first prompts once, then last steps under fresh ids"),
-    "poisoned-task": (
-        poisoned_task,
-        "the honest first prompts once with long answers, then tiny programs of that task",
-    ),
 }
 """Rows by name: the function, and a description of what the clients send."""

@@ -135,6 +135,8 @@ class TurnState:
     """A value that is equal for equal prompts."""
     kept_share: float = 1.0
     """Share of its program's last prompt that it repeats (``programs.Kept``)."""
+    compacted: bool = False
+    """The agent wrote its history anew, so that the KV of the last turn is of no use."""
     repeated_tokens: int = 0
     """Number of its first prompt tokens that certainly were in the program's last prompt too."""
 

@@ -233,7 +233,7 @@ class ProgramTable:
         kept = kept_of(program, Prompt(turn.prompt_tokens, turn.blocks))
         known = turn.prompt_tokens if kept.blocks < 0 else kept.blocks * self.policy.machine.block_size
         turn.repeated_tokens = min(known, program.prompt_tokens)
-        turn.kept_share = kept.share
+        turn.kept_share, turn.compacted = kept.share, kept.compacted
         program.arrival_s += (1.0 - kept.share) * (now_s - program.arrival_s)
         program.sequence += (1.0 - kept.share) * (turn.sequence - program.sequence)
 

@@ -215,8 +215,8 @@ class ProgramSchedulerMixin(Scheduler):
         tags, caller = self.tags.read(request)
         turn = self._turn_of[request.request_id] = make_turn(self.table, request, tags, caller, now_s, True)
         self.table.arrive(turn, now_s)
-        if not turn.repeated_tokens:  # compacted
-            self.held.release_program(turn.program, now_s, "expired")
+        if turn.compacted:
+            self.held.release_program(turn.program, now_s, "pressure")
         self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens)
         self._open.add(turn.request_id)
 

@@ -314,7 +314,7 @@ class Crowd:
 @given(st.integers(0, 1 << 32))
 def test_no_request_joins_another_conversation(seed: int) -> None:
     """Turns, forks, retries, parallel samples and compactions of conversations with one system prompt: a request is at
-    at its own conversation's program or at a new one, and a next turn always at its own."""
+    its own conversation's program or at a new one, and a next turn always at its own."""
     crowd = Crowd(seed)
     for _ in range(crowd.drawn.randrange(5, 60)):
         crowd.act()
