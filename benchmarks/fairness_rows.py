@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from continuum_traces.schema import Tags
@@ -111,6 +111,11 @@ def own_old_id_continued(client: int, number: int) -> list[Ask]:
     return [Ask(ids(f"{client}", prompt + 16 * number), output, Tags(_user(client)))]
 
 
+def untagged_continued(client: int, number: int) -> list[Ask]:
+    """As ``own_old_id_continued``, but without an id."""
+    return [replace(ask, tags=Tags()) for ask in own_old_id_continued(client, number)]
+
+
 def last_step(client: int, number: int) -> list[Ask]:
     return _ask(client, number, Tags(_fresh(client, number), is_last_step=True))
 
@@ -180,6 +185,7 @@ FRESH = "fresh-id"
 ROWS: dict[str, tuple[Row, str]] = {
     "idle": (idle, "nothing"),
     "untagged": (untagged, "untagged requests"),
+    "untagged-continued": (untagged_continued, "untagged requests, prompts that continue"),
     FRESH: (fresh_id, "a fresh id for each request"),
     "shared-old-id": (shared_old_id, "one old id, the same for all"),
     "child-of-old": (child_of_old, "fresh ids whose parent is an old program"),

@@ -147,24 +147,30 @@ class ProgramTable:
         return program
 
     def recognise(
-        self, name: str, now_s: float, prompt: Prompt, namespace: str | None = None, session_id: str | None = None
+        self,
+        name: str,
+        now_s: float,
+        prompt: Prompt,
+        namespace: str | None = None,
+        session_id: str | None = None,
+        is_family: bool = False,
     ) -> ProgramState:
         """Return the program that a request with this prompt continues, or a new program.
 
         Args:
             name: id of a new program.
-            session_id: id that several programs share. Only they are compared. The first has this id, and is the
-                parent of the others.
+            session_id: an id that several programs have. A prompt is compared with theirs only.
+            is_family: the first program with the ``session_id`` is named by it, and is the parent of the others.
         """
         scope, prompts = (namespace, session_id), self._programs.prompts
         found = prompts.find(scope, prompt)
         if found is not None and found.continues:
             program = found.program
         else:
-            session = self._programs.of(session_id, namespace) if session_id is not None else []
-            parent = found.program if found is not None else session[0] if session else None
-            first_id = name if session or session_id is None else session_id
-            program = self._new_program(first_id, now_s, parent, namespace)
+            first_id = session_id if is_family and session_id is not None else name
+            others = self._programs.of(first_id, namespace) if is_family else []
+            parent = found.program if found is not None else others[0] if others else None
+            program = self._new_program(name if others else first_id, now_s, parent, namespace)
         prompts.arrived(scope, program, prompt, bare=found is not None and found.bare)
         return program
 

@@ -213,7 +213,9 @@ class ProgramSchedulerMixin(Scheduler):
     def _arrived(self, request: Request) -> None:
         now_s = self.clock()
         tags, caller = self.tags.read(request)
-        turn = self._turn_of[request.request_id] = make_turn(self.table, request, tags, caller, now_s, True)
+        turn = self._turn_of[request.request_id] = make_turn(
+            self.table, request, tags, caller, now_s, self._settings.recognise
+        )
         self.table.arrive(turn, now_s)
         if turn.compacted:
             self.held.release_program(turn.program, now_s, "pressure")

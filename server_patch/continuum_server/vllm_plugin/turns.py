@@ -9,10 +9,11 @@ from continuum_traces.wire import tags_from_xargs
 from vllm.v1.request import Request
 
 from continuum_server.log_once import LogOnce
-from continuum_server.policy.facts import TurnState
+from continuum_server.policy.facts import ProgramState, TurnState
 from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.recognise import Prompt
 from continuum_server.vllm_plugin import touch_points
+from continuum_server.vllm_plugin.plugin_settings import Recognise
 from continuum_server.vllm_plugin.request_tags import Caller, read_caller
 
 
@@ -42,25 +43,30 @@ class TagReader:
             self._warn(name, "tag %r could not be read and is ignored (logged once)", name)
 
 
-def make_turn(
-    table: ProgramTable, request: Request, tags: Tags, caller: Caller, now_s: float, by_prompt: bool
-) -> TurnState:
-    """Convert a request to the next turn of its program.
-
-    Args:
-        by_prompt: whether a request without an id continues the program whose prompt it extends. Otherwise it is a
-            program of its own.
-    """
-    blocks = touch_points.block_hashes(request)
-    prompt = Prompt(request.num_prompt_tokens, blocks, request.prompt_token_ids)
-    by_prompt = by_prompt and tags.program_id is None and bool(blocks)
-    if by_prompt:
-        program = table.recognise(request.request_id, now_s, prompt, caller.namespace)
+def program_of(
+    table: ProgramTable, request: Request, tags: Tags, caller: Caller, now_s: float, recognise: Recognise
+) -> ProgramState:
+    """Return the program of a request: that of its id, or the one whose prompt it extends, or a new one."""
+    prompt = Prompt(request.num_prompt_tokens, touch_points.block_hashes(request), request.prompt_token_ids)
+    name, namespace = request.request_id, caller.namespace
+    if prompt.blocks and tags.program_id is None and recognise == "ids,prompts":
+        program = table.recognise(name, now_s, prompt, namespace)
         program.recognised_by = "prompt"
+    elif prompt.blocks and caller.weak:
+        is_session = caller.source.startswith("header:")  # a key for caches in the body may be that of a whole company
+        program = table.recognise(name, now_s, prompt, namespace, tags.program_id, is_session)
+        program.recognised_by = caller.source
     else:
-        program = table.program_for(
-            tags.program_id or request.request_id, now_s, tags.parent_id, prompt, caller.namespace
-        )
+        program = table.program_for(tags.program_id or name, now_s, tags.parent_id, prompt, namespace)
+        program.recognised_by = caller.source or ("" if tags.program_id is None else "tag")
+    return program
+
+
+def make_turn(
+    table: ProgramTable, request: Request, tags: Tags, caller: Caller, now_s: float, recognise: Recognise
+) -> TurnState:
+    """Convert a request to the next turn of its program."""
+    program = program_of(table, request, tags, caller, now_s, recognise)
     return TurnState(
         program=program,
         index=0,
@@ -76,8 +82,8 @@ def make_turn(
         this_func_call=tags.this_func_call,
         ran=tags.last_func_call,
         ran_s=tags.last_tool_duration_s,
-        tagged=by_prompt or tags.program_id is not None,
-        blocks=blocks,
+        tagged=bool(program.recognised_by),
+        blocks=touch_points.block_hashes(request),
         client=caller.client,
         turn_id=tags.turn_id,
         prompt=touch_points.prompt_mark(request),

@@ -6,12 +6,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 import pytest
 from continuum_server.policy.facts import ProgramState
+from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.recognise import MOST_BLOCKS, Prompt, Recogniser
+from continuum_server.policy.registry import make_policy
 from hypothesis import given
 from hypothesis import strategies as st
+from policy_driver import MACHINE
 
 BLOCK = 16
 START, END, ASSISTANT, THINK, CALL = range(1, 6)
@@ -318,3 +322,31 @@ def test_no_request_joins_another_conversation(seed: int) -> None:
     crowd = Crowd(seed)
     for _ in range(crowd.drawn.randrange(5, 60)):
         crowd.act()
+
+
+def table() -> ProgramTable:
+    return ProgramTable(make_policy("working-set", {}, MACHINE), Guards(), MACHINE.kv_tokens)
+
+
+def recognise(programs: ProgramTable, talk: Conversation, name: str, **said: Any) -> ProgramState:
+    return programs.recognise(name, 0.0, prompt_of(talk.ids()), **said)
+
+
+@pytest.mark.parametrize("is_family", [True, False])
+def test_an_id_of_several_conversations_counts_where_the_prompt_continues(is_family: bool) -> None:
+    programs, main, other = table(), talk_of(False, False), Conversation(words("sub-agent", 100), False, False)
+    said = {"session_id": "session", "is_family": is_family}
+    first, second = recognise(programs, main, "r1", **said), recognise(programs, other, "r2", **said)
+    assert (first.name, second.name) == ("session" if is_family else "r1", "r2")
+    assert (second.root is first) == is_family
+    assert first.root is first
+
+
+def test_another_session_never_matches() -> None:
+    programs, talk = table(), talk_of(False, False)
+    talk.messages.append(Message(0, words("task", 50)))
+    first = recognise(programs, talk, "r1", session_id="one")
+    programs._programs.prompts.failed(first)
+    assert recognise(programs, talk, "r2", session_id="two") is not first
+    assert recognise(programs, talk, "r3") is not first
+    assert recognise(programs, talk, "r4", session_id="one") is first
