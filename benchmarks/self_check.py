@@ -25,7 +25,7 @@ from continuum_analysis.compare.intervals import (
     ratio_interval,
     resampled_ratio,
 )
-from continuum_analysis.compare.runs import Run, load_runs, main_band
+from continuum_analysis.compare.runs import Run, load_runs
 from continuum_analysis.compare.words import outcome
 from continuum_analysis.records.timeline import AnalysisError
 
@@ -43,11 +43,11 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="the same experiment with a difference that has no effect")
     parser.add_argument("--pairs", type=int, default=5, help="pairs of runs in each comparison, at least 2")
     options = parser.parse_args()
-    twins = [] if options.against is None else main_band(load_runs(options.against))
+    twins = [] if options.against is None else load_runs(options.against)
     rows = [
         [rate.policy, rate.pairs, rate.method, str(rate.separate), str(rate.alarms)]
         + [f"{share:.1%}" for share in (rate.rate, rate.claims, rate.no_interval)]
-        for rate in self_check(main_band(load_runs(options.runs)), twins, options.pairs)
+        for rate in self_check(load_runs(options.runs), twins, options.pairs)
     ]
     sys.stdout.write(markdown(HEADINGS, rows) + "\n")
 

@@ -38,19 +38,13 @@ def summary_table(summaries: Summaries) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {"jps": jps, "policy": name}
-            | _band(each)
             | {"seeds": len(arm.seeds)}
             | arm.row()
             | {"gpu_time": gpu_time(summary.manifest)}
             for jps, summary in summaries.items()
-            for each in (summary, *summary.ends.values())
-            for name, arm in each.arms.items()
+            for name, arm in summary.arms.items()
         ]
     )
-
-
-def _band(summary: Summary) -> dict[str, Any]:
-    return {"step_times": summary.band} if summary.band else {}
 
 
 def summary_words(summaries: Summaries) -> pd.DataFrame:
@@ -139,8 +133,7 @@ def _columns(row: object, *names: str) -> dict[str, Any]:
 
 
 def _key(run: Run) -> dict[str, Any]:
-    band = {"step_times": run.band} if run.band else {}
-    return {"jps": run.manifest.workload.jps, "policy": run.arm, **band, "seed": run.manifest.seed}
+    return {"jps": run.manifest.workload.jps, "policy": run.arm, "seed": run.manifest.seed}
 
 
 WORDS = frozenset({"JPS", "policy", "program_id", "state", "cause", "meaning", "tool", "status", "reason"})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from continuum_analysis.compare.conditions import Condition, Outcome, Pair
 from continuum_analysis.compare.junit import write_junit
-from continuum_analysis.compare.runs import Run, baseline_of, by_band, by_load, main_band
+from continuum_analysis.compare.runs import Run, baseline_of, by_load
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_traces.names import which
 
@@ -77,15 +77,12 @@ def _applied(condition: Condition, pairs: Sequence[Pair]) -> list[Outcome]:
 
 
 def _arms(directories: Directories, baseline: str | None) -> Iterator[Pair]:
-    """Pair each arm with the baseline, at each load and each step-time setting. The baseline is paired with itself."""
+    """Pair each arm with the baseline, at each load. The baseline is paired with itself."""
     loads = by_load([run for runs in directories.values() for run in runs])
-    for jps, played in loads.items():
-        for band, runs in by_band(played).items():
-            arms = _by_arm(runs)
-            base = arms[baseline_of(arms, baseline)]
-            at = f" at {band} step times" if band else ""
-            for arm, group in arms.items():
-                yield Pair(_name(arm, jps, loads) + at, group, base)
+    for jps, runs in loads.items():
+        arms = _by_arm(runs)
+        base = arms[baseline_of(arms, baseline)]
+        yield from (Pair(_name(arm, jps, loads), group, base) for arm, group in arms.items())
 
 
 def _versions(directories: Directories) -> Iterator[Pair]:
@@ -94,16 +91,11 @@ def _versions(directories: Directories) -> Iterator[Pair]:
     loads = by_load([run for runs in directories.values() for run in runs])
     for path in later:
         for jps in loads:
-            before, after = (_by_arm(_at(directories[each], jps)) for each in (first, path))
+            before, after = (_by_arm(by_load(directories[each]).get(jps, ())) for each in (first, path))
             for arm, group in after.items():
                 if arm not in before:
                     raise AnalysisError(f"{path}: {_name(arm, jps, loads)} has no counterpart in {first}")
                 yield Pair(f"{_name(arm, jps, loads)} in {path}", group, before[arm])
-
-
-def _at(runs: Sequence[Run], jps: float | None) -> Sequence[Run]:
-    at_load = by_load(runs).get(jps, [])
-    return main_band(at_load) if at_load else []
 
 
 def _by_arm(runs: Sequence[Run]) -> dict[str, list[Run]]:

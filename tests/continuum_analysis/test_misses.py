@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from continuum_analysis.metrics import analyze_run, measure
 from continuum_analysis.records.facts import facts_of
-from continuum_analysis.records.misses import CAUSES, HITS, Cause, Limits, Return, cause_rows, explain, limits_of
+from continuum_analysis.records.misses import CAUSES, HITS, Limits, Return, cause_rows, explain, limits_of
 from continuum_analysis.records.reading import add_arrivals, add_client_records, client_events, order_events
 from continuum_analysis.records.timeline import ProgramTimes
 from continuum_traces.run_dir import ARRIVALS, EVENTS, TURNS, write_rows
@@ -72,7 +72,7 @@ def cause_of(events: Sequence[SchedulerEvent], limits: Limits = BLOCK) -> Return
         ("rewritten", [*first(), *second(4.0, 32, prompt_tokens=80)]),
     ],
 )
-def test_each_cause(cause: Cause, events: list[SchedulerEvent]) -> None:
+def test_each_cause(cause: str, events: list[SchedulerEvent]) -> None:
     found = cause_of(events)
     assert found.cause == cause
     assert found.hit == (cause in HITS) == CAUSES[cause].startswith("hit")
@@ -127,7 +127,7 @@ def of_the_preview(events: Sequence[SchedulerEvent], tmp_path: Path) -> list[Pro
     ],
 )
 def test_the_preview_says_the_same_or_that_it_does_not_know(
-    tmp_path: Path, native: Cause, preview: Cause, events: list[SchedulerEvent]
+    tmp_path: Path, native: str, preview: str, events: list[SchedulerEvent]
 ) -> None:
     assert cause_of(events).cause == native
     assert [found.cause for found in explain(of_the_preview(events, tmp_path), BLOCK)][:1] == [preview]

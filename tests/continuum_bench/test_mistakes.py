@@ -160,7 +160,7 @@ COMMANDS = [
     ("sweep --set num_program=3", "did you mean num_programs"),
     ("sweep --set jps=1 --out BEGUN", "holds a run already"),
     ("replay TRACE --out SWEEP", "holds a sweep already; choose another --out"),
-    ("sweep --set jps=1 --set step_times=band", "not in a sweep; give step_times=low,mid,high as points of"),
+    ("sweep --set jps=1 --set step_times=band", "step_times: band: there are low, mid, high"),
     ("step-times build --gpu h100-80gb --model qwen3-8b --name x", "--name x: only for a config.json; qwen3-8b has"),
     ("step-times build --gpu h100 --model qwen3-8b --tp 3", "--tp 3: there are 1, 2, 4, 8"),
     ("step-times build --gpu h100 --model qwen3-9b", "did you mean qwen3-8b"),

@@ -37,10 +37,6 @@ OF_THE_RUN = (
 """Entries of a manifest in which runs that are compared may differ."""
 TIERS = "engine_options.offload"
 """The entry in which a policy and its ``+offload`` arm differ."""
-OF_THE_BAND = ("engine_options.step_times", "hardware.prefill_curve", "hardware.step_times.band")
-"""The entries in which runs with low, mid and high step times differ."""
-BANDS = ("mid", "low", "high")
-"""The first of these that ran is shown in detail; the report says whether its verdict also holds for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +46,6 @@ class Run:
     metrics: RunMetrics
     router: str | None = None
     """Set only if the runs of a comparison have different routers."""
-    band: str | None = None
-    """``low``, ``mid`` or ``high``; set only if the runs of a comparison have different step times."""
     plugin_errors: int = 0
     """Exceptions in the server's policy during the run, in which vLLM scheduled without it: no result of the policy."""
 
@@ -62,24 +56,11 @@ class Run:
 
 
 def name_variants(runs: Sequence[Run]) -> list[Run]:
-    """Set the router of each run if the runs have different routers, and its band if they have several bands."""
-    engines = [run.manifest.engine_options for run in runs]
-    routers, bands = [each.router for each in engines], [each.step_times for each in engines]
-    routers = routers if len(set(routers)) > 1 else [None] * len(runs)
-    bands = bands if len(set(bands)) > 1 else [None] * len(runs)
-    return [replace(run, router=router, band=band) for run, router, band in zip(runs, routers, bands, strict=True)]
-
-
-def by_band(runs: Sequence[Run]) -> dict[str | None, list[Run]]:
-    """Group runs by their step times, in the order of ``BANDS``; one group if these do not differ."""
-    order = [*BANDS, *dict.fromkeys(run.band for run in runs if run.band not in BANDS)]
-    bands = {band: [run for run in runs if run.band == band] for band in order}
-    return {band: group for band, group in bands.items() if group}
-
-
-def main_band(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs of the band that is shown in detail."""
-    return next(iter(by_band(runs).values()))
+    """Set the router of each run if the runs have different routers."""
+    routers = [run.manifest.engine_options.router for run in runs]
+    if len(set(routers)) < 2:
+        return list(runs)
+    return [replace(run, router=router) for run, router in zip(runs, routers, strict=True)]
 
 
 def load_runs(path: Path, alone_s: Mapping[str, float] | None = None) -> list[Run]:
@@ -221,8 +202,6 @@ def _check_same(first: Run, run: Run, *leave_out: str) -> None:
             "runs of the same programs say anything about policies"
         )
     may_differ = [*OF_THE_RUN, *leave_out]
-    if ours.engine_options.step_times != theirs.engine_options.step_times:
-        may_differ += OF_THE_BAND
     if not (ours.engine_options.offload and theirs.engine_options.offload):  # an arm with tiers, one without
         may_differ.append(TIERS)
     if differs := difference(key_of(ours, may_differ), key_of(theirs, may_differ)):

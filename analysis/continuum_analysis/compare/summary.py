@@ -32,7 +32,6 @@ from continuum_analysis.compare.runs import (
     BASELINES,
     Run,
     baseline_of,
-    by_band,
     check_comparable,
     load_runs,
 )
@@ -134,10 +133,6 @@ class Summary:
     warnings: tuple[str, ...]
     manifest: Manifest
     """The manifest of the experiment, or of the first run."""
-    band: str | None = None
-    """The step times of these runs (low, mid or high) if the experiment has several; else None."""
-    ends: Mapping[str, Summary] = dataclasses.field(default_factory=dict)
-    """The summaries of the same arms with the other step times, by band."""
 
     @property
     def ranked(self) -> list[str]:
@@ -150,14 +145,12 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of summary.json."""
-        ends = {band: end.to_json()["policies"] for band, end in self.ends.items()}
         return {
             "schema": SUMMARY_SCHEMA,
             "version": 1,
             "seeds": list(self.seeds),
             "baseline": self.baseline,
             "policies": {name: arm.to_json() for name, arm in self.arms.items()},
-            **({"step_times": self.band, "ends": ends} if ends else {}),
             "warnings": list(self.warnings),
             "manifest": to_json(self.manifest),
         }
@@ -178,8 +171,7 @@ def summarize(path: Path) -> Summary:
 
 
 def summarize_runs(path: Path | None, runs: Sequence[Run], baseline: str | None = None) -> Summary:
-    """Summarise runs that ``load_runs`` has read. If they have several bands of step times, the summary is that of the
-    first band, and the summaries of the others are its ``ends``.
+    """Summarise runs that ``load_runs`` has read.
 
     Args:
         path: the experiment's directory; None for runs of several directories.
@@ -189,16 +181,6 @@ def summarize_runs(path: Path | None, runs: Sequence[Run], baseline: str | None 
     Raises:
         AnalysisError: the runs cannot be compared, or the baseline has no run.
     """
-    (band, shown), *others = by_band(runs).items()
-    summary = _summarize_band(path, shown, baseline)
-    ends = {
-        str(name): dataclasses.replace(_summarize_band(None, group, summary.baseline), band=name)
-        for name, group in others
-    }
-    return dataclasses.replace(summary, band=band, ends=ends)
-
-
-def _summarize_band(path: Path | None, runs: Sequence[Run], baseline: str | None) -> Summary:
     check_comparable(runs)
     by_arm: dict[str, list[Run]] = {}
     for run in sorted(runs, key=_order(path, runs)):

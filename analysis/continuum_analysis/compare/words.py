@@ -79,12 +79,8 @@ def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
 
 
 def summary_rows(summary: Summary, shown: Sequence[Column], with_intervals: bool = False) -> list[list[str]]:
-    """Return one row for each arm, then the same for each of the other step times; a dash means no value."""
-    return [
-        [name + (f", {each.band} step times" if summary.ends else ""), *(c.cell(arm, with_intervals) for c in shown)]
-        for each in (summary, *summary.ends.values())
-        for name, arm in each.arms.items()
-    ]
+    """Return one row for each arm; a dash means no value."""
+    return [[name, *(column.cell(arm, with_intervals) for column in shown)] for name, arm in summary.arms.items()]
 
 
 def cause_table(returns: Sequence[Return]) -> TextTable:
@@ -110,8 +106,7 @@ def fastest(summary: Summary) -> str | None:
 
 def verdict_parts(summary: Summary) -> tuple[str, str]:
     """Return the verdict in two parts: how many programs finished if not all did, and the fastest policy compared with
-    the baseline; then the next best policy, the programs that became slower and the tail of the TTFT. With several step
-    times, the second part says whether all of them give this verdict."""
+    the baseline; then the next best policy, the programs that became slower and the tail of the TTFT."""
     counted, leader = _finished(summary), _leader(summary)
     if leader is None:
         compared = any(arm.comparison for name, arm in summary.arms.items() if name != summary.baseline)
@@ -123,8 +118,6 @@ def verdict_parts(summary: Summary) -> tuple[str, str]:
         same = f"mean JCT {_seconds(comparison.jct_means_s[1])}, on {_no_interval(comparison)}"
         return f"{counted}All policies are equal to within 1% here: {same}.", ""
     rest = f"{_next_best(summary, best)}{_cost(summary, comparison)}{_tail(summary, best)}"
-    if summary.ends:
-        rest = f"{rest} {_at_other_step_times(summary, best, comparison)}"
     return counted + _against_baseline(summary, best, comparison), rest
 
 
@@ -143,37 +136,6 @@ def _leader(summary: Summary) -> tuple[str, Comparison] | None:
     name = fastest(summary)
     comparison = summary.arms[name].comparison if name is not None else None
     return None if name is None or comparison is None else (name, comparison)
-
-
-def _at_other_step_times(summary: Summary, best: str, comparison: Comparison) -> str:
-    """Say whether the verdict also holds with the other step times, and if not, what the result is there."""
-    leaders = {band: leader for band, end in summary.ends.items() if (leader := _leader(end))}
-    failing = [band for band in leaders if not _holds(summary.ends[band], best, comparison)]
-    if failing:
-        told = (f"at {band}, {_against_baseline(summary.ends[band], *leaders[band])}" for band in failing)
-        return f"This does not hold at all step times: {' '.join(told)}"
-    ratios = {band: arm.jct_ratio for band in leaders if (arm := summary.ends[band].arms.get(best))}
-    said = ", ".join(f"{ratio.mean:.2f} at {band}" for band, ratio in ratios.items() if ratio)
-    if {str(summary.band), *leaders} >= {"low", "high"}:
-        return f"This holds at both ends of the step-time band ({said})."
-    return f"This holds at other step times too ({said}); the other end of the band was not played."
-
-
-def _holds(end: Summary, best: str, comparison: Comparison) -> bool:
-    """Return whether the comparison with the baseline has the same outcome with other step times, and no other policy
-    is faster there."""
-    arm, leader = end.arms.get(best), _leader(end)
-    if (
-        arm is None
-        or arm.jct_ratio is None
-        or leader is None
-        or outcome(arm.jct_ratio) != outcome(comparison.jct_ratio)
-    ):
-        return False
-    if leader[0] == best:
-        return True
-    second = end.runner_up
-    return second is not None and second[0] == best and outcome(second[1].jct_ratio) in ("equal", "open")
 
 
 Outcome = Literal["equal", "open", "faster", "slower"]

@@ -11,32 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd
-from typing import Literal
 
 from continuum_traces.schema import KvPool, Manifest
 
 from continuum_analysis.records.timeline import FAILED, PinTimes, ProgramTimes, TurnTimes, pinned_tokens
 
-Cause = Literal[
-    "pinned",
-    "cached",
-    "reloaded",
-    "found",
-    "elsewhere",
-    "expired",
-    "pressure",
-    "dropped",
-    "guard",
-    "no tool",
-    "ttl 0",
-    "no pins",
-    "failed before",
-    "overlap",
-    "rewritten",
-    "unknown",
-]
-
-CAUSES: dict[Cause, str] = {
+CAUSES = {
     "pinned": "hit: its pin was held until it was scheduled",
     "cached": "hit: no pin held it then, but no other request had taken the blocks yet",
     "reloaded": "hit: its KV came back from a lower tier",
@@ -56,7 +36,7 @@ CAUSES: dict[Cause, str] = {
 }
 """Every cause with its sentence, hits first."""
 
-HITS: frozenset[Cause] = frozenset({"pinned", "cached", "reloaded", "found"})
+HITS = ("pinned", "cached", "reloaded", "found")
 
 DIFFERENT_HITS = 3
 """The block size is derived from recorded hits if they have at least this many different numbers of tokens."""
@@ -83,7 +63,8 @@ class Return:
     turn: TurnTimes
     before: TurnTimes
     pin: PinTimes | None
-    cause: Cause
+    cause: str
+    """One of ``CAUSES``."""
     reusable_tokens: int
     """Prompt tokens that a cache of unlimited size would have contained, in whole blocks."""
     late_s: float | None
@@ -167,7 +148,7 @@ def _returns(program: ProgramTimes, limits: Limits, held: _PinnedTokens) -> Iter
         yield Return(program.program_id, turn, before, pin, cause, reusable, late_s)
 
 
-def _why_hit(turn: TurnTimes, pin: PinTimes | None) -> Cause:
+def _why_hit(turn: TurnTimes, pin: PinTimes | None) -> str:
     if turn.reload_bytes:
         return "reloaded"
     if turn.start_s is None:
@@ -175,7 +156,7 @@ def _why_hit(turn: TurnTimes, pin: PinTimes | None) -> Cause:
     return "pinned" if pin is not None and pin.reason == "hit" else "cached"
 
 
-def _why_missed(turn: TurnTimes, before: TurnTimes, pin: PinTimes | None, limits: Limits, held: _PinnedTokens) -> Cause:
+def _why_missed(turn: TurnTimes, before: TurnTimes, pin: PinTimes | None, limits: Limits, held: _PinnedTokens) -> str:
     if turn.replica != before.replica:
         return "elsewhere"
     if pin is not None and pin.reason == "hit" and turn.earlier:
@@ -192,7 +173,7 @@ def _why_missed(turn: TurnTimes, before: TurnTimes, pin: PinTimes | None, limits
     return _why_not_pinned(before, before.finish_s, limits, held) if held.native else "unknown"
 
 
-def _why_not_pinned(before: TurnTimes, finish_s: float, limits: Limits, held: _PinnedTokens) -> Cause:
+def _why_not_pinned(before: TurnTimes, finish_s: float, limits: Limits, held: _PinnedTokens) -> str:
     if before.status in FAILED:
         return "failed before"
     if before.tool is None:
@@ -204,7 +185,7 @@ def _why_not_pinned(before: TurnTimes, finish_s: float, limits: Limits, held: _P
     return "ttl 0"
 
 
-_ENDINGS: dict[str, Cause] = {
+_ENDINGS = {
     "expired": "expired",
     "pressure": "pressure",
     "abort": "dropped",
@@ -230,7 +211,7 @@ class _PinnedTokens:
         return self._totals[bisect_left(self._times, instant_s)]
 
 
-def count_causes(returns: Sequence[Return]) -> dict[Cause, int]:
+def count_causes(returns: Sequence[Return]) -> dict[str, int]:
     """Count each cause, in the order of ``CAUSES``; causes that do not occur are left out."""
     counts = Counter(returned.cause for returned in returns)
     return {cause: counts[cause] for cause in CAUSES if counts[cause]}
@@ -240,7 +221,7 @@ def count_causes(returns: Sequence[Return]) -> dict[Cause, int]:
 class CauseRow:
     """The returning turns of one cause."""
 
-    cause: Cause
+    cause: str
     turns: int
     share: float
     """The share of all returning turns."""
@@ -260,7 +241,7 @@ def cause_rows(returns: Sequence[Return]) -> list[CauseRow]:
     ]
 
 
-def _cause_row(cause: Cause, these: Sequence[Return], returns: int) -> CauseRow:
+def _cause_row(cause: str, these: Sequence[Return], returns: int) -> CauseRow:
     waits = [returned.turn.wait_s for returned in these if returned.turn.wait_s is not None]
     late = sorted(returned.late_s for returned in these if returned.late_s is not None)
     return CauseRow(

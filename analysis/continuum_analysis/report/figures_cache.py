@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.words import TextTable, cause_table
 from continuum_analysis.plots.arm_styles import ArmStyle
 from continuum_analysis.plots.panels import LEVEL_COLOUR, Area, Line, Panel, Stack
-from continuum_analysis.records.misses import CAUSES, Cause, count_causes
+from continuum_analysis.records.misses import CAUSES, count_causes
 from continuum_analysis.records.occupancy import Occupancy, occupancy
 from continuum_analysis.report.figure_kit import (
     SHORTEST_S,
@@ -29,7 +29,7 @@ from continuum_analysis.report.figure_kit import (
 RUNNING, PINNED = "#0072B2", "#E69F00"
 DIAGONAL = ArmStyle(LEVEL_COLOUR, mark=0, is_open=False, dash=1)
 
-CAUSE_COLOURS: Mapping[Cause, tuple[str, str]] = {
+CAUSE_COLOURS = {
     "pinned": ("#117733", ""),
     "cached": ("#88CCEE", "."),
     "reloaded": ("#44AA99", "-"),

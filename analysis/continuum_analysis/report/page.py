@@ -9,7 +9,7 @@ from pathlib import Path
 from continuum_traces.run_dir import writing
 
 from continuum_analysis.compare.intervals import NO_VALUE, Comparison, interval_text
-from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs, main_band
+from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
 from continuum_analysis.compare.summary import Summary, summarize_runs, write_summary_of
 from continuum_analysis.compare.words import Column, TextTable, columns, fastest, summary_rows, verdict_parts
 from continuum_analysis.metrics import METRICS
@@ -79,10 +79,7 @@ def page_of(name: str, runs: Sequence[Run], home: Path | None = None, baseline: 
         summaries = {jps: write_summary_of(home, runs, baseline) for jps in loads}
     else:
         summaries = {jps: summarize_runs(None, group, baseline) for jps, group in loads.items()}
-    shown = {
-        jps: [run for run in main_band(group) if run.manifest.seed in summaries[jps].seeds]
-        for jps, group in loads.items()
-    }
+    shown = {jps: [run for run in group if run.manifest.seed in summaries[jps].seeds] for jps, group in loads.items()}
     return Page(name, shown, summaries)
 
 
@@ -189,8 +186,6 @@ def _trust(page: Page, capacity: int | None) -> str:
     said = [f"{seeds} seeds" if seeds > 1 else "one seed"]
     if capacity:
         said.append(knee(page.groups, capacity, baseline))
-    if page.summary.ends:
-        said.append(f"figures: {page.summary.band} step times; also played: {' and '.join(page.summary.ends)}")
     modelled = ", ".join(item.partition(" (")[0] for item in manifest.modelled)
     if not manifest.engine:
         said.append("there is no manifest, so the configuration of the runs is unknown")

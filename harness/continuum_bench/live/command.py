@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import cast
 
 from continuum_analysis.compare.summary import RESUMED
 from continuum_traces.names import counted, which
@@ -21,7 +20,7 @@ from continuum_traces.schema import Engine, Manifest
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import command_line, default_out
 from continuum_bench.live.endpoint import Endpoint, plugin_errors, probe_server
-from continuum_bench.live.load import LoadCounters, LoadOptions, Prompts
+from continuum_bench.live.load import LoadCounters, LoadOptions
 from continuum_bench.live.plan import Plan, Window, make_plan
 from continuum_bench.live.processes import play
 from continuum_bench.live.recording import (
@@ -139,19 +138,17 @@ def _load_options(endpoint: Endpoint, live: LiveOptions, api_key: str | None) ->
     model = live.served_model or endpoint.models[0]
     if model not in endpoint.models:
         raise BenchError(f"--served-model {model}: the server has {', '.join(endpoint.models)}")
-    return LoadOptions(
-        base_url=endpoint.base_url,
-        model=model,
-        dialect=DIALECTS[dialect],
-        prompts=cast(Prompts, prompts),
-        api_key=api_key,
-        salt=uuid.uuid4().hex,
-        retries=live.retries,
-        request_limit_s=live.request_limit_s,
-        program_limit_s=live.program_limit_s,
-        time_limit_s=live.time_limit_s,
-        release=bool(endpoint.state) or dialect == "thunderagent",
-    )
+    given = {
+        **live.shared_with(LoadOptions),
+        "base_url": endpoint.base_url,
+        "model": model,
+        "dialect": DIALECTS[dialect],
+        "prompts": prompts,
+        "api_key": api_key,
+        "salt": uuid.uuid4().hex,
+        "release": bool(endpoint.state) or dialect == "thunderagent",
+    }
+    return LoadOptions(**given)
 
 
 def _engine_options(load: LoadOptions) -> Engine:

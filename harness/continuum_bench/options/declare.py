@@ -190,7 +190,12 @@ class Options:
 
     def group(self, base: type[T]) -> T:
         """Return the options that ``base``, a base class of this one, has."""
-        return base(**{name: getattr(self, name) for name in declared(base)})
+        return base(**self.shared_with(base))
+
+    def shared_with(self, kind: type) -> dict[str, Any]:
+        """Return the values of the options that have the name of a field of this dataclass."""
+        names = (each.name for each in fields(cast(Any, kind)))
+        return {name: getattr(self, name) for name in names if name in declared(type(self))}
 
 
 def is_set(value: Any) -> bool:

@@ -136,10 +136,6 @@ class ArrivalOptions(Options):
     hint_error: Annotated[str, Needs("hints")] = "0"
 
 
-BAND = "band"
-"""``--step-times band``: every run is played three times, at low, mid and high step times."""
-
-
 @dataclass(frozen=True)
 class GpuOptions(Options):
     """The hardware and the model for which step times are computed.
@@ -244,9 +240,6 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     """Options of the commands that play a workload. ``--help`` lists the options of the last base class first.
 
     Attributes:
-        step_times: Estimate of attention times for GPUs on which prompt chunks together with decodes were never
-            measured (A100, L40S): low, mid or high; band plays every run at all three. On other GPUs the three are the
-            same.
         pp: Pipeline parallel size: the number of stages of one replica, each with --tp GPUs.
         block_size: Number of tokens in one KV block.
         offload: Memory tiers below the GPU for policies named NAME+offload, in GB per GPU: dram-100, dram-200,
@@ -270,7 +263,6 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
         *("json_output", "print_config", "base_url"),
     )
 
-    step_times: Annotated[str, one_of(*BANDS, BAND), SERVERS] = defaults.STEP_TIMES
     pp: Annotated[int, at_least(1), SERVERS, PIPELINE, PROFILED] = 1
     block_size: Annotated[int, at_least(1), SERVERS] = defaults.BLOCK_SIZE
     offload: Annotated[str | None, SERVERS] = None

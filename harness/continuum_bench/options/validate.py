@@ -46,18 +46,8 @@ class ValidateOptions(Options):
 
     panel = ENGINE
     usual = (
-        "log",
-        "gpu",
-        "model",
-        "tp",
-        "pp",
-        "chunk",
-        "max_num_seqs",
-        "kv_blocks",
-        "vllm",
-        "fit",
-        "report",
-        "json_output",
+        *("log", "gpu", "model", "tp", "pp", "chunk", "max_num_seqs", "kv_blocks"),
+        *("vllm", "fit", "report", "json_output"),
     )
 
     log: Annotated[Path, Option("Request log of a real server, or the folder that holds it or several.", argument=True)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
+from continuum_server import defaults
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.policy.limits import LimitError
-from continuum_server.policy.program_table import Guards, OneOffsOrder, PinsYieldTo
-from continuum_server.server_config import EngineName, ServerConfig
-from continuum_server.vllm_plugin.plugin_settings import Recognise
+from continuum_server.policy.program_table import Guards
+from continuum_server.server_config import ServerConfig
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.serve import ServeOptions
@@ -32,50 +32,27 @@ def server_config(
     if options.engine == "gpu":  # vLLM itself reads these two options if the GPU is real
         vllm_arguments += ("--tensor-parallel-size", str(options.tp))
         vllm_arguments += ("--gpu-memory-utilization", str(options.gpu_memory_utilization))
-    return ServerConfig(
-        engine=cast(EngineName, options.engine),
-        policy=options.policy,
-        policy_options=dict(policy_options),
-        guards=_guards(options),
-        recognise=cast(Recognise, options.recognise),
-        model=options.model,
-        emulated=EmulatedSettings(
-            gpu=options.gpu,
-            tensor_parallel=options.tp,
-            gpu_memory_utilization=options.gpu_memory_utilization,
-            step_overhead_ms=options.step_overhead_ms,
-            step_times=options.step_times,
-            time_scale=options.time_scale,
-            replies=str(options.replies.absolute()) if options.replies else None,
-        ),
-        host=options.host,
-        port=options.port,
-        max_num_seqs=options.max_num_seqs,
-        max_num_batched_tokens=options.chunk_tokens,
-        block_size=options.block_size,
-        kv_blocks=options.kv_blocks,
-        max_model_len=options.max_model_len,
-        record=options.record,
-        statistics=options.statistics,
-        profile=options.profile,
-        tool_call_parser=None if options.tool_call_parser == "none" else options.tool_call_parser,
-        drain_s=options.drain_s,
-        gpus=options.tp,
-        vllm_arguments=vllm_arguments,
-    )
+    emulated = {
+        **options.shared_with(EmulatedSettings),
+        "model": defaults.MODEL,
+        "tensor_parallel": options.tp,
+        "replies": str(options.replies.absolute()) if options.replies else None,
+    }
+    config = {
+        **options.shared_with(ServerConfig),
+        "policy_options": dict(policy_options),
+        "guards": _guards(options),
+        "emulated": EmulatedSettings(**emulated),
+        "max_num_batched_tokens": options.chunk_tokens,
+        "tool_call_parser": None if options.tool_call_parser == "none" else options.tool_call_parser,
+        "gpus": options.tp,
+        "vllm_arguments": vllm_arguments,
+    }
+    return ServerConfig(**config)
 
 
 def _guards(options: ServeOptions) -> Guards:
     try:
-        return Guards(
-            max_ttl_s=options.max_ttl_s,
-            max_pinned_share=options.max_pinned_share,
-            max_pins_per_client=options.max_pins_per_client,
-            max_programs=options.max_programs,
-            max_overtake_s=options.max_overtake_s,
-            pins_yield_to=cast(PinsYieldTo, options.pins_yield_to),
-            one_offs=cast(OneOffsOrder, options.one_offs),
-            first_token_s=options.first_token_s,
-        )
+        return Guards(**options.shared_with(Guards))
     except LimitError as error:
         raise BenchError(f"--{error.name.replace('_', '-')} {error.given}: must be {error.allowed}") from error

@@ -12,14 +12,11 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from continuum_server.step_times.attention import BANDS
 from continuum_server.step_times.catalog import find_model
 from continuum_traces.run_dir import key_of
 from continuum_traces.schema import Manifest
 from continuum_traces.typed import to_json
 
-from continuum_bench.errors import BenchError
-from continuum_bench.options.run import BAND
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.virtual.engine_options import engine_of
 from continuum_bench.virtual.experiment import Cell, Setup, manifest_of
@@ -91,8 +88,6 @@ def group_of(point: Point, grid: Grid) -> Group:
     options = point.options
     workload = workload_of(point.workload, options, find_model(options.model).max_context_tokens)
     virtual = grid.engine == "virtual"
-    if options.step_times == BAND:
-        raise BenchError(f"step_times={BAND}: not in a sweep; give step_times={','.join(BANDS)} as points of its grid")
     engine, description = engine_of(options) if virtual else (None, None)
     setup = Setup(workload, engine, options.token_times)
     if description is not None:

@@ -17,11 +17,11 @@ from continuum_traces.names import counted
 from continuum_bench.invocation import default_out
 from continuum_bench.lock import locked
 from continuum_bench.options.policies import arms_of, read_policy_options
-from continuum_bench.options.run import BAND, DEFAULT_POLICIES, RunOptions
+from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
 from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import goes_on, print_json, print_notice, print_summary, print_verdict
-from continuum_bench.virtual.engine_options import descriptions_at, engine_of
-from continuum_bench.virtual.experiment import Experiment, Setup, cells_for, prepare, run
+from continuum_bench.virtual.engine_options import engine_of
+from continuum_bench.virtual.experiment import Cell, Experiment, Setup, prepare, run
 from continuum_bench.virtual.pool import Outcome
 from continuum_bench.workload.workload import workload_of
 
@@ -34,20 +34,17 @@ def run_policies(name: str, options: RunOptions) -> int:
     find_gpu(options.gpu)
     workload = workload_of(name, options, model.max_context_tokens)
     engine, description = engine_of(options)
-    bands = descriptions_at(options, engine)
-    if options.step_times == BAND and not bands:
-        print_notice(f"step times of {options.gpu} have no band: low, mid and high are the same; played once")
     seeds = range(options.seed, options.seed + options.seeds)
     out = options.out or default_out(name)
     experiment = Experiment(
-        cells=tuple(cells_for(policies, policy_options, list(seeds), [*bands] or [None])),
+        cells=tuple(Cell(policy, policy_options.get(policy, {}), seed) for seed in seeds for policy in policies),
         setup=Setup(workload, engine, options.token_times),
         out=out,
         jobs=options.jobs or os.cpu_count() or 1,
     )
     quiet = options.json_output or options.quiet
     with locked(out):
-        left = replace(experiment, cells=tuple(prepare(experiment, description, bands)))
+        left = replace(experiment, cells=tuple(prepare(experiment, description)))
         if not quiet:
             print_notice(_announcement(experiment, left))
         kept = len(experiment.cells) - len(left.cells)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import version
@@ -35,12 +35,10 @@ class Cell:
     """The arm: ``continuum``, or ``continuum+offload`` with the engine's tiers."""
     options: Mapping[str, Any]
     seed: int
-    step_times: str | None = None
-    """Low, mid or high, in an experiment that plays several of them; None: as the engine's configuration says."""
 
     @property
     def name(self) -> str:
-        return f"{self.policy}-seed{self.seed}" + (f"-{self.step_times}" if self.step_times else "")
+        return f"{self.policy}-seed{self.seed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class Experiment:
     """Largest number of runs at the same time."""
 
 
-def prepare(experiment: Experiment, description: Any, at: Mapping[str, Any] | None = None) -> list[Cell]:
+def prepare(experiment: Experiment, description: Any) -> list[Cell]:
     """Make the directories and write all manifests, before any run starts.
 
     An experiment that was stopped in this directory goes on: complete runs are kept and the others start again.
@@ -71,7 +69,6 @@ def prepare(experiment: Experiment, description: Any, at: Mapping[str, Any] | No
     Args:
         experiment: the runs and their directory.
         description: ``EngineDescription`` of the experiment's engine.
-        at: the descriptions for cells with step times of their own, by the name of the step times.
 
     Returns:
         The cells that are left to run.
@@ -83,8 +80,7 @@ def prepare(experiment: Experiment, description: Any, at: Mapping[str, Any] | No
     policies = ",".join(dict.fromkeys(cell.policy for cell in experiment.cells))
     begin(out, manifest_of(setup, description, policies, {}, experiment.cells[0].seed, utc_now()))
     for cell in experiment.cells:
-        described = at[cell.step_times] if at and cell.step_times else description
-        begin(out / cell.name, manifest_of(setup, described, cell.policy, cell.options, cell.seed, ""))
+        begin(out / cell.name, manifest_of(setup, description, cell.policy, cell.options, cell.seed, ""))
     left = [cell for cell in experiment.cells if not (out / cell.name / ENGINE).exists()]
     for cell in left:  # a stopped run begins again, and the engine appends to existing files
         for name in (EVENTS, TURNS, LOG):
@@ -158,20 +154,4 @@ class CellTask:
         jobs = setup.workload.jobs(cell.seed)
         policy, offloaded = split_arm(cell.policy)
         config = setup.engine if offloaded else replace(setup.engine, offload=None)
-        if cell.step_times is not None:
-            config = replace(config, step_times=cell.step_times)
         engine.simulate(config, policy, cell.options, jobs, cell.seed, self.folder, on_progress, setup.token_times)
-
-
-def cells_for(
-    policies: Sequence[str],
-    options: Mapping[str, Mapping[str, Any]],
-    seeds: Sequence[int],
-    step_times: Sequence[str | None] = (None,),
-) -> list[Cell]:
-    return [
-        Cell(policy, dict(options.get(policy, {})), seed, band)
-        for band in step_times
-        for seed in seeds
-        for policy in policies
-    ]
