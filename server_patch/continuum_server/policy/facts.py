@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Annotated
 
-from continuum_server.policy.limits import Range
+from continuum_server.policy.limits import Range, check_fields
 
 
 @dataclass(slots=True, eq=False)
@@ -238,6 +238,9 @@ class PrefillCurve:
     c: Fitted
     source: str = "unknown"
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def seconds(self, tokens: int) -> float:
         return (self.a * tokens + self.b) * tokens + self.c if tokens > 0 else 0.0
 
@@ -252,6 +255,9 @@ class DecodeLine:
 
     fixed_s: Fitted
     token_s: Fitted
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def memory_worth(self, kv_tokens: int) -> float:
         """Return the relative gain in decoding speed per relative gain in memory while the pool is full: 0 to 1."""

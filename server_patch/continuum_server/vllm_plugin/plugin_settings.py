@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from types import NoneType
-from typing import Any, Literal, TypeVar, get_origin
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeVar
+
+from continuum_traces.typed import FieldError, from_json
 
 from continuum_server import defaults
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
-from continuum_server.policy.limits import check_fields, hints_of, members
+from continuum_server.policy.limits import check_fields
 from continuum_server.policy.program_table import Guards
 
 SECTION = "continuum"
@@ -42,6 +43,9 @@ class Settings:
     """How conversations without our tags are recognised: by ids that agents send (``continuum_traces.foreign_ids``), by
     prompts that continue earlier ones, or not at all."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def to_config(self) -> dict[str, Any]:
         """Return the settings as a section of vLLM's ``additional_config``."""
         return {SECTION: asdict(self)}
@@ -63,43 +67,10 @@ def read_section(additional_config: Any, section: str, kind: type[T], refused: t
     """Read a section of ``additional_config`` as a dataclass.
 
     Raises:
-        ValueError: a setting is not allowed. The error is of type ``refused``, and its message has the setting's name,
-            its value and the allowed values.
+        ValueError: a setting is not allowed. The error is of type ``refused``, and its message has the setting's name.
     """
     values = additional_config.get(section, {}) if isinstance(additional_config, Mapping) else {}
     try:
-        settings: T = _read(kind, values, section)
-        return settings
-    except ValueError as error:
-        raise refused(f"additional-config {error}") from error
-
-
-def _read(kind: Any, data: Any, where: str, or_none: str = "") -> Any:
-    """Build a dataclass, and the dataclasses in its fields, from a JSON object."""
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{where} = {data!r}: must be an object{or_none}")
-    if kind is dict:
-        return data
-    hints = hints_of(kind)
-    for name in data:
-        if name not in hints:
-            raise ValueError(f"{where}.{name}: unknown; there are: {', '.join(hints)}")
-    for member in fields(kind):
-        if member.default is member.default_factory is MISSING and member.name not in data:
-            raise ValueError(f"{where}.{member.name}: missing")
-    values = {name: _member(hints[name], value, f"{where}.{name}") for name, value in data.items()}
-    try:
-        made = kind(**values)
-        check_fields(made)
-    except ValueError as error:
-        raise ValueError(f"{where}.{error}") from error
-    return made
-
-
-def _member(hint: Any, value: Any, where: str) -> Any:
-    """Read the value of a field. If its type is a dataclass or a dictionary, the value must be an object."""
-    kinds = [get_origin(member) or member for member in members(hint)]
-    kind = next((member for member in kinds if member is dict or is_dataclass(member)), None)
-    if kind is None or (value is None and NoneType in kinds):
-        return value
-    return _read(kind, value, where, ", or none" if NoneType in kinds else "")
+        return from_json(kind, values)
+    except FieldError as error:
+        raise refused(f"additional-config {section}: {error}") from error
