@@ -216,10 +216,9 @@ class Fleet:
 
     def health(self) -> FleetHealth:
         """Ask the router and all replicas at once."""
-        router = self.router
         with ThreadPoolExecutor(len(self.servers) + 1) as pool:
-            of_router = pool.submit(router.state) if router is not None else None
-            states = list(pool.map(Server.state, self.servers))
+            of_router = pool.submit(self.router.state) if self.router is not None else None
+            states = pool.map(Server.state, self.servers)
             replicas = tuple(
                 ReplicaHealth(replica_name(index), server.url, state)
                 for index, (server, state) in enumerate(zip(self.servers, states, strict=True))

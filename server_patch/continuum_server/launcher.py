@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from continuum_traces.run_dir import EVENTS, RunDirError, read_json
+from continuum_traces.run_dir import EVENTS, read_json
 
 from continuum_server.bound_process import BoundProcess
 from continuum_server.defaults import SERVER_NAME
@@ -49,7 +49,7 @@ class Server(BoundProcess):
             raise
 
     def _start(self, config: ServerConfig, log: Path | None) -> None:
-        _check_outputs(config, log)
+        _check_outputs(config)
         self.port = int(self._held.getsockname()[1])
         self.url = f"http://{config.host}:{self.port}"
         self.config = config
@@ -153,34 +153,29 @@ def client_line(server_url: str, config: ServerConfig) -> str:
     return f'OpenAI(base_url="{server_url}/v1", api_key="{key}")  # model="{model_name(config)}"'
 
 
-def _check_outputs(config: ServerConfig, log: Path | None) -> None:
-    """Create the folders of the server's files. The server itself would only log that it cannot write a file.
+def _check_outputs(config: ServerConfig) -> None:
+    """Check the server's files and create their folders. The server itself would only log that it cannot write a file.
 
     Raises:
-        ServerError: a folder cannot be created, or the statistics file exists and contains something else.
-        RunDirError: the record or the statistics cannot be written, or another server writes them.
+        ServerError: the statistics file contains something else.
+        RunDirError: the record or the statistics cannot be read or written, or another server writes them.
     """
-    for path in (log, config.statistics):
-        if path is not None:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise ServerError(f"{path.parent}: cannot make that folder: {error.strerror}") from error
-    if config.record is not None and config.policy != STOCK:
+    if config.policy == STOCK:
+        return
+    if config.record is not None:
         check_writable(config.record / EVENTS)
-    if config.statistics is not None and config.policy != STOCK:
+    if config.statistics is not None:
         check_writable(lock_of(config.statistics))
-    if config.statistics is not None and config.statistics.exists():
-        try:
-            merge_statistics([read_json(config.statistics)])
-        except RunDirError as error:
-            raise ServerError(str(error)) from error
-        except ValueError as error:
-            raise ServerError(f"{config.statistics}: {error}") from error
+        if config.statistics.exists():
+            try:
+                merge_statistics([read_json(config.statistics)])
+            except ValueError as error:
+                raise ServerError(f"{config.statistics}: {error}") from error
 
 
 def _opened(log: Path) -> IO[bytes]:
     try:
+        log.parent.mkdir(parents=True, exist_ok=True)
         return log.open("ab")
     except OSError as error:
         raise ServerError(f"{log}: cannot write: {error.strerror}") from error

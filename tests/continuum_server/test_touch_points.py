@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from continuum_server.virtual.loop import Job
 from continuum_server.vllm_plugin import touch_points
-from continuum_server.vllm_plugin.versions import UnsupportedVllm
 from nano import build, program
-from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.request import RequestStatus
 
 PLUGIN = Path(touch_points.__file__).parent
-
-
-@pytest.mark.parametrize("owner", ["scheduler", "request"])
-def test_every_name_that_is_read_is_checked(owner: str) -> None:
-    files = [PLUGIN / "touch_points.py"] if owner == "scheduler" else list(PLUGIN.glob("*.py"))
-    files = [file for file in files if file.name not in ("loose_json.py", "form_tags.py", "middleware.py")]
-    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
-    read = {node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == owner}
-    of_class = touch_points._NAMES[touch_points.Scheduler]
-    checked = (*touch_points._OF_SCHEDULERS, *of_class) if owner == "scheduler" else touch_points._OF_REQUESTS
-    assert len(read) > 8
-    assert read <= {*checked}
-
-
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(BlockPool, "touch")
-    with pytest.raises(UnsupportedVllm, match=r"lacks BlockPool.touch, which Continuum relies on"):
-        touch_points.check_supported()
-    with pytest.raises(UnsupportedVllm, match=r"lacks Scheduler.vllm_config, .*Scheduler.running"):
-        touch_points.refuse_what_cannot_work(SimpleNamespace(), "vllm")  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -14,7 +14,8 @@ from continuum_server.policy.facts import TurnState
 from continuum_server.policy.programs import name_of
 from continuum_server.policy.tool_times import ToolTimes
 
-SCHEMA, VERSION = "continuum-tool-statistics", 1
+SCHEMA: Final = "continuum-tool-statistics"
+VERSION: Final = 1
 MAX_TOOLS = 256
 UNKNOWN_TOOL = "(unknown)"
 """The key of tool times after outputs that name no tool."""
@@ -124,18 +125,11 @@ class ToolStatistics(ToolSamples[ToolTimes]):
     def counts(self) -> dict[str, int]:
         return {name_of(tool, key): times.count for key, tool, times in self.items()}
 
-    def to_json(self) -> dict[str, Any]:
-        return _to_json(_saved(self.all), ((key, tool, _saved(times)) for key, tool, times in self.items()))
-
     def load(self, saved: Statistics) -> None:
         """Append samples to the recorded ones."""
         _load(self.all, saved.all)
         for key, tool, times in saved.items():
             _load(self.of(tool, key), times)
-
-
-def _saved(times: ToolTimes) -> dict[str, Any]:
-    return {"count": times.count, "recent_s": times.recent()}
 
 
 def _load(times: ToolTimes, saved: Times) -> None:
@@ -192,7 +186,8 @@ def _read(data: Any) -> Statistics:
 
 def export_statistics(tools: ToolStatistics, memory: Memoryfulness) -> dict[str, Any]:
     """Return what a policy has learned as JSON."""
-    return {**tools.to_json(), "program_lengths": memory.to_json()}
+    learned = ((key, tool, Times(times.count, times.recent())) for key, tool, times in tools.items())
+    return _to_json(Times(tools.all.count, tools.all.recent()), learned, memory)
 
 
 def import_statistics(data: Mapping[str, Any], tools: ToolStatistics, memory: Memoryfulness) -> None:
@@ -220,18 +215,18 @@ def merge_statistics(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     lengths = Memoryfulness()
     for run in read:
         lengths.from_json(run.program_lengths)
-    merged = _to_json(_merge([run.all for run in read]), ((*name, _merge(times)) for name, times in parts.items()))
-    return {**merged, "program_lengths": lengths.to_json()}
+    merged = ((key, tool, _merge(times)) for (key, tool), times in parts.items())
+    return _to_json(_merge([run.all for run in read]), merged, lengths)
 
 
-def _to_json(all_times: Any, tools: Iterable[tuple[str | None, str, Any]]) -> dict[str, Any]:
-    sections: dict[str, Any] = {"schema": SCHEMA, "version": VERSION, "all": all_times, "tools": {}, "keys": {}}
+def _to_json(every: Times, tools: Iterable[tuple[str | None, str, Times]], lengths: Memoryfulness) -> dict[str, Any]:
+    made = Statistics(SCHEMA, VERSION, every, program_lengths=lengths.to_json())
     for key, tool, times in tools:
-        (sections["tools"] if key is None else sections["keys"].setdefault(key, {}))[tool] = times
-    return sections
+        (made.tools if key is None else made.keys.setdefault(key, {}))[tool] = times
+    return dict(msgspec.to_builtins(made))
 
 
-def _merge(parts: Sequence[Times]) -> dict[str, Any]:
+def _merge(parts: Sequence[Times]) -> Times:
     newest_first = zip_longest(*(reversed(part.recent_s) for part in parts))
     recent = [seconds for row in newest_first for seconds in row if seconds is not None]
-    return {"count": sum(part.count for part in parts), "recent_s": recent[::-1]}
+    return Times(sum(part.count for part in parts), recent[::-1])

@@ -62,12 +62,8 @@ class Measured:
 
 
 MEASURED = {
+    **dict.fromkeys(SYSTEMS, Measured("0.24.0", 32768, 524280 * 32)),
     "a100-80gb": Measured("0.14.0", 8192, 262136 * 32),
-    "h100-80gb": Measured("0.24.0", 32768, 524280 * 32),
-    "h200-141gb": Measured("0.24.0", 32768, 524280 * 32),
-    "b200-180gb": Measured("0.24.0", 32768, 524280 * 32),
-    "l40s": Measured("0.24.0", 32768, 524280 * 32),
-    "rtx-pro-6000": Measured("0.24.0", 32768, 524280 * 32),
 }
 EXPERT_TOKENS = 16384
 """Largest number of tokens for which the package's files contain mixtures of experts."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from continuum_server.step_times.json_file import read_file
 from continuum_server.step_times.model import StepTimesError
 from continuum_server.step_times.specs import MXFP4_BYTES, Model
 
@@ -44,14 +44,7 @@ def read_model(path: Path, name: str | None = None) -> Model:
         ConfigError: the file does not exist, is not JSON, or its model is of an unsupported kind.
     """
     file = path / "config.json" if path.is_dir() else path
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"{file}: not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ConfigError(f"{file}: not a JSON object")
+    config = read_file(file, dict[str, Any], ConfigError)
     chosen = name or (file.absolute().parent.name if file.name == "config.json" else file.stem)
     try:
         return model_from_config(config, re.sub(r"[^a-z0-9.-]+", "-", chosen.lower()).strip("-"))

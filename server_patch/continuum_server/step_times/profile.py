@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
+from continuum_server.step_times.json_file import read_file
 from continuum_server.step_times.model import (
     OutOfRange,
     PrefillChunk,
@@ -168,14 +168,7 @@ def read_profile(path: Path) -> Profile:
     Raises:
         ProfileError: the file cannot be read, or is not a profile. The message names the file and the field.
     """
-    try:
-        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
-    except OSError as error:
-        raise ProfileError(f"{path}: cannot read: {error.strerror}") from error
-    except msgspec.ValidationError as error:
-        raise ProfileError(f"{path}: not a profile: {error}") from error
-    except msgspec.DecodeError as error:
-        raise ProfileError(f"{path}: not JSON: {error}") from error
+    profile = read_file(path, Profile, ProfileError)
     return profile if profile.source else replace(profile, source=str(path))
 
 

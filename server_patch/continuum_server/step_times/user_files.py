@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from continuum_server.cache import default_cache
+from continuum_server.step_times.json_file import read_file
 from continuum_server.step_times.model import StepTimesError
 from continuum_server.step_times.specs import Model
 
@@ -28,7 +29,7 @@ def user_models() -> Iterator[Model]:
         StepTimesError: a file is not the description of a model. The message names the file.
     """
     for file in sorted(user_folder().glob(f"*{MODEL_SUFFIX}")):
-        yield _read(file, Model)
+        yield read_file(file, Model, StepTimesError)
 
 
 def save_model(model: Model) -> Path:
@@ -38,18 +39,11 @@ def save_model(model: Model) -> Path:
 def find_table(name: str) -> Mapping[str, Any] | None:
     """Return the table with that file name; None: there is none."""
     file = user_folder() / name
-    return _read(file, dict[str, Any]) if file.is_file() else None
+    return read_file(file, dict[str, Any], StepTimesError) if file.is_file() else None
 
 
 def save_table(name: str, text: str) -> Path:
     return _write(name, text.encode())
-
-
-def _read(file: Path, kind: type[Any]) -> Any:
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError) as error:
-        raise StepTimesError(f"{file}: {error}; remove it, or build it again") from error
 
 
 def _write(name: str, content: bytes) -> Path:

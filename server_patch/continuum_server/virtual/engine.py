@@ -30,7 +30,8 @@ from continuum_server.virtual.vllm_setup import build_scheduler
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.scheduler import Discard, EventSink, ProgramSchedulerMixin
 from continuum_server.vllm_plugin.statistics_files import FILE
-from continuum_server.vllm_plugin.touch_points import check_supported, free_block_count
+from continuum_server.vllm_plugin.touch_points import free_block_count
+from continuum_server.vllm_plugin.versions import check_version
 
 __all__ = ["Engine", "EngineConfig", "EngineError", "Progress", "build_engine", "settings_of", "simulate"]
 
@@ -60,7 +61,7 @@ def simulate(
         EngineError: a program does not fit, or the run cannot continue.
         PolicyFailed: a hook of the policy raised an exception.
     """
-    check_supported()
+    check_version()
     shape, times = shape_of(config), times_of(config)
     _check_jobs(jobs, shape)
     settings = settings_of(config, policy, policy_options)

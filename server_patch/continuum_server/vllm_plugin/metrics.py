@@ -59,12 +59,12 @@ class Metrics:
                 self._start(event)
             case "finish":
                 self._arrived.pop(event.request_id, None)
-                _increment(self.turns, event.status or "error")
+                self.turns[event.status or "error"] += 1
             case "pin":
                 self.pins += 1
                 self.ttl_s.add(event.ttl_s or 0.0)
             case "unpin":
-                _increment(self.unpins, event.reason or "shutdown")
+                self.unpins[event.reason or "shutdown"] += 1
             case "preempt":
                 self.preemptions += 1
 
@@ -81,10 +81,6 @@ class Metrics:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def _increment(counts: dict[str, int], name: str) -> None:
-    counts[name] = counts.get(name, 0) + 1
 
 
 # ----------------------------------------------------------------------------------------------- Prometheus metrics

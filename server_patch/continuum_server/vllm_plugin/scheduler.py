@@ -29,7 +29,7 @@ from continuum_server.vllm_plugin.preemption import Preemption
 from continuum_server.vllm_plugin.queue import HELD_BACK, ONE_OFF, OVERDUE, PINNED, PREEMPTED, REST, RankedQueue
 from continuum_server.vllm_plugin.statistics_files import load_statistics
 from continuum_server.vllm_plugin.turns import TagReader, make_turn
-from continuum_server.vllm_plugin.versions import PluginError
+from continuum_server.vllm_plugin.versions import PluginError, check_version
 from continuum_server.vllm_plugin.wall import Wall
 
 Clock = Callable[[], float]
@@ -399,7 +399,7 @@ def make(*args: Any, **kwargs: Any) -> Scheduler:
     """
     from continuum_server.vllm_plugin.online import Online  # noqa: PLC0415 - a virtual engine needs none of it
 
-    touch_points.check_supported()
+    check_version()
     vllm_config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
     is_async = vllm_config.scheduler_config.async_scheduling
     scheduler = (AsyncProgramScheduler if is_async else ProgramScheduler)(*args, **kwargs)

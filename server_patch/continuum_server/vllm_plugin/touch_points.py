@@ -1,4 +1,4 @@
-"""All uses of vLLM's private API, and a check that vLLM still has the names that they rely on.
+"""All uses of vLLM's private API.
 
 vLLM's scheduler is not a public interface. Its internals are used only in this file, so that only this file must be
 compared with a new version of vLLM. It was checked against 0.32. docs/decisions/0002-vllm-touch-points.md says what
@@ -18,67 +18,17 @@ from math import ceil
 from typing import Any
 
 from vllm.sampling_params import SamplingParams
-from vllm.v1.core.block_pool import BlockPool
-from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_max_concurrency_for_kv_cache_config
-from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from continuum_server.vllm_plugin.versions import PluginError, UnsupportedVllm, check_version
+from continuum_server.vllm_plugin.versions import PluginError
 
 Blocks = list[KVCacheBlock]
 AllocateSlots = Callable[..., Any]
 
 
-def check_supported() -> str:
-    """Check that vLLM's classes have the names that this module uses, and return vLLM's version.
-
-    Raises:
-        UnsupportedVllm: the version is outside the tested range, or lacks a name.
-    """
-    version = check_version()
-    missing = [f"{kind.__name__}.{name}" for kind, names in _NAMES.items() for name in names if not _has(kind, name)]
-    request = Request("", prompt_token_ids=[0], sampling_params=SamplingParams(), pooling_params=None)
-    missing += [f"Request.{name}" for name in _OF_REQUESTS if not hasattr(request, name)]
-    if "full_sequence_must_fit" not in inspect.signature(KVCacheManager.allocate_slots).parameters:
-        missing.append("KVCacheManager.allocate_slots(full_sequence_must_fit=)")
-    _refuse_missing(missing)
-    return version
-
-
-def _has(kind: type, name: str) -> bool:
-    return hasattr(kind, name) or name in getattr(kind, "__dataclass_fields__", ())
-
-
-def _refuse_missing(missing: list[str]) -> None:
-    if missing:
-        raise UnsupportedVllm(f"vLLM {check_version()} lacks {', '.join(missing)}, which Continuum relies on")
-
-
-_NAMES: dict[type, tuple[str, ...]] = {
-    Scheduler: (
-        *("schedule", "update_from_output", "add_request", "finish_requests"),
-        *("_free_request", "_preempt_request", "reset_prefix_cache", "shutdown"),
-    ),
-    KVCacheManager: ("allocate_slots", "get_blocks", "cache_blocks"),
-    BlockPool: ("touch", "free_blocks", "get_num_free_blocks"),
-    KVCacheBlock: ("_block_hash", "block_id", "ref_cnt", "is_null"),
-    SchedulerOutput: ("scheduled_new_reqs", "scheduled_cached_reqs", "preempted_req_ids", "kv_connector_metadata"),
-    NewRequestData: ("req_id", "num_computed_tokens"),
-    CachedRequestData: ("req_ids", "resumed_req_ids", "num_computed_tokens"),
-    RequestStatus: ("RUNNING", "PREEMPTED", "WAITING_FOR_REMOTE_KVS"),
-}
-_OF_REQUESTS = (
-    *("request_id", "status", "arrival_time", "sampling_params", "block_hashes", "prompt_token_ids"),
-    *("output_token_ids", "num_tokens", "num_prompt_tokens", "num_output_tokens", "num_computed_tokens"),
-)
-_OF_SCHEDULERS = (
-    *("vllm_config", "scheduler_config", "cache_config", "kv_cache_config", "kv_cache_manager", "connector"),
-    *("requests", "running", "waiting", "finished_recving_kv_req_ids", "block_size", "max_model_len"),
-    *("max_num_running_reqs", "max_num_scheduled_tokens"),
-)
-"""Attributes that exist only in instances."""
 SET_ASIDE = ("kv_holding_waiting", "skipped_waiting")
 """The attribute with requests that vLLM keeps outside its waiting queue: its name since about 0.32, and before."""
 
@@ -273,10 +223,8 @@ def refuse_what_cannot_work(scheduler: Scheduler, policy: str) -> None:
     """Refuse a configuration with which KV cannot be held. Policy ``vllm`` holds no KV.
 
     Raises:
-        UnsupportedVllm: vLLM's scheduler lacks an attribute that this module uses.
         PluginError: prefix caching is off, vLLM orders by priority, or the model is an encoder-decoder model.
     """
-    _refuse_missing([f"Scheduler.{name}" for name in _OF_SCHEDULERS if not hasattr(scheduler, name)])
     if not scheduler.cache_config.enable_prefix_caching and policy != "vllm":
         raise PluginError("prefix caching is off: held KV could never be found again; drop --no-enable-prefix-caching")
     if scheduler.scheduler_config.policy == "priority":

@@ -14,7 +14,7 @@ class PluginError(Exception):
 
     PluginError
     ├── PolicyFailed      (wall.py) a policy raised an exception in the virtual engine
-    └── UnsupportedVllm   vLLM is missing, outside the tested range, or lacks a name that the plugin uses
+    └── UnsupportedVllm   vLLM is missing, or outside the tested range
     """
 
 

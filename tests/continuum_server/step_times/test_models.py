@@ -89,7 +89,7 @@ def test_a_config_that_is_not_understood_is_refused(tmp_path: Path) -> None:
     config = config_of(find_model("qwen3-8b"))
     for text, reason in (
         ("{", "not JSON"),
-        ("[]", "not a JSON object"),
+        ("[]", "Expected `object`, got `array`"),
         ("{}", "architecture none is not known; there are: LlamaForCausalLM"),
         ('{"architectures": ["LlamaForCausalLM"]}', "no num_attention_heads"),
         (json.dumps(config | {"linear_num_value_heads": 32}), "not modelled"),

@@ -74,9 +74,9 @@ def test_a_profile_is_read_back_and_a_damaged_one_is_named(tmp_path: Path) -> No
     assert read_profile(path) == profile
     for text, message in (
         ("{", "not JSON"),
-        ("[]", "not a profile"),
+        ("[]", "Expected `object`, got `array`"),
         ('{"prefill": {"a": 1, "b": 2}}', "missing required field `c`"),
-        ('{"prefill": {"a": 1, "b": 2, "c": "x"}}', "not a profile"),
+        ('{"prefill": {"a": 1, "b": 2, "c": "x"}}', "Expected `float`, got `str` - at"),
     ):
         path.write_text(text)
         with pytest.raises(ProfileError, match=rf"p.json: .*{message}"):
