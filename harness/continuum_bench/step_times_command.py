@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from continuum_server.step_times.build import build_table, to_text
+from continuum_server.step_times.build import build_table
 from continuum_server.step_times.catalog import (
     TENSOR_PARALLEL,
     catalog_models,
@@ -35,7 +35,7 @@ def build_user_table(options: BuildOptions) -> int:
         table = build_table(model, gpu, tp)
     except StepTimesError as error:
         raise BenchError(f"{error}{'' if known else f'; {model.name} is known now, and has a roofline'}") from error
-    file = save_table(table_name(gpu, model, tp), to_text(table))
+    file = save_table(table_name(gpu, model, tp), table)
     print_line(f"written to {file}; --gpu {gpu} --model {model.name} --tp {tp} uses it")
     return 0
 

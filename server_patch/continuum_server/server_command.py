@@ -22,7 +22,7 @@ from continuum_server.step_times.curves import fit_decode, fit_prefill
 from continuum_server.step_times.profile import read_profile
 from continuum_server.step_times.specs import Model
 from continuum_server.vllm_plugin.plugin_settings import Settings
-from continuum_server.vllm_plugin.versions import check_version, vllm_distribution
+from continuum_server.vllm_plugin.versions import check_version
 
 SCHEDULER = "continuum_server.vllm_plugin.scheduler.make"
 MIDDLEWARE = "continuum_server.vllm_plugin.middleware.ContinuumMiddleware"
@@ -51,10 +51,8 @@ def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, st
     command += _flag("--num-gpu-blocks-override", config.kv_blocks) + _flag("--block-size", _block_size(config))
     if config.tool_call_parser is not None:
         command += ["--enable-auto-tool-choice", "--tool-call-parser", config.tool_call_parser]
-    if _has_flag("shutdown_timeout"):
-        command += ["--shutdown-timeout", str(config.drain_s)]
-    if _has_flag("disable_access_log_for_endpoints"):  # a router and load balancers ask for it every second
-        command += ["--disable-access-log-for-endpoints", "/health"]
+    command += ["--shutdown-timeout", str(config.drain_s)]
+    command += ["--disable-access-log-for-endpoints", "/health"]  # a router and load balancers ask for it every second
     if config.engine != "gpu":
         command += ["--load-format", "dummy", "--enforce-eager"]
     if config.engine == "emulated":
@@ -81,7 +79,9 @@ def longest_request(config: ServerConfig) -> int | str | None:
     model = _known_model(config)
     if model is None:
         return "auto" if wanted is None and config.kv_blocks is not None else wanted
-    blocks, size = config.kv_blocks or _modelled_blocks(config), _block_size(config)
+    blocks, size = config.kv_blocks, _block_size(config)
+    if blocks is None and size is not None and config.engine == "emulated":
+        blocks = _emulated(config).kv_blocks(size)
     if blocks is None or size is None:
         return wanted
     room = (blocks - 1) * size
@@ -174,11 +174,6 @@ def _emulated(config: ServerConfig) -> EmulatedSettings:
     return replace(config.emulated, model=config.model) if config.model else config.emulated
 
 
-def _modelled_blocks(config: ServerConfig) -> int | None:
-    """Return the number of KV blocks of the emulated GPU; None: another engine, where vLLM counts them."""
-    return _emulated(config).kv_blocks(_block_size(config) or 1) if config.engine == "emulated" else None
-
-
 def _model(config: ServerConfig) -> tuple[str, str | None]:
     """Return vLLM's ``--model``, and the name under which the model is served (None: the same)."""
     model = _known_model(config)
@@ -243,13 +238,3 @@ def _environment(config: ServerConfig) -> dict[str, str]:
 
 def _flag(flag: str, value: object | None) -> list[str]:
     return [] if value is None else [flag, str(value)]
-
-
-def _has_flag(name: str) -> bool:
-    """Whether the installed vLLM has a command-line flag. Reads vLLM's source, because importing vLLM takes seconds."""
-    sources = [Path(str(vllm_distribution().locate_file(f"vllm/{file}"))) for file in _ARGUMENTS]
-    return any(name in source.read_text(encoding="utf-8") for source in sources if source.is_file())
-
-
-_ARGUMENTS = ("engine/arg_utils.py", "entrypoints/launchers/cli_args.py", "entrypoints/openai/cli_args.py")
-"""The files of vLLM that define command-line flags; the last two are the same file in different versions."""

@@ -114,7 +114,7 @@ def test_nothing_is_raised(tmp_path: Path, trouble: str, caplog: pytest.LogCaptu
     path = tmp_path / ("missing/statistics.json" if trouble == "no folder" else "statistics.json")
     policy.fails = trouble == "policy"
     if trouble == "no JSON":
-        policy.tools.add(b"ls", 1.0)  # type: ignore[arg-type]
+        policy.tools.add(object(), 1.0)  # type: ignore[arg-type]
     file = StatisticsFile(path, policy, Ticks())
     file.save_when_due(31.0)
     file.close()

@@ -167,14 +167,15 @@ class EmulatedWorker:
         tags = tags_from_xargs(params.extra_args or {}).tags
         program, is_last = tags.program_id, bool(tags.is_last_step)
         reply = self._script.due(program)
+        ends = reply is not None or not params.ignore_eos
         if reply is not None:
-            planned = [*reply.tokens(self._vocabulary.encode), self._vocabulary.end]
-            return Answer(new.req_id, prompt_tokens, planned, program, is_last, scripted=True, **wanted)
-        length = params.max_tokens if params.ignore_eos else self._settings.unscripted_tokens
-        filler = self._vocabulary.filler(f"{program}/{prompt_tokens}", min(length or 1, 4096))
-        ends = not params.ignore_eos
-        planned = [*filler, self._vocabulary.end] if ends else filler
-        return Answer(new.req_id, prompt_tokens, planned, program, is_last, ends=ends, **wanted)
+            planned = reply.tokens(self._vocabulary.encode)
+        else:
+            length = params.max_tokens if params.ignore_eos else self._settings.unscripted_tokens
+            planned = self._vocabulary.filler(f"{program}/{prompt_tokens}", min(length or 1, 4096))
+        planned += [self._vocabulary.end] * ends
+        scripted = reply is not None
+        return Answer(new.req_id, prompt_tokens, planned, program, is_last, ends=ends, scripted=scripted, **wanted)
 
 
 class PacedDevice:

@@ -164,13 +164,10 @@ class MixedAttention:
         self._window_ms = model.window_layers * tiles.scale / 1e3
         self._window = model.window_tokens
         self._heads, self._group = heads, heads / kv_heads
-        self._multiprocessors = tiles.multiprocessors
-        self._at_once = tiles.multiprocessors * tiles.blocks_each
-        self._token_us, self._tile_us, self._launch_us = tiles.tile_token_us * width, tiles.tile_us, tiles.launch_us
-        self._alone, self._tail = tiles.alone, tiles.tail * tiles.alone
+        self._tiles = tiles
+        self._token_us = tiles.tile_token_us * width
         self._read_us = kv_heads * KV_HEAD_BYTES * width / (tiles.kv_tb_s * 1e6)
         self._footprint = KV_HEAD_BYTES * width / (tiles.cache_mb * 1e6)
-        self._miss_from, self._miss_over, self._power = tiles.miss_from, tiles.miss_over, tiles.power
 
     def ms(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
         ms = self._growing_ms * self._layer_us(chunks, decodes, decode_context_tokens)
@@ -190,21 +187,24 @@ class MixedAttention:
             held += prefix + tokens
             if prefix + tokens > longest:
                 longest = prefix + tokens
-        longest_us = longest * self._token_us + self._tile_us
-        compute_us = longest_us * self._alone
-        if tiles * self._heads > self._multiprocessors:
-            work_us = tiles * self._tile_us + passed * self._token_us
-            compute_us = max(compute_us, work_us * self._heads / self._multiprocessors + self._tail * longest_us)
+        model = self._tiles
+        longest_us = longest * self._token_us + model.tile_us
+        compute_us = longest_us * model.alone
+        if tiles * self._heads > model.multiprocessors:
+            work_us = tiles * model.tile_us + passed * self._token_us
+            tail_us = model.tail * model.alone * longest_us
+            compute_us = max(compute_us, work_us * self._heads / model.multiprocessors + tail_us)
         if not decodes:
-            return self._launch_us + compute_us
+            return model.launch_us + compute_us
         read_us = context * self._read_us * self._times_read(tiles, held)
-        return float(self._launch_us + (compute_us**self._power + read_us**self._power) ** (1.0 / self._power))
+        return float(model.launch_us + (compute_us**model.power + read_us**model.power) ** (1.0 / model.power))
 
     def _times_read(self, tiles: int, held: int) -> float:
         """Return how often the KV of a decode is read from memory. Heads of its group that run at the same time read it
         once. The others find it in L2 unless it was evicted."""
-        missing = (held * self._footprint - self._miss_from) / self._miss_over
+        missing = (held * self._footprint - self._tiles.miss_from) / self._tiles.miss_over
         if missing <= 0.0:
             return 1.0
-        together = min(max(self._at_once / tiles, 1.0), self._group)
+        at_once = self._tiles.multiprocessors * self._tiles.blocks_each
+        together = min(max(at_once / tiles, 1.0), self._group)
         return 1.0 + (self._group / together - 1.0) * min(missing, 1.0)

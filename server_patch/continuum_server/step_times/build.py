@@ -17,6 +17,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
@@ -199,14 +200,7 @@ def open_source(path: str, system: str, tensor_parallel: int, **quantisation: st
 
 def shared_ms(source: Any) -> Callable[[int], float]:
     """Return a function from a step's tokens to its time without attention."""
-    known: dict[int, float] = {}
-
-    def ask(tokens: int) -> float:
-        if tokens not in known:
-            known[tokens] = float(source.mixed_step_breakdown(tokens, 0, tokens, 2)[1])
-        return known[tokens]
-
-    return ask
+    return cache(lambda tokens: float(source.mixed_step_breakdown(tokens, 0, tokens, 2)[1]))
 
 
 def chunk_attention_ms(source: Any) -> Callable[[int, int], float]:

@@ -97,7 +97,7 @@ def find_model(name: str) -> Model:
         key = key.removeprefix(prefix)
     key = key.removesuffix("-dynamic")
     stem = key.removesuffix("-fp8")
-    known = _models_by_name()
+    known = {model.name: model for model in user_models()} | catalog_models()
     model = known.get(_plain(key))
     base = known.get(_plain(stem))
     if model is None and base is not None and base.expert_bytes_each is None:
@@ -129,10 +129,6 @@ def _plain(key: str) -> str:
 def catalog_models() -> dict[str, Model]:
     """Return the models that come with this package, by name and alias."""
     return {alias: model for model in MODELS for alias in (model.name, *model.aliases)}
-
-
-def _models_by_name() -> dict[str, Model]:
-    return {model.name: model for model in user_models()} | catalog_models()
 
 
 def _unknown(kind: str, name: str, key: str, names: Mapping[str, str]) -> str:
@@ -274,7 +270,10 @@ def kv_capacity(
         DoesNotFit: the weights leave no room for KV.
     """
     found_gpu, found_model = find_gpu(gpu), find_model(model)
-    _check_options(tensor_parallel, utilization, block_size)
+    check_range("tensor parallel degree", tensor_parallel, 1, 64)
+    check_range("block size", block_size, 1, 1024)
+    if not 0 < utilization <= 1:
+        raise OutOfRange(f"utilisation = {utilization:g}; it must be above 0 and at most 1")
     memory, reserved = int(found_gpu.memory_gib * GIB), int(RESERVED_GIB * GIB)
     copies = found_model.kv_copies(tensor_parallel)
     window = WINDOW_REQUESTS * found_model.window_bytes_per_request * copies
@@ -315,10 +314,3 @@ def _stage_weights(model: Model, stages: int) -> list[tuple[float, float]]:
     found[0] += EMBEDDING_BYTES * (model.head_parameters + model.extra_parameters)
     found[-1] += EMBEDDING_BYTES * model.head_parameters
     return list(zip(shares, found, strict=True))
-
-
-def _check_options(tensor_parallel: int, utilization: float, block_size: int) -> None:
-    check_range("tensor parallel degree", tensor_parallel, 1, 64)
-    check_range("block size", block_size, 1, 1024)
-    if not 0 < utilization <= 1:
-        raise OutOfRange(f"utilisation = {utilization:g}; it must be above 0 and at most 1")

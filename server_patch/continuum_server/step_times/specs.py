@@ -77,8 +77,7 @@ class Model:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all parameters except norms, biases and routers."""
-        embeddings = self.head_parameters * (1 if self.tied_embeddings else 2)
-        return int(self.layer_bytes + self.expert_bytes + EMBEDDING_BYTES * (embeddings + self.extra_parameters))
+        return int(self.layer_bytes + self.expert_bytes + EMBEDDING_BYTES * self.embedding_parameters)
 
     @property
     def layer_bytes(self) -> float:
@@ -92,8 +91,12 @@ class Model:
     @property
     def parameters(self) -> float:
         """Number of parameters, without norms, biases and routers."""
-        embeddings = self.head_parameters * (1 if self.tied_embeddings else 2)
-        return self.always_parameters + self.expert_parameters + embeddings + self.extra_parameters
+        return self.always_parameters + self.expert_parameters + self.embedding_parameters
+
+    @property
+    def embedding_parameters(self) -> float:
+        """Number of parameters that are not in layers: embeddings, output layer, vision tower."""
+        return self.head_parameters * (1 if self.tied_embeddings else 2) + self.extra_parameters
 
     @property
     def head_parameters(self) -> int:

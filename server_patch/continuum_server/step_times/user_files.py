@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from continuum_traces.run_dir import write_json, writing
 
 from continuum_server.cache import default_cache
 from continuum_server.step_times.json_file import read_file
@@ -33,7 +32,7 @@ def user_models() -> Iterator[Model]:
 
 
 def save_model(model: Model) -> Path:
-    return _write(f"{model.name}{MODEL_SUFFIX}", msgspec.json.encode(asdict(model)))
+    return _write(f"{model.name}{MODEL_SUFFIX}", asdict(model))
 
 
 def find_table(name: str) -> Mapping[str, Any] | None:
@@ -42,17 +41,18 @@ def find_table(name: str) -> Mapping[str, Any] | None:
     return read_file(file, dict[str, Any], StepTimesError) if file.is_file() else None
 
 
-def save_table(name: str, text: str) -> Path:
-    return _write(name, text.encode())
+def save_table(name: str, table: Mapping[str, Any]) -> Path:
+    return _write(name, table)
 
 
-def _write(name: str, content: bytes) -> Path:
+def _write(name: str, content: Mapping[str, Any]) -> Path:
+    """Write a file of the user's.
+
+    Raises:
+        RunDirError: the file cannot be written.
+    """
     file = user_folder() / name
-    temporary = file.with_name(f"{name}.{os.getpid()}")
-    try:
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        temporary.replace(file)
-    except OSError as error:
-        raise StepTimesError(f"{file}: cannot write: {error.strerror}") from error
+    write_json(file, content, indent=None)
     return file

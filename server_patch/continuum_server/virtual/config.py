@@ -66,8 +66,6 @@ class EngineConfig:
     """The vLLM version whose overhead is modelled; None: the newest."""
     max_model_len: int | None = None
     """Longest prompt plus output; None: the model's maximum."""
-    event_skipping: bool = True
-    """Compute several undisturbed steps in one scheduler call. This does not change the results."""
     guards: Guards = field(default_factory=Guards)
     recognise: Recognise = "ids,prompts"
     """How conversations without our tags are recognised."""
@@ -195,8 +193,6 @@ def capacity_of(config: EngineConfig) -> KvCapacity:
 
 
 def _check_replicas(config: EngineConfig) -> None:
-    if config.replicas < 1:
-        raise EngineError(f"replicas = {config.replicas}: must be at least 1")
     if config.router not in ROUTERS:
         raise EngineError(f"router = {config.router}: {which(config.router, ROUTERS)}")
 
@@ -212,9 +208,6 @@ def shape_of(config: EngineConfig) -> EngineShape:
             blocks = profile.kv_tokens // config.block_size
     if blocks is None:
         blocks = capacity_of(config).num_blocks
-    for name in ("max_num_seqs", "chunk_tokens", "block_size"):
-        if getattr(config, name) < 1:
-            raise EngineError(f"{name} = {getattr(config, name)}: must be at least 1")
     if blocks < 2:
         raise EngineError(f"kv_blocks = {blocks}: must be at least 2")
     if config.chunk_tokens < config.max_num_seqs:

@@ -65,13 +65,10 @@ def simulate(
     shape, times = shape_of(config), times_of(config)
     _check_jobs(jobs, shape)
     settings = settings_of(config, policy, policy_options)
-    max_stretch = 512 if config.event_skipping else 1
     with JsonLines(out / EVENTS, flush_every=512) as events, JsonLines(out / TURNS, flush_every=512) as turns:
 
         def engine(own_jobs: Sequence[Job], sink: EventSink) -> Engine:
-            built = build_engine(
-                shape, times, settings, own_jobs, turns.write, sink, known_jobs=jobs, max_stretch=max_stretch
-            )
+            built = build_engine(shape, times, settings, own_jobs, turns.write, sink, known_jobs=jobs)
             built.loop.token_times = TokenTimes() if token_times else None
             return built
 

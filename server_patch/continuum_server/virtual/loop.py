@@ -180,14 +180,11 @@ class VirtualLoop:
 
     def next_s(self) -> float:
         """Return the time of the next call of ``advance``; infinite if only an arrival can change anything."""
-        instant_s = self._idle_until_s if self._plays or self._must_step() else inf
+        moving = self.transfers is not None and self.transfers.pending  # a server's engine then steps without requests
+        instant_s = self._idle_until_s if self._plays or moving else inf
         if self._events:
             instant_s = min(instant_s, self._events[0][0])
         return max(self.now_s, instant_s)
-
-    def _must_step(self) -> bool:
-        """Whether transfers are running. A server's engine then steps even without requests."""
-        return self.transfers is not None and self.transfers.pending
 
     def advance(self) -> None:
         """Advance the clock to the next event, admit arrivals that are due, and call the scheduler once."""

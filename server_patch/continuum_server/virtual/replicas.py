@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from math import inf
 
 from continuum_traces.schema import SchedulerEvent
@@ -47,7 +48,7 @@ class ReplicaLoops:
         """A heap of (time, order, replica, turn) of the answers that the router does not know yet."""
         self._earliest_return_s: dict[int, float] = {}
         """``VirtualLoop.earliest_return_s`` of each replica, until it steps or gets a turn."""
-        self._order = len(plays)
+        self._orders = count(len(plays) + 1)
         self._arrivals = [(play.due_s, play.number, play) for play in plays]
         heapq.heapify(self._arrivals)
         for index, loop in enumerate(loops):
@@ -108,7 +109,7 @@ class ReplicaLoops:
         self._loops[index].deliver(play, instant_s, order)
 
     def _answered(self, index: int, play: Play) -> None:
-        order = self._next_order()
+        order = next(self._orders)
         heapq.heappush(self._answers, (self._loops[index].now_s, order, *self._where[play.number]))
         if not play.over:
             heapq.heappush(self._arrivals, (play.due_s, order, play))
@@ -124,10 +125,6 @@ class ReplicaLoops:
             shared_prefix_tokens=program.shared_prefix_tokens,
             is_last=index == len(program.turns) - 1,
         )
-
-    def _next_order(self) -> int:
-        self._order += 1
-        return self._order
 
     # -------------------------------------------------------------------------------- looking ahead
 
