@@ -124,7 +124,7 @@ OURS = ("--additional-config", "{}")
 @pytest.mark.parametrize(
     ("config", "error", "message"),
     [
-        ({"policy": "nonsense"}, PolicyError, "there are: vllm"),
+        ({"policy": "nonsense"}, PolicyError, "there are vllm"),
         ({"policy_options": {"nonsense": 1}}, PolicyError, "no option 'nonsense'"),
         ({"engine": "gpu"}, ServerError, "needs a model"),
         ({"engine": "tpu"}, ServerError, "there are: gpu, emulated, cpu"),

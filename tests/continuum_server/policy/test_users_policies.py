@@ -55,7 +55,7 @@ def test_a_package_brings_its_policy(folder: Path) -> None:
         False,
         False,
     ]
-    with pytest.raises(PolicyError, match=r"there are: vllm, .*, recompute; each"):
+    with pytest.raises(PolicyError, match=r"there are vllm, .*, recompute; each"):
         find_policy("moon")
 
 
