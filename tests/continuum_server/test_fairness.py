@@ -21,8 +21,8 @@ BOUND_S = 60.0
 """Under every other policy: an honest program, of 2.1 s alone and 9 s under stock vLLM, is over by then, whatever the
 others send. ``thunderagent`` and ``lease-gate`` hold a program back for up to their ``patience_s``, here 20 s."""
 OPTIONS: dict[str, dict[str, Any]] = {name: {"patience_s": 20.0} for name in ("thunderagent", "lease-gate")}
-CONTINUED = "own-old-id-continued"
-"""Forty conversations that truly go on and always have a request waiting: what program order puts first. What bounds
+CONTINUED = {"own-old-id-continued", "untagged-continued"}
+"""With an id or without: forty conversations that truly go on and always have a request waiting: what program order puts first. What bounds
 them is ``Guards.max_overtake_s`` alone."""
 OTHERS = [name for name, policy in POLICIES.items() if policy.label == "policy" and name not in NEAR_FRESH]
 REUSING = (
@@ -39,7 +39,7 @@ def beside_fresh_ids_s(policy: str) -> float:
     return mean(times_s)
 
 
-@pytest.mark.parametrize("row", sorted(set(ROWS) - {CONTINUED}))
+@pytest.mark.parametrize("row", sorted(set(ROWS) - CONTINUED))
 @pytest.mark.parametrize("policy", NEAR_FRESH)
 def test_no_row_is_twice_as_slow_as_fresh_ids(policy: str, row: str) -> None:
     fresh_s = beside_fresh_ids_s(policy)
@@ -70,7 +70,9 @@ def test_every_honest_program_ends(policy: str, row: str) -> None:
 def test_nobody_is_overtaken_for_longer_than_the_guard_says(policy: str) -> None:
     """Each of the two turns waits at most 5 s behind requests that came later, then for those that came before."""
     guards = Guards(max_overtake_s=5.0)
-    times_s = honest_times_s(ROWS[CONTINUED][0], policy, OPTIONS.get(policy), limit_s=BOUND_S, guards=guards)
+    times_s = honest_times_s(
+        ROWS["own-old-id-continued"][0], policy, OPTIONS.get(policy), limit_s=BOUND_S, guards=guards
+    )
     assert len(times_s) == PROGRAMS
     assert max(times_s) <= 2 * (5.0 + 10.0)  # stock vLLM, which serves in order of arrival, takes 9 s for both
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import count
 from typing import ClassVar, cast
 
@@ -9,7 +10,7 @@ from continuum_server.policy.base import Policy, Rank
 from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, TurnState
 
 
-class Gate(Policy):
+class Gate(Policy, ABC):
     """Requests run in the order of their queue numbers. A request without a number is held back."""
 
     stock_order: ClassVar[bool] = False
@@ -20,6 +21,16 @@ class Gate(Policy):
         self._numbers = count()
         self._admitted: list[TurnState] = []
         """Requests that were held back and may run from the next step on."""
+
+    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
+        if turn.one_off:
+            self.enqueue(turn)
+        else:
+            self.knock(turn, now_s)
+
+    @abstractmethod
+    def knock(self, turn: TurnState, now_s: float) -> None:
+        """Let the turn of a program in (``enqueue``), or hold it back until ``admit``."""
 
     def enqueue(self, turn: TurnState) -> None:
         """Give the turn a queue number, because it is not held back."""

@@ -1,4 +1,4 @@
-"""What is special about the gates ``concur`` and ``lease-gate``: who is let in, who is paused, and when."""
+"""What is special about policies that hold requests back: who is let in, who is paused, and when."""
 
 from __future__ import annotations
 
@@ -157,3 +157,19 @@ def test_a_turn_inside_is_served_although_the_pool_is_full() -> None:
     driver.now_s += 31.0
     assert driver.waits(driver.arrive("a", prompt=8100)) == [False]
     assert driver.policy.state()["programs_inside"] == 1
+
+
+@pytest.mark.parametrize("gate", ["concur", "lease-gate", "thunderagent"])
+def test_a_one_off_is_let_in_and_leaves_nothing_behind(gate: str) -> None:
+    driver = Driver(gate, POOL)
+    driver.start(driver.arrive("agent", 9_990))
+    held = driver.arrive("later", 5_000)
+    one_offs = [driver.arrive(f"chat {number}", 5_000, tagged=False) for number in range(3)]
+    assert driver.waits(held, *one_offs) == [gate != "concur", False, False, False]
+    for turn in one_offs:
+        driver.finish(turn, None)
+    driver.step()
+    kept = vars(driver.policy)
+    assert not any(
+        turn.program in kept.get("_entries", {}) or turn.program in kept.get("_alive", {}) for turn in one_offs
+    )

@@ -62,12 +62,12 @@ class Concur(Gate):
 
     # --------------------------------------------------------------------------------- the window
 
-    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
+    def knock(self, turn: TurnState, now_s: float) -> None:
         program = turn.program
-        if not turn.one_off and program not in self._alive:
+        if program not in self._alive:
             self._drop_forgotten()
             self._alive[program] = None
-        if program not in self._alive or program in islice(self._alive, self._window):
+        if program in islice(self._alive, self._window):
             self.enqueue(turn)
         else:
             self._alive[program] = turn

@@ -91,10 +91,7 @@ class LeaseGate(Gate):
 
     # ------------------------------------------------------------------------------- what happens
 
-    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
-        if turn.one_off:
-            self.enqueue(turn)
-            return
+    def knock(self, turn: TurnState, now_s: float) -> None:
         session = self._session(turn.program)
         if session.inside:
             self._note_request(session, turn)

@@ -80,7 +80,7 @@ class ThunderAgent(Gate):
 
     # --------------------------------------------------------------------------------- the gate
 
-    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
+    def knock(self, turn: TurnState, now_s: float) -> None:
         program = turn.program
         entry = self._entries.get(program)
         if entry is None:
