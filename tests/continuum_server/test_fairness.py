@@ -22,8 +22,8 @@ BOUND_S = 60.0
 others send. ``thunderagent`` and ``lease-gate`` hold a program back for up to their ``patience_s``, here 20 s."""
 OPTIONS: dict[str, dict[str, Any]] = {name: {"patience_s": 20.0} for name in ("thunderagent", "lease-gate")}
 CONTINUED = {"own-old-id-continued", "untagged-continued"}
-"""With an id or without: forty conversations that truly go on and always have a request waiting: what program order puts first. What bounds
-them is ``Guards.max_overtake_s`` alone."""
+"""With an id or without: forty conversations that truly go on and always have a request waiting, which program order
+puts first. What bounds them is ``Guards.max_overtake_s`` alone."""
 OTHERS = [name for name, policy in POLICIES.items() if policy.label == "policy" and name not in NEAR_FRESH]
 REUSING = (
     *("shared-old-id", "child-of-old", "own-old-id", "chain"),
