@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from continuum_traces.conversation import Answered, Conversation, Failed, Send, Wait, converse, go_on
+from continuum_traces.conversation import Conversation, Ended, Send, Wait, converse, go_on
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,12 +43,12 @@ def test_a_turn_is_waited_for_sent_and_recorded() -> None:
     assert isinstance(send, Send)
     assert (send.tags.program_id, send.tags.parent_id, send.tags.turn_id) == ("p#1", "caller", "turn0")
     assert (send.tags.this_func_call, send.tags.is_last_step) == ("make", False)  # the tool that ends last
-    answered = Answered(11.0, 13.0, None, first_token_s=12.0, prompt_tokens=50, output_tokens=8)
+    answered = Ended(11.0, 13.0, None, first_token_s=12.0, prompt_tokens=50, output_tokens=8)
     assert go_on(conversation, answered, records.append) == Wait(1, 15.5)
     last = go_on(conversation, None, records.append)
     assert isinstance(last, Send)
     assert last.tags.is_last_step
-    assert go_on(conversation, Answered(15.5, 16.0, None), records.append) is None
+    assert go_on(conversation, Ended(15.5, 16.0, None), records.append) is None
     assert [(r.program_id, r.turn_id, r.due_s, r.sent_s, r.finish_s, r.gap_s, r.is_last) for r in records] == [
         ("p#1", "turn0", 10.0, 11.0, 13.0, 2.5, False),
         ("p#1", "turn1", 15.5, 15.5, 16.0, None, True),
@@ -60,7 +60,8 @@ def test_a_turn_is_waited_for_sent_and_recorded() -> None:
 def test_a_turn_that_fails_is_the_programs_last(finish_s: float | None) -> None:
     conversation, records = started()
     go_on(conversation, None, records.append)
-    assert go_on(conversation, Failed(11.0, finish_s, "http-500: no", ("http-500",)), records.append) is None
+    failed: Ended[None] = Ended(11.0, finish_s, error="http-500: no", failed_tries=("http-500",))
+    assert go_on(conversation, failed, records.append) is None
     (record,) = records
     assert (record.due_s, record.sent_s, record.finish_s) == (10.0, 11.0, finish_s)
     assert (record.error, record.failed_tries, record.tools) == ("http-500: no", ("http-500",), ())
@@ -68,7 +69,7 @@ def test_a_turn_that_fails_is_the_programs_last(finish_s: float | None) -> None:
 
 def test_a_program_given_up_between_turns_never_sends_the_next() -> None:
     conversation, records = started()
-    assert go_on(conversation, Failed(4.0, 4.0, "program-limit: 1 s"), records.append) is None
+    assert go_on(conversation, Ended(4.0, 4.0, error="program-limit: 1 s"), records.append) is None
     (record,) = records
     assert (record.turn, record.due_s, record.sent_s, record.error) == (0, 4.0, 4.0, "program-limit: 1 s")
 
@@ -99,7 +100,7 @@ def test_prompts_are_as_long_as_the_trace_says(program: Program) -> None:
             want, now_s = go_on(conversation, None, records.append), want.until_s
         else:
             lengths.append(context.tokens)
-            want = go_on(conversation, Answered(now_s, now_s + 1.0, None), records.append)
+            want = go_on(conversation, Ended(now_s, now_s + 1.0, None), records.append)
     assert lengths == program.prompt_tokens()
     assert [record.reusable_tokens for record in records] == program.reusable_tokens()
     for before, after in pairwise(records):

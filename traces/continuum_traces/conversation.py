@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from continuum_traces.schema import Program, Tags, Turn, TurnRecord
 
@@ -64,13 +64,16 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered(Generic[Answer]):
-    """The result of a turn with a complete answer. Instants are seconds on the clock of ``Wait.until_s``."""
+class Ended(Generic[Answer]):
+    """The result of a turn. Instants are seconds on the clock of ``Wait.until_s``."""
 
     sent_s: float
-    finish_s: float
-    answer: Answer
-    """Passed to ``Context.add_output``."""
+    finish_s: float | None
+    """None: the run ended during the turn."""
+    answer: Answer | None = None
+    """The complete answer, for ``Context.add_output``."""
+    error: str | None = None
+    """Why the turn has no answer, or was given up before it was sent. The program ends with this turn."""
     first_token_s: float | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
@@ -80,21 +83,8 @@ class Answered(Generic[Answer]):
     token_gaps_ms: Mapping[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The result of a turn without an answer, or of a turn that is given up before it is sent. It ends the program.
-
-    Instants are seconds on the clock of ``Wait.until_s``."""
-
-    sent_s: float
-    finish_s: float | None
-    """None: the run ended during the turn."""
-    error: str
-    failed_tries: tuple[str, ...] = ()
-
-
 Action = Wait | Send
-Conversation = Generator[Action | TurnRecord, Answered[Answer] | Failed | None, None]
+Conversation = Generator[Action | TurnRecord, Ended[Answer] | None, None]
 
 
 def converse(
@@ -119,45 +109,53 @@ def converse(
     """
     due_s, reusable, last = arrival_s, program.reusable_tokens(), len(program.turns) - 1
     for index, turn in enumerate(program.turns):
-        given_up = yield Wait(index, due_s)
-        if isinstance(given_up, Failed):
-            never_sent = TurnRecord(program_id, index, given_up.sent_s, given_up.sent_s, turn_id=turn_id(index))
-            yield _failed(never_sent, given_up)
-            return
-        open_turn(context, program, index)
-        tags = Tags(turn_id=turn_id(index))
-        if program.tagged:
-            tags = replace(
-                hints[index] if hints else tags,
-                program_id=program_id,
-                is_last_step=index == last,
-                this_func_call=turn.slowest_tool.name if turn.slowest_tool is not None else None,
-                parent_id=program.parent_id,
-                turn_id=turn_id(index),
-            )
-        result = yield Send(index, turn, tags)
-        assert result is not None, "a turn that was sent has a result"
-        record = TurnRecord(
+        result = yield Wait(index, due_s)
+        sent = result is None
+        if result is None:
+            open_turn(context, program, index)
+            tags = Tags(turn_id=turn_id(index))
+            if program.tagged:
+                tags = replace(
+                    hints[index] if hints else tags,
+                    program_id=program_id,
+                    is_last_step=index == last,
+                    this_func_call=turn.slowest_tool.name if turn.slowest_tool is not None else None,
+                    parent_id=program.parent_id,
+                    turn_id=turn_id(index),
+                )
+            result = yield Send(index, turn, tags)
+            assert result is not None, "a turn that was sent has a result"
+        answered = result.error is None
+        yield TurnRecord(
             program_id=program_id,
             turn=index,
-            due_s=due_s,
+            due_s=due_s if sent else result.sent_s,
             sent_s=result.sent_s,
-            reusable_tokens=reusable[index] if exact_lengths else None,
-            is_last=index == last,
-            turn_id=tags.turn_id,
-            metadata=program.metadata if index == 0 else None,
+            first_token_s=result.first_token_s,
+            finish_s=result.finish_s,
+            prompt_tokens=result.prompt_tokens,
+            output_tokens=result.output_tokens,
+            cached_tokens=result.cached_tokens,
+            reusable_tokens=reusable[index] if exact_lengths and sent else None,
+            tools=tuple(call.name for call in turn.tool_calls) if answered else (),
+            gap_s=turn.gap_s if answered and index < last else None,
+            is_last=sent and index == last,
+            error=result.error,
+            failed_tries=result.failed_tries,
+            turn_id=turn_id(index),
+            alone_s=result.alone_s,
+            token_gaps_ms=result.token_gaps_ms,
+            metadata=program.metadata if sent and index == 0 else None,
         )
-        if isinstance(result, Failed):
-            yield _failed(record, result)
+        if not answered or result.finish_s is None:
             return
-        yield _answered(record, result, turn)
-        context.add_output(index, turn, result.answer)
+        context.add_output(index, turn, cast("Answer", result.answer))
         due_s = result.finish_s + turn.gap_s
 
 
 def go_on(
     conversation: Conversation[Answer],
-    result: Answered[Answer] | Failed | None,
+    result: Ended[Answer] | None,
     on_turn: Callable[[TurnRecord], None],
 ) -> Action | None:
     """Pass the result of the last action to the conversation, and return the next action.
@@ -189,23 +187,3 @@ def open_turn(context: Context[Answer], program: Program, index: int) -> None:
         context.keep(turn.kept_tokens)
         already = min(already, turn.kept_tokens)
     context.add_input(index, turn, max(0, turn.new_input_tokens - already))
-
-
-def _failed(record: TurnRecord, result: Failed) -> TurnRecord:
-    return replace(record, finish_s=result.finish_s, error=result.error, failed_tries=result.failed_tries)
-
-
-def _answered(record: TurnRecord, result: Answered[Answer], turn: Turn) -> TurnRecord:
-    return replace(
-        record,
-        first_token_s=result.first_token_s,
-        finish_s=result.finish_s,
-        prompt_tokens=result.prompt_tokens,
-        output_tokens=result.output_tokens,
-        cached_tokens=result.cached_tokens,
-        tools=tuple(call.name for call in turn.tool_calls),
-        gap_s=None if record.is_last else turn.gap_s,
-        failed_tries=result.failed_tries,
-        alone_s=result.alone_s,
-        token_gaps_ms=result.token_gaps_ms,
-    )

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, Protocol
 
 import aiohttp
-from continuum_traces.conversation import Answered, Conversation, Failed, Send, Wait, converse, go_on
+from continuum_traces.conversation import Conversation, Ended, Send, Wait, converse, go_on
 from continuum_traces.schema import ArrivalRecord, TurnRecord
 from continuum_traces.token_gaps import gaps_ms
 
@@ -185,29 +185,30 @@ class LoadDriver:
 
     async def _converse(self, under_way: _UnderWay) -> bool:
         """Carry out the actions of the program's conversation. Returns False if a turn got no answer."""
-        result: Answered[Reply] | Failed | None = None
+        result: Ended[Reply] | None = None
         while (action := go_on(under_way.conversation, result, self._sink.turn)) is not None:
             if isinstance(action, Wait):
                 await self._sleep_until(action.until_s)
                 result = None
             else:
                 result = await self._send(under_way, action)
-        return not isinstance(result, Failed)
+        return result is None or result.error is None
 
     def _cut_short(self, under_way: _UnderWay, finish_s: float | None, error: str) -> None:
         """Record a failure of the program's current turn, or of its next turn if none was sent."""
         sent_s = self.now_s() if under_way.sent_s is None else under_way.sent_s
-        failed = Failed(sent_s, finish_s, error, under_way.failed_tries)
+        failed: Ended[Reply] = Ended(sent_s, finish_s, error=error, failed_tries=under_way.failed_tries)
         go_on(under_way.conversation, failed, self._sink.turn)
 
-    async def _send(self, under_way: _UnderWay, send: Send) -> Answered[Reply] | Failed:
+    async def _send(self, under_way: _UnderWay, send: Send) -> Ended[Reply]:
         content = under_way.context.body(send.turn)
         sent_s = under_way.sent_s = self.now_s()
         try:
             reply = await self._request(under_way, send, content)
         except RequestFailed as error:
-            return Failed(sent_s, self.now_s(), self._without_key(str(error)), under_way.failed_tries)
-        answered = Answered(
+            said = self._without_key(str(error))
+            return Ended(sent_s, self.now_s(), error=said, failed_tries=under_way.failed_tries)
+        answered = Ended(
             sent_s=sent_s,
             finish_s=reply.finish_s,
             answer=reply,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from continuum_traces.conversation import Action, Answered, Conversation, Job, Send, Wait, converse, go_on
+from continuum_traces.conversation import Action, Conversation, Ended, Job, Send, Wait, converse, go_on
 from continuum_traces.schema import TurnRecord
 from continuum_traces.wire import tags_to_xargs
 from vllm.sampling_params import SamplingParams
@@ -248,7 +248,7 @@ class VirtualLoop:
         self._settled = False
         self._scheduler.add_request(play.request)
 
-    def _go_on(self, play: Play, result: Answered[list[bytes]] | None) -> None:
+    def _go_on(self, play: Play, result: Ended[list[bytes]] | None) -> None:
         """Advance the play to its conversation's next action."""
         play.action = go_on(play.conversation, result, self._on_turn)
         play.index = play.action.index if play.action is not None else len(play.job.program.turns)
@@ -346,7 +346,7 @@ class VirtualLoop:
         if not play.alone_s:
             budget = self._scheduler.max_num_scheduled_tokens
             play.alone_s = alone_turns_s(play.job.program, self._times, budget, self._block_size)
-        answered = Answered(
+        answered = Ended(
             sent_s=play.sent_s,
             finish_s=self.now_s,
             answer=request.block_hashes,
