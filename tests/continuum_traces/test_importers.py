@@ -15,7 +15,6 @@ from continuum_traces.exporters import agentic_mooncake_rows, export, llmserving
 from continuum_traces.importers.registry import READERS, LeftOut, detect, read_any
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
 from continuum_traces.jsonl import TraceError, read_programs, write_programs
-from continuum_traces.lines import end_line, header_line, program_line, turn_line
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.shell import first_program
 from continuum_traces.synth import load_profile, synthesize
@@ -87,218 +86,41 @@ def test_bfcl_heads(real_traces: Path) -> None:
 
 # ------------------------------------------------------------------------------------- hand-written files
 
-SYSTEM = "You are an agent. " * 40
-"""720 characters: 180 tokens by estimate, 181 with the line feed behind it."""
-
-
-def assistant(content: str, at_s: float, *usage: int, **more: Any) -> dict[str, Any]:
-    """mini-swe-agent's answer; ``usage``: tokens of prompt, output and reasoning."""
-    prompt, output, reasoning = (*usage, 0)[:3]
-    details = {"completion_tokens_details": {"reasoning_tokens": reasoning}}
-    usages = {"prompt_tokens": prompt, "completion_tokens": output} | details
-    return {
-        "role": "assistant",
-        "content": content,
-        "extra": {"timestamp": at_s, "response": {"usage": usages, "model": "m"}},
-        **more,
-    }
-
-
-def mini_swe(*answers: dict[str, Any]) -> list[Any]:
-    """A trajectory in which tools take 2.5 s, and one that shares its system prompt."""
-    opening = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "fix it"}]
-    first, *later = answers
-    observed = {"role": "user", "content": "ok", "extra": {"timestamp": 12.5}}
-    return [{"messages": [*opening, first, observed, *later], "info": {}}]
-
-
-FENCED = "Look.\n```bash\ncd /repo && FOO=1 timeout 5 pytest -q\n```"
-TYPED = json.dumps({"plan": "y", "commands": [{"keystrokes": "cd src && pytest -q\n", "duration": 5}]})
-
-
-def terminal_step(prompt: int, *typed: str, **more: Any) -> dict[str, Any]:
-    calls = [{"function_name": "bash_command", "arguments": {"keystrokes": k, "duration": 1.5}} for k in typed]
-    metrics = {"prompt_tokens": prompt, "completion_tokens": 20, "cached_tokens": prompt - 10}
-    return {"source": "agent", "message": "m", "tool_calls": calls, "metrics": metrics, **more}
-
-
-def terminal_bench(session: str, task: str) -> list[Any]:
-    done = {"function_name": "mark_task_complete", "arguments": {}}
-    steps = [
-        {"source": "system", "message": SYSTEM},
-        {"source": "user", "message": task},
-        terminal_step(500, "cd /app\n", "make -j2\n"),
-        terminal_step(560, "", "C-c"),
-        terminal_step(600, tool_calls=[done]),
-        terminal_step(90, "ls", is_copied_context=True),
-    ]
-    return [{"schema_version": "ATIF-v1.5", "session_id": session, "agent": {"model_name": "m"}, "steps": steps}]
-
-
-def sdk_event(kind: str, at: str, call: str, response: str | None = None, **tool: Any) -> dict[str, Any]:
-    event = {"kind": kind, "source": "agent", "timestamp": f"2026-01-01T00:00:{at}", "tool_call_id": call}
-    return event | ({"llm_response_id": response} if response else {}) | tool
-
-
-def openhands_sdk(name: str) -> dict[str, Any]:
-    """Two actions of one reply run one after the other: the second from the end of the first."""
-    shell = {"tool_name": "terminal", "tool_call": {"arguments": '{"command": "cd x && pytest -q"}'}}
-    editor = {"tool_name": "file_editor", "tool_call": {"arguments": '{"command": "view", "path": "/x"}'}}
-    said = {"role": "user", "content": [{"type": "text", "text": f"{name} is wrong"}]}
-    history = [
-        {"kind": "SystemPromptEvent", "source": "agent", "system_prompt": {"type": "text", "text": SYSTEM}},
-        {"kind": "MessageEvent", "source": "user", "llm_message": said},
-        sdk_event("ActionEvent", "01.0", "c1", "r1", **shell),
-        sdk_event("ActionEvent", "01.0", "c2", "r1", **editor),
-        sdk_event("ObservationEvent", "03.0", "c1"),
-        sdk_event("ObservationEvent", "03.5", "c2"),
-        sdk_event("ActionEvent", "05.0", "c3", "r2", **{**shell, "tool_call": {"arguments": "{"}}),
-        sdk_event("AgentErrorEvent", "05.25", "c3"),
-    ]
-    usages = [{"response_id": r, "prompt_tokens": n, "completion_tokens": 10} for r, n in (("r1", 400), ("r2", 450))]
-    return {"instance_id": name, "history": history, "metrics": {"token_usages": usages}}
-
-
-def openhands_old(name: str, *prompts: int) -> dict[str, Any]:
-    """A log without ``token_usages``: each answer stands beside every action that it asked for."""
-    history: list[Any] = [
-        {"source": "agent", "action": "system", "args": {"content": SYSTEM}},
-        {"source": "user", "action": "message", "args": {"content": f"{name} is wrong"}},
-    ]
-    for number, prompt in enumerate(prompts):
-        usage = {"prompt_tokens": prompt, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 64}}
-        usage |= {"completion_tokens_details": {"reasoning_tokens": 5}}
-        answer = {"function_name": "execute_bash", "model_response": {"id": f"r{number}", "model": "m", "usage": usage}}
-        action = {"source": "agent", "action": "run", "args": {"command": "pytest -q"}, "tool_call_metadata": answer}
-        history += [action | {"id": 10 * number + part} for part in range(2)]
-    return {"instance_id": name, "history": history, "metrics": {"costs": []}}
-
-
-BFCL = {
-    "id": "web_search_base_1",
-    "result": [[[{"search_engine_query": "{}"}], [{"fetch_url_content": "{}"}, {"fetch_url_content": "{}"}], "done"]],
-    "input_token_count": [[10, 50, 90]],
-    "output_token_count": [[5, 6, 7]],
-    "latency": [[1.0, 2.0, 3.0]],
-}
-NUMERIC = {
-    "program_id": "p",
-    "turn": 0,
-    "prompt_tokens": 9,
-    "new_input_tokens": 9,
-    "output_tokens": 1,
-    "cached_tokens": 3,
-}
-WEKA = {"id": "c", "requests": [{"in": 100, "out": 10, "model": "m"}, {"in": 150, "out": 5, "think_time": 2.0}]}
-
-
-def mlperf(name: str) -> list[Any]:
-    calls = [{"function": {"name": "browse", "arguments": "{}"}}]
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": SYSTEM},
-        {"role": "user", "content": f"{name} is wrong."},
-        {"role": "assistant", "content": "b" * 40, "tool_calls": calls},
-        {"role": "tool", "content": "c" * 20, "delay_seconds": 1.5},
-        {"role": "assistant", "content": "d" * 8},
-    ]
-    return [{"conversation_id": name, "turn": turn, **message} for turn, message in enumerate(messages)]
-
-
-def length_row(name: str, **more: Any) -> dict[str, Any]:
-    return {"session_id": "s", "input_length": 100, "output_length": 5, "timestamp": 0, "delay": 10, **more}
-
-
-OURS = Program("p", (Turn(9, 2, tool_calls=(ToolCall("ls", 1.0, digest="d"),), llm_s=1.0), Turn(3, 1)), "s", "m")
-CALLS = [("pytest", None)] * 2
-SAMPLES: dict[str, tuple[str, dict[str, list[Any]], list[Any]]] = {
-    "our own": (
-        "continuum",
-        {
-            "a": [
-                header_line(),
-                program_line(OURS),
-                *(turn_line("p", i, t) for i, t in enumerate(OURS.turns)),
-                end_line("p"),
-            ]
-        },
-        [("p", [9, 14], [[("ls", 1.0)], []], 0)],
-    ),
-    "numbers; a tool without a name is unknown": (
-        "numeric",
-        {"a": [NUMERIC | {"tools": ["", " "], "tool_s": 2.0, "pack_s": 1.0, "llm_s": 1.0}]},
-        [("p", [9], [[("unknown", 2.0), ("unknown", 0.0)]], 0)],
-    ),
-    "a fenced command, and one in Terminal-Bench's form": (
+SAMPLES = Path(__file__).with_name("samples")
+"""Files of each format, by what is special. System prompts have 720 characters: 180 tokens by estimate, 181 with the
+line feed behind them."""
+PYTEST: list[Any] = [("pytest", None)] * 2
+FETCH: list[Any] = [("fetch_url_content", None)] * 2
+TYPED: list[Any] = [[("make", 3.0)], [("C-c", 3.0)], [("mark_task_complete", None)]]
+EDITED: list[Any] = [[("pytest", 2.0), ("file_editor", 0.5)], [("terminal", 0.25)]]
+WANTED: dict[str, tuple[str, list[Any]]] = {
+    "our-own": ("continuum", [("p", [9, 14], [[("ls", 1.0)], []], 0)]),
+    "numbers": ("numeric", [("p", [9], [[("unknown", 2.0), ("unknown", 0.0)]], 0)]),  # tools without names
+    "fenced-and-typed": (  # a fenced command, and one in Terminal-Bench's form
         "mini-swe-agent",
-        {
-            "a.traj.json": mini_swe(assistant(FENCED, 10.0, 400, 30, 10), assistant("Done.", 20.0, 430, 5)),
-            "b.traj.json": mini_swe(assistant(TYPED, 10.0, 400, 30), assistant("Done.", 20.0, 440, 5)),
-        },
-        [(name, [400, second], [[("pytest", 2.5)], []], 400) for name, second in (("a", 430), ("b", 440))],
+        [(name, [400, last], [[("pytest", 2.5)], []], 400) for name, last in (("a", 430), ("b", 440))],
     ),
-    "an agent's shell": (
-        "terminal-bench",
-        {"a/trajectory.json": terminal_bench("s-1", "Do it."), "b/trajectory.json": terminal_bench("s-2", "Do more.")},
-        [
-            (name, [500, 560, 600], [[("make", 3.0)], [("C-c", 3.0)], [("mark_task_complete", None)]], 181)
-            for name in ("s-1", "s-2")
-        ],
-    ),
-    "events of the SDK": (
-        "openhands",
-        {"a": [openhands_sdk("a"), openhands_sdk("b")]},
-        [(name, [400, 450], [[("pytest", 2.0), ("file_editor", 0.5)], [("terminal", 0.25)]], 181) for name in "ab"],
-    ),
-    "older events": (
-        "openhands",
-        {"a": [openhands_old("a", 400, 450), openhands_old("b", 500)]},
-        [("a", [400, 450], [CALLS, CALLS], 181), ("b", [500], [CALLS], 181)],
-    ),
-    "results": (
-        "bfcl",
-        {"a": [BFCL]},
-        [
-            (
-                "web_search_base_1",
-                [10, 50, 90],
-                [[("search_engine_query", None)], [("fetch_url_content", None)] * 2, []],
-                0,
-            )
-        ],
-    ),
-    "rows of a session": (
-        "mooncake",
-        {"a": [length_row("a"), length_row("b", hash_ids=[0, 1])]},
-        [("s", [100, 205], [[], []], 0)],
-    ),
-    "rows with tool times": (
-        "agentic-mooncake",
-        {"a": [length_row("a", request_id="a"), length_row("b", request_id="b", tool_wait_ms=5)]},
-        [("s", [100, 100], [[("unknown", 0.005)], []], 0)],
-    ),
-    "thinking": ("weka", {"a": [WEKA]}, [("c", [100, 150], [[], []], 0)]),
-    "messages": (
-        "mlperf-agentic",
-        {"a": [*mlperf("a"), *mlperf("b")]},
-        [(name, [183, 212], [[("browse", 1.5)], []], 181) for name in "ab"],
-    ),
+    "shell": ("terminal-bench", [(name, [500, 560, 600], TYPED, 181) for name in ("s-1", "s-2")]),
+    "sdk-events": ("openhands", [(name, [400, 450], EDITED, 181) for name in "ab"]),  # two actions of one reply
+    "older-events": ("openhands", [("a", [400, 450], [PYTEST] * 2, 181), ("b", [500], [PYTEST], 181)]),
+    "results": ("bfcl", [("web_search_base_1", [10, 50, 90], [[("search_engine_query", None)], FETCH, []], 0)]),
+    "rows": ("mooncake", [("s", [100, 205], [[], []], 0)]),
+    "rows-with-tool-times": ("agentic-mooncake", [("s", [100, 100], [[("unknown", 0.005)], []], 0)]),
+    "thinking": ("weka", [("c", [100, 150], [[], []], 0)]),
+    "messages": ("mlperf-agentic", [(name, [183, 212], [[("browse", 1.5)], []], 181) for name in "ab"]),
 }
-"""Samples by what is special: format, files, and of each program its id, prompts, tools and shared prefix."""
+"""Of each sample its format, and of each program its id, prompts, tools and shared prefix."""
 
 
-def write_sample(folder: Path, name: str) -> Path:
-    for file, rows in SAMPLES[name][1].items():
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        lines(folder / file, *rows)
-    return folder
+def files_of(name: str) -> list[Path]:
+    return sorted(file for file in (SAMPLES / name).rglob("*") if file.is_file())
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-def test_each_format(tmp_path: Path, name: str) -> None:
-    form, files, wanted = SAMPLES[name]
-    folder = write_sample(tmp_path, name)
-    programs = list(read_any(folder))
-    assert {detect(folder / file) for file in files} == {form}
+@pytest.mark.parametrize("name", WANTED)
+def test_each_format(name: str) -> None:
+    form, wanted = WANTED[name]
+    programs = list(read_any(SAMPLES / name))
+    assert {detect(file) for file in files_of(name)} == {form}
     found = [
         (
             program.program_id,
@@ -310,18 +132,18 @@ def test_each_format(tmp_path: Path, name: str) -> None:
     ]
     assert found == wanted
     assert len({program.shared_prefix_id for program in programs}) == 1
-    assert list(read_any(folder, form)) == programs
-    assert {form for form, _, _ in SAMPLES.values()} == set(READERS)
+    assert list(read_any(SAMPLES / name, form)) == programs
+    assert {form for form, _ in WANTED.values()} == set(READERS)
 
 
 def test_what_only_some_formats_say(tmp_path: Path) -> None:
     """Reasoning that is not carried, cached tokens, the model, the model's seconds, other time, estimates."""
-    program = {name: next(read_any(write_sample(tmp_path / name, name))) for name in SAMPLES}
-    fenced = program["a fenced command, and one in Terminal-Bench's form"]
+    program = {name: next(read_any(SAMPLES / name)) for name in WANTED}
+    fenced = program["fenced-and-typed"]
     assert (fenced.turns[0].output_tokens, fenced.turns[0].carried, fenced.model) == (30, 20, "m")
-    old = program["older events"]
+    old = program["older-events"]
     assert [(turn.carried, turn.cached_tokens) for turn in old.turns] == [(15, 64)] * 2
-    assert program["an agent's shell"].turns[1].cached_tokens == 550
+    assert program["shell"].turns[1].cached_tokens == 550
     assert [turn.llm_s for turn in program["results"].turns] == [1.0, 2.0, 3.0]
     assert (program["thinking"].turns[0].gap_s, program["messages"].turns[0].gap_s) == (2.0, 1.5)
     assert "estimated" in program["messages"].source
@@ -376,12 +198,13 @@ def damaged(draw: st.DrawFn, value: Any) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", WANTED)
 @given(data=st.data())
 def test_damaged_fields(tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject) -> None:
     """A fault is named, or the programs are good ones: they are written and read again as they are."""
-    form, files, _ = SAMPLES[name]
-    rows = next(iter(files.values()))
+    form, sample = WANTED[name][0], files_of(name)[0]
+    text = sample.read_text(encoding="utf-8")
+    rows = [json.loads(text)] if sample.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
     at = data.draw(st.integers(0, len(rows) - 1))
     folder = tmp_path_factory.mktemp("damaged")
     file = lines(folder / "in.json", *rows[:at], data.draw(damaged(rows[at])), *rows[at + 1 :])
@@ -500,19 +323,12 @@ def test_llmservingsim_rows() -> None:
 # ---------------------------------------------------------------------------- folders, and what is left out
 
 
-def test_a_folder_of_any_formats(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    lines(tmp_path / "one" / "output.jsonl", openhands_old("a", 400), openhands_old("no tokens"))
-    lines(tmp_path / "output.jsonl", openhands_old("a", 500))
-    lines(tmp_path / "table.jsonl", NUMERIC)
-    (tmp_path / "trajectory.json").write_text(json.dumps(*terminal_bench("s-1", "Do it."), indent=1))
-    (tmp_path / "README").write_text("runs of Monday")
-    left_out: list[LeftOut] = []
-    programs = {program.program_id: program.prompt_tokens()[0] for program in read_any(tmp_path, None, left_out.append)}
+def test_a_folder_of_any_formats() -> None:
+    folder, left_out = SAMPLES / "mixed", list[LeftOut]()
+    programs = {program.program_id: program.prompt_tokens()[0] for program in read_any(folder, None, left_out.append)}
     assert programs == {"a": 400, "a#2": 500, "p": 9, "s-1": 500}
     assert [each.program_id for each in left_out] == [None, "no tokens"]
     assert "1 files: no traces: README" in str(left_out[0])
-    assert [program.program_id for program in read_any(tmp_path, "numeric")] == ["p"]
+    assert [program.program_id for program in read_any(folder, "numeric")] == ["p"]
     with pytest.raises(TraceError, match="no file in a known format"):
-        list(read_any(tmp_path, "bfcl"))
-    assert not list(tmp_path.glob("*.tmp"))
+        list(read_any(folder, "bfcl"))
