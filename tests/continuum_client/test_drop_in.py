@@ -152,11 +152,6 @@ async def closed(client: Any, server: FakeServer) -> Any:
     return client.is_closed()
 
 
-async def other_urls(client: Any, server: FakeServer) -> Any:
-    there = client.with_options(base_url=server.root + "/openai/deployments/gpt", default_query={"api-version": "1"})
-    return (await value(ask(there))).model_dump()
-
-
 ENDS: dict[Callable[..., Any], type[Exception]] = {
     torn: httpx.HTTPError,
     error_in_a_stream: openai.APIError,
@@ -166,7 +161,7 @@ ENDS: dict[Callable[..., Any], type[Exception]] = {
 """The cases that end with an error."""
 CASES = [
     *(answers, parsed, streams, streams_with_events, cut_short, raw_responses, characters_split_between_packets),
-    *(retried, retry_headers, refused, copies, closed, other_urls, *ENDS),
+    *(retried, retry_headers, refused, copies, closed, *ENDS),
 ]
 OPENAIS: list[Any] = [openai.OpenAI, openai.AsyncOpenAI]
 OURS: list[Any] = [continuum_client.OpenAI, continuum_client.AsyncOpenAI]
@@ -342,17 +337,11 @@ def test_wrapping_ours_keeps_its_options(server: FakeServer, tmp_path: Path, mon
         (type(continuum_client.wrap(Theirs("http://x", api_key="k"))), Theirs),
     ],
 )
-def test_signatures_at_run_time(ours: type[Any], theirs: type[Any]) -> None:
+def test_signatures(ours: type[Any], theirs: type[Any]) -> None:
+    """At run time ours has every argument of the installed openai's, and our options. Type checkers read the same."""
     listed, openais = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
     assert list(listed) == sorted([*openais, *OPTIONS], key=lambda name: (name == "more", name in OPTIONS))
     assert {name: listed[name] for name in openais} == dict(openais)
     assert listed["content"].default == "none"
-
-
-@pytest.mark.parametrize("name", ["OpenAI", "AsyncOpenAI"])
-def test_editors_see_every_argument(name: str) -> None:
-    """The signature that type checkers read has every argument of the installed openai's, and ours."""
-    theirs = inspect.signature(getattr(openai, name).__init__)
-    listed = set(client_module.AllOptions.__annotations__)
-    assert set(theirs.parameters) - {"self"} <= listed
-    assert set(OPTIONS) <= listed
+    if theirs in OPENAIS:
+        assert set(listed) <= set(client_module.AllOptions.__annotations__)

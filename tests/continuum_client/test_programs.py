@@ -311,6 +311,8 @@ def test_calls_after_close_go_out_untagged(client: OpenAI, vllm: FakeServer) -> 
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             ask(client)
+        assert current_program() is None
+        assert client.program("q").parent_id is None
     assert vllm.ids == [None, None]
 
 
