@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from continuum_agents.environments import AgentEnvironmentError, NoPython, find_framework, is_current, set_up
 from continuum_server.emulated.settings import EmulatedSettings
@@ -65,14 +66,11 @@ class Batch:
     def processes(self, word: str = "") -> list[str]:
         """Command lines of living processes that it, or what it started, has started."""
         found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                marked = f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
-                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if marked and word in line:
-                found.append(line)
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                line = " ".join(process.cmdline())
+                if process.environ().get(MARK) == self.mark and word in line:
+                    found.append(line)
         return found
 
 

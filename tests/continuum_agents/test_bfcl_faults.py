@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from agent_batches import Batch, events_of, finished, scripted, second_turns, through_a_restart, unpinned, wait_for
 from bfcl_batches import HUGE, NEVER, calls, entry, fetches, own_record, questions, says, tools_said, web, write_lines
@@ -142,12 +143,11 @@ def test_a_killed_process_ends_its_program_alone(server: Live, tmp_path: Path, a
 def process_of(batch: Batch, instance_id: str) -> int:
     """The agent that logs into this program's file."""
     log = batch.out / "logs" / f"{instance_id}.log"
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if (folder / "fd" / "2").readlink() == log and b"continuum_agents.bfcl" in (
-                folder / "cmdline"
-            ).read_bytes():
-                return int(folder.name)
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            out = Path(f"/proc/{process.pid}/fd/2").readlink()
+            if out == log and any("continuum_agents.bfcl" in word for word in process.cmdline()):
+                return process.pid
     raise AssertionError(f"nobody logs into {log}")
 
 

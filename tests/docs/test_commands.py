@@ -89,7 +89,8 @@ sys.exit(int(code))
 """
 """The program that stands in for ``continuum-bench`` on the PATH; servers run for themselves."""
 
-SHELL = {"for", "done", "curl", "source", "pip", "vllm", ".ci/run", "pre-commit", "pytest"}
+PARSERS = {"continuum-proxy": proxy_parser, "continuum-instrument": instrument_parser}
+SHELL = {"python", "for", "done", "curl", "source", "pip", "vllm", ".ci/run", "pre-commit", "pytest"}
 CLIENT_PAGE = "docs/how-to/openai-agent.md"
 POLICY_PAGE = "docs/how-to/my-policy.md"
 
@@ -122,36 +123,24 @@ RUNNABLE = [page for page in WITH_COMMANDS if any(why_not(page, line) is None fo
 # ------------------------------------------------------------------------------------------ known at all
 
 
-def check_continuum_bench(words: list[str]) -> None:
-    """Parse as the program would, without running anything."""
-    command: Any = get_command(app)
-    while hasattr(command, "commands"):
-        command, words = command.commands[words[0]], words[1:]
-    command.make_context(command.name, words)
-
-
-def check_benchmark(words: list[str]) -> None:
-    text = (REPO / words[0]).read_text(encoding="utf-8")
-    for option in (word for word in words if word.startswith("--")):
-        assert f'"{option}"' in text, f"{words[0]} has no {option}"
-
-
 def check(command: str) -> None:
-    words = shlex.split(re.sub(r"\$\w+", "1", re.sub(r" > \S+$", "", bare(command)).removesuffix("&")))
-    if words[0] == "continuum-bench":
-        check_continuum_bench(words[1:])
-    elif words[0] == "continuum-proxy":
-        proxy_parser().parse_args(words[1:])
-    elif words[0] == "continuum-instrument":
-        instrument_parser().parse_args(words[1:])
-    elif words[0] == "make":
-        assert re.search(rf"^{words[1]}:", (REPO / "Makefile").read_text(), flags=re.M), f"no target {words[1]}"
-    elif words[0] == "python":
-        assert words[1].startswith("benchmarks/") or words[1] == "agent.py"
-        if words[1] != "agent.py":
-            check_benchmark(words[1:])
+    """Parse as the program would, without running anything."""
+    program, *words = shlex.split(re.sub(r"\$\w+", "1", re.sub(r" > \S+$", "", bare(command)).removesuffix("&")))
+    if program == "continuum-bench":
+        found: Any = get_command(app)
+        while hasattr(found, "commands"):
+            found, words = found.commands[words[0]], words[1:]
+        found.make_context(found.name, words)
+    elif program in PARSERS:
+        PARSERS[program]().parse_args(words)
+    elif program == "make":
+        assert re.search(rf"^{words[0]}:", (REPO / "Makefile").read_text(), flags=re.M), f"no target {words[0]}"
+    elif program == "python" and words[0] != "agent.py":
+        text = (REPO / "benchmarks" / words[0].removeprefix("benchmarks/")).read_text(encoding="utf-8")
+        for option in (word for word in words if word.startswith("--")):
+            assert f'"{option}"' in text, f"{words[0]} has no {option}"
     else:
-        assert words[0] in SHELL, f"unknown command {words[0]!r}"
+        assert program in SHELL, f"unknown command {program!r}"
 
 
 def fault(command: str) -> str | None:
