@@ -21,7 +21,7 @@ from sdk import ask, items, ours_of, ran, trace_of, value
 import continuum_client
 from continuum_client import ContinuumWarning, UnknownDialect, current_program, instrument, uninstrument
 from continuum_client.hook import hook
-from continuum_client.instrument_command import STARTUP
+from continuum_client.instrument_command import STARTUP, main
 
 CLASSES = (openai.OpenAI, openai.AsyncOpenAI, openai.AzureOpenAI, openai.AsyncAzureOpenAI)
 
@@ -340,6 +340,9 @@ def test_behind_opentelemetry(vllm: FakeServer, tmp_path: Path) -> None:
     assert vllm.released == [vllm.ids[0]]
 
 
-def test_users_mistakes(tmp_path: Path) -> None:
-    done = run(instrumented("no-such-command"), tmp_path)
-    assert (done.stderr, done.returncode) == ("continuum-instrument: no-such-command: No such file or directory\n", 127)
+def test_users_mistakes(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["no-such-command"]) == 127
+    assert capfd.readouterr().err == "continuum-instrument: no-such-command: No such file or directory\n"
+    with pytest.raises(SystemExit, match="2"):
+        main(["--dialect", "vlm", "python"])
+    assert "invalid choice: 'vlm'" in capfd.readouterr().err

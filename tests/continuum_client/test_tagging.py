@@ -108,7 +108,7 @@ def test_tagging_needs_no_openai() -> None:
 
 
 def test_the_sdk_needs_openai_and_nothing_else() -> None:
-    """Whatever openai alone does not import is ours or the standard library's."""
+    """Whatever openai alone does not import is ours or the standard library's; OpenTelemetry, for one, is not."""
     script = """
 import sys, openai
 openai.OpenAI
