@@ -116,16 +116,15 @@ def of_the_preview(events: Sequence[SchedulerEvent], tmp_path: Path) -> list[Pro
     return order_events(read_preview(tmp_path / "preview"))
 
 
-@pytest.mark.parametrize(
-    ("native", "preview", "events"),
-    [
-        ("pinned", "pinned", [*first(), *pin(4.5, "hit"), *second(4.0, 112)]),
-        ("overlap", "overlap", [*first(), *second(2.0, 0), *OTHER_PINS]),
-        ("ttl 0", "unknown", [*first(), *second(4.0, 0), *OTHER_PINS]),
-        ("expired", "unknown", [*first(), *pin(5.0, "expired"), *second(6.25, 0)]),
-        ("pressure", "unknown", [*first(), *pin(4.2, "pressure"), *second(4.0, 16)]),  # given up while the turn waited
-    ],
-)
+PREVIEWS: list[tuple[Cause, Cause, list[SchedulerEvent]]] = [
+    ("pinned", "pinned", [*first(), *pin(4.5, "hit"), *second(4.0, 112)]),
+    ("overlap", "overlap", [*first(), *second(2.0, 0), *OTHER_PINS]),
+    ("ttl 0", "unknown", [*first(), *second(4.0, 0), *OTHER_PINS]),
+    ("pressure", "unknown", [*first(), *pin(4.2, "pressure"), *second(4.0, 16)]),  # given up while the turn waited
+]
+
+
+@pytest.mark.parametrize(("native", "preview", "events"), PREVIEWS)
 def test_the_preview_says_the_same_or_that_it_does_not_know(
     tmp_path: Path, native: str, preview: str, events: list[SchedulerEvent]
 ) -> None:
@@ -140,8 +139,7 @@ def growing(program: str, lost: int = 0) -> list[SchedulerEvent]:
     """Four turns whose prompts are no whole number of blocks, each with a hit of whole blocks less ``lost``."""
     events = []
     for turn, (prompt, before) in enumerate(zip(PROMPTS, (0, *PROMPTS), strict=False)):
-        t = 10.0 * turn
-        hit = max(0, before // 16 * 16 - lost)
+        t, hit = 10.0 * turn, max(0, before // 16 * 16 - lost)
         events += [
             E(t, "arrive", program, turn, prompt_tokens=prompt),
             E(t + 1, "start", program, turn, prompt_tokens=prompt, hit_tokens=hit),

@@ -13,13 +13,20 @@ from typer.testing import CliRunner
 runner = CliRunner()
 
 
-def bench(*arguments: object) -> Result:
-    return runner.invoke(app, [str(argument) for argument in arguments])
+def bench(command: str, *arguments: object) -> Result:
+    """Spaces separate the words of ``command``; each further argument is one word."""
+    return runner.invoke(app, [*command.split(" "), *map(str, arguments)])
 
 
-def refused(*arguments: object) -> str:
+def succeeded(command: str, *arguments: object) -> Result:
+    done = bench(command, *arguments)
+    assert done.exit_code == 0, repr(done.exception) + done.output
+    return done
+
+
+def refused(command: str, *arguments: object) -> str:
     """The one line of a command that must fail as a user's mistake."""
-    done = bench(*arguments)
+    done = bench(command, *arguments)
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
     return done.stderr.removeprefix("error: ")
 

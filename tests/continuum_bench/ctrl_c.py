@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 
-def interrupted(arguments: list[str], line: str) -> tuple[int, str]:
-    """Run in a process group of its own, press Ctrl-C when the line appears; exit code and the rest of stderr.
+def interrupted(arguments: list[str], line: str, how: int = signal.SIGINT) -> tuple[int, str]:
+    """Run in a process group of its own, stop it (by Ctrl-C) when the line appears; exit code and the rest of stderr.
 
     Reading stderr to its end proves that no process of the run is left to write to it.
     """
@@ -19,6 +19,6 @@ def interrupted(arguments: list[str], line: str) -> tuple[int, str]:
         for text in run.stderr:
             if line in text:
                 break
-        os.killpg(run.pid, signal.SIGINT)
+        os.killpg(run.pid, how)
         rest = run.stderr.read()
     return run.returncode, rest

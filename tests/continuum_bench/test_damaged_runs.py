@@ -117,24 +117,6 @@ def test_no_damage_ends_in_a_traceback(
         assert isinstance(done.exception, SystemExit | None), repr(done.exception)
 
 
-def test_the_three_commands_read_the_same_folders(tmp_path: Path) -> None:
-    """Server records and files of the preview, without manifests, one folder each."""
-    for name, end_s in (("vllm", 4.0), ("continuum", 2.0)):
-        run, folder = tmp_path / "servers" / name / S, tmp_path / "preview" / name
-        write_recorded(run.parent, name, 0, [end_s], queued=0.25)
-        for other in (T, E, M):
-            (run.parent / other).unlink()
-        folder.mkdir(parents=True)
-        assert bench("traces", "convert", run.parent, folder / run.stem, "--to", "preview").exit_code == 0
-    for folder in (tmp_path / "servers", tmp_path / "preview"):
-        analyzed = json.loads(bench("analyze", folder, "--json").stdout)
-        assert [Path(name).name for name in analyzed] == ["continuum", "vllm"]
-        compared = json.loads(bench("compare", folder, "--json").stdout)["policies"]
-        assert compared["continuum"]["jct_mean_ratio"] == 0.5
-        assert bench("report", folder).exit_code == 0
-        assert (folder / "report.html").exists()
-
-
 def test_a_run_that_was_cut_short_is_said_to_be(tmp_path: Path) -> None:
     run = write_recorded(tmp_path / "e" / "vllm-seed0", "vllm", 0, [2.0])
     assert "cut short" not in bench("analyze", run).stderr

@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, get_args
 
 import pytest
-from bench_cli import bench
+from bench_cli import succeeded
 from continuum_bench.errors import OptionError
 from continuum_bench.experiment_file import experiment_yaml, read_experiment
 from continuum_bench.options.declare import Declared, Limit, declared
@@ -43,8 +43,7 @@ def test_a_printed_file_is_read_as_the_same_options(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_programs(Path("trace.jsonl"), synthesize(load_profile("swebench"), 2, seed=1))
-    printed = bench(*command.split(), "--print-config")
-    assert printed.exit_code == 0, printed.output
+    printed = succeeded(*command.split(), "--print-config")
     found = read_experiment(written(Path(), printed.stdout))
     assert found.workload == command.split()[0]
     assert experiment_yaml(found.workload, found.options, found.live) == printed.stdout

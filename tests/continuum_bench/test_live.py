@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from bench_cli import bench
+from bench_cli import succeeded
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.records.misses import limits_of
 from continuum_bench.errors import BenchError
@@ -23,7 +24,7 @@ from continuum_server.step_times.profile import read_profile
 from continuum_traces.conversation import open_turn
 from continuum_traces.run_dir import read_arrivals, read_events, read_json, read_manifest, read_turns
 from continuum_traces.schema import Program, Turn
-from fake_server import good
+from fake_server import good, hang_up
 from live_server import Live
 from small_replays import replay, replay_command, replayed, run_of, serving, start, trace_of, turns_of
 
@@ -62,13 +63,6 @@ def test_two_runs_share_no_prompt_and_a_program_keeps_its_connection(tmp_path: P
     assert len({seen.connection for seen in server.asked[:3]}) == 1
 
 
-def test_text_prompts_for_servers_without_token_ids(tmp_path: Path) -> None:
-    server = replayed(tmp_path, good, "--prompts", "text", "--dialect", "headers").server
-    assert [len(body["messages"]) for body in server.bodies] == [1, 3, 5]
-    assert "vllm_xargs" not in server.bodies[0]
-    assert server.headers[0]["X-Session-ID"] == "p0"
-
-
 @pytest.mark.parametrize(("limit", "kv_tokens"), [(32768, 400_000), (4095, 12_800), (2000, 4000), (131072, 2**20)])
 def test_every_server_has_decode_points_that_fit(limit: int, kv_tokens: int) -> None:
     grid = decode_grid(limit, kv_tokens)
@@ -85,14 +79,11 @@ def test_a_real_server_and_its_own_record(server: Live, tmp_path: Path) -> None:
     url = f"{server.server.url}/v1"
     done = replay(trace_of(tmp_path), url, tmp_path / "out", "--scheduler-records", server.record)
     assert done.exit_code == 0, done.output
-    profiled = bench("profile", "--base-url", url, "--out", tmp_path / "profile.json", "--repeats", 1)
-    assert profiled.exit_code == 0, profiled.output
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    succeeded("profile", "--base-url", url, "--out", tmp_path / "profile.json", "--repeats", 1)
+    summary, folder = read_json(tmp_path / "out" / "summary.json"), run_of(tmp_path / "out")
     assert "emulated" in summary["manifest"]["modelled"][0]
     row = summary["policies"]["static-ttl"]
-    assert row["programs_finished"] == 3
-    assert row["pin_hit_ratio"] == 1.0
-    folder = run_of(tmp_path / "out")
+    assert (row["programs_finished"], row["pin_hit_ratio"]) == (3, 1.0)
     cached = {(r.program_id, r.turn): r.cached_tokens for r in read_turns(folder)}
     assert all(cached["p0", turn] == hit for turn, hit in ((1, 416), (2, 512)))  # whole blocks of the context before
     starts = {(e.program_id, e.turn): e.hit_tokens for e in read_events(folder) if e.event == "start"}
@@ -142,34 +133,28 @@ def test_a_disturbed_decode_point_is_measured_again(
     disturbed: int, enough: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock that only the server moves. The server closes each connection when its third request comes."""
-    seen, uses = Counter[str](), Counter[Any]()
+    seen, uses, short = Counter[str](), Counter[Any](), iter(range(10_000))
     now_s = [0.0]
     monkeypatch.setattr("continuum_bench.live.profile.time", SimpleNamespace(perf_counter=lambda: now_s[0]))
 
     async def short_takes_longer(request: web.Request, number: int) -> Any:
         uses[request.transport] += 1
-        if request.transport is not None and uses[request.transport] == 3:
-            request.transport.abort()
-            return web.Response()
+        if uses[request.transport] == 3:
+            return hang_up(request)
         body = await request.json()
         seen[str(body["prompt"])] += 1
-        if seen[str(body["prompt"])] > 1 and body["max_tokens"] == 1:
-            seen["short"] += 1
-            now_s[0] += 0.2 if seen["short"] <= disturbed else 0.0
+        if seen[str(body["prompt"])] > 1 and body["max_tokens"] == 1 and next(short) < disturbed:
+            now_s[0] += 0.2
         if body["max_tokens"] == DECODE_TOKENS:
             now_s[0] += 0.05
         return await good(request, number)
 
     said: list[str] = []
-    with serving(short_takes_longer) as server:
-        endpoint = Endpoint(server.url, ("m",), max_model_len=2048)
-        if enough:
-            found = measure(endpoint, "m", None, 1, said.append)
-            assert len(found.decode) >= 4
-            assert all(point.seconds > 0 for point in found.decode)
-        else:
-            with pytest.raises(BenchError, match="64 tokens took no longer than one"):
-                measure(endpoint, "m", None, 1, said.append)
+    error = nullcontext() if enough else pytest.raises(BenchError, match="64 tokens took no longer than one")
+    with serving(short_takes_longer) as server, error:
+        found = measure(Endpoint(server.url, ("m",), max_model_len=2048), "m", None, 1, said.append)
+        assert len(found.decode) >= 4
+        assert all(point.seconds > 0 for point in found.decode)
     assert any(line.startswith("decode of 1 requests") for line in said) == enough
 
 
@@ -217,28 +202,30 @@ def test_several_processes_share_a_run(tmp_path: Path) -> None:
     records = turns_of(out)
     assert Counter((r.program_id, r.turn) for r in records) == {(f"p{i}", n): 1 for i in range(7) for n in range(3)}
     assert all(record.sent_s >= record.due_s for record in records)
-    summary = json.loads((out / "summary.json").read_text())
+    summary = read_json(out / "summary.json")
     assert summary["policies"]["vllm"]["programs_finished"] == 7
     assert "generator: 2 processes" in summary["manifest"]["notes"]
     assert read_json(run_of(out) / "engine.json")["requests"] == 21
 
 
-@pytest.mark.parametrize(
-    ("kind", "dialect", "fields"),
-    [
-        ("sglang", "sglang", {"session_id": "p0", "min_tokens": 20, "ignore_eos": True, "max_tokens": 20}),
-        ("openai", "openai", {"prompt_cache_key": "p0", "max_completion_tokens": 20}),
-        ("someone", "headers", {"max_tokens": 20}),
-    ],
-)
-def test_other_servers_are_spoken_to_in_their_dialect(
+DIALECTS = [
+    ("sglang", "sglang", {"session_id": "p0", "min_tokens": 20, "ignore_eos": True, "max_tokens": 20}),
+    ("openai", "openai", {"prompt_cache_key": "p0", "max_completion_tokens": 20}),
+    ("someone", "headers", {"max_tokens": 20}),
+]
+
+
+@pytest.mark.parametrize(("kind", "dialect", "fields"), DIALECTS)
+def test_other_servers_are_spoken_to_in_their_dialect_and_in_text(
     tmp_path: Path, kind: str, dialect: str, fields: dict[str, Any]
 ) -> None:
     chosen = ["--dialect", "openai"] if kind == "openai" else []
     done = replayed(tmp_path, good, *chosen, kind=kind)
     assert read_manifest(done.run).engine_options.dialect == dialect
+    assert [len(body["messages"]) for body in done.server.bodies] == [1, 3, 5]
     plain = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
     assert {k: v for k, v in done.server.bodies[0].items() if k != "messages"} == {**plain, **fields}
+    assert done.server.headers[0]["X-Session-ID"] == "p0"
 
 
 async def repeats_the_key(request: web.Request, number: int) -> Any:
@@ -262,6 +249,5 @@ def test_closed_loops_are_compared_though_their_instants_differ(tmp_path: Path) 
         for label in ("vllm", "other"):
             words = ["--arrivals", "concurrency:2", "--label", label]
             assert replay(trace, server.url, tmp_path / label, *words).exit_code == 0
-    done = bench("compare", tmp_path / "vllm", tmp_path / "other", "--json")
-    assert done.exit_code == 0, done.output
+    done = succeeded("compare", tmp_path / "vllm", tmp_path / "other", "--json")
     assert json.loads(done.stdout)["policies"]["other"]["jct_mean_ratio"] > 0

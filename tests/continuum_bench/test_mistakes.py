@@ -17,6 +17,7 @@ from small_replays import trace_of
 
 from continuum_client import instrument_command, proxy_command
 
+ROW = '{"program_id": "p", "prompt_tokens": 100, "output_tokens": 5}'
 GIVEN = {
     "RUNS": "runs",
     "BEGUN": "begun",
@@ -26,7 +27,7 @@ GIVEN = {
     "FILE": "file",
     "LOG": "log.json",
 }
-GIVEN |= {"NO": "no", "INTO_FILE": "file/new", "FOLDER": "."}
+GIVEN |= {"NO": "no", "TOOLLESS": "toolless.jsonl", "INTO_FILE": "file/new", "FOLDER": "."}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,13 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         write_recorded(folder / "runs" / f"vllm-seed{seed}", "vllm", seed, [10.0, 11.0])
     (folder / "begun" / "sweep").mkdir(parents=True)
     (folder / "begun" / "sweep" / "sweep.json").write_text("{}")
-    for name, text in (("begun/manifest.json", "{}"), ("bad", "{nonsense"), ("table.jsonl", "{}"), ("file", "")):
+    for name, text in (
+        ("begun/manifest.json", "{}"),
+        ("bad", "{nonsense"),
+        ("table.jsonl", "{}"),
+        ("file", ""),
+        ("toolless.jsonl", ROW),
+    ):
         (folder / name).write_text(text)
     log = '{"start_times": [0, 0], "ttfts": [1, 1], "itls": [[1], [1]], "input_lens": [90, 9], "output_lens": [2, 2]}'
     (folder / "log.json").write_text(log)
@@ -61,7 +68,8 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
 def refusal(command: str, words: dict[str, str], out: Path) -> str:
     """The one line that a command says."""
     known = {**words, "OUT": str(out)}
-    said = refused(*(known.get(word, word) for word in shlex.split(command)))
+    first, *given = shlex.split(command)
+    said = refused(first, *(known.get(word, word) for word in given))
     assert not out.exists()
     return said
 
@@ -96,6 +104,7 @@ COMMANDS = [
     ("swebench --jps 1 --arrivals recorded:2", "--jps: not with --arrivals: these arrivals have a rate of"),
     ("swebench --arrivals recorded:2", "has no arrival_s in the trace"),
     ("swebench --tool-times shift:1e8", "the arrivals and tool times of a run take"),
+    ("replay TOOLLESS --tool-times constant:5", "--tool-times constant:5: the programs call no tools"),
     ("swebench --jps 1e-300", "the arrivals and tool times of a run take"),
     # servers
     ("swebench --label x", "--label: needs --base-url"),
@@ -348,6 +357,7 @@ def test_a_file_that_cannot_be_written_is_found_first(wrong: str, tmp_path: Path
 )
 def test_two_commands_do_not_write_into_one_folder(command: str, words: dict[str, str], tmp_path: Path) -> None:
     with locked(tmp_path):
-        done = bench(*(words.get(word, word) for word in command.split()), "--out", tmp_path)
+        name, *given = command.split()
+        done = bench(name, *(words.get(word, word) for word in given), "--out", tmp_path)
     assert done.exit_code == 2
     assert "another run is writing there; choose another --out\n" in done.stderr

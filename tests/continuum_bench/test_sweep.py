@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -16,7 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
-from bench_cli import bench, small_trace
+from bench_cli import bench, small_trace, succeeded
 from continuum_analysis.compare.intervals import mean_interval
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.sweep.goodput import Found, goodput_table, summarize_goodput
@@ -52,8 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "small"
-    done = bench("sweep", folder / "grid.yaml", "--out", out)
-    assert done.exit_code == 0, done.stderr
+    succeeded("sweep", folder / "grid.yaml", "--out", out)
     return out
 
 
@@ -132,8 +130,7 @@ def test_a_plan_opens_no_other_files(swept: Path, tmp_path: Path, name: Any) -> 
 
 def test_a_changed_grid_adds_cells_and_keeps_the_others(swept: Path, folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in swept.glob("*/*/engine.json")}
-    done = bench("sweep", folder / "grid.yaml", "--out", swept, "--set", "jps=0.5,2,4", "--set", "policy=vllm")
-    assert done.exit_code == 0, done.stderr
+    done = succeeded("sweep", folder / "grid.yaml", "--out", swept, "--set", "jps=0.5,2,4", "--set", "policy=vllm")
     assert "3 cells, 2 done before, 1 to play" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert len(pd.read_csv(swept / "sweep.csv")) == 3  # continuum's cells are there and in no table
@@ -153,37 +150,22 @@ def test_another_trace_of_the_same_name_is_another_cell(folder: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_kill_leaves_no_half_cell_and_the_same_command_goes_on(folder: Path, tmp_path: Path) -> None:
-    out, seeds = tmp_path / "out", 60
-    grid = ["sweep", folder / "grid.yaml", "--out", out]
-    command = [sys.executable, "-m", "continuum_bench", *map(str, grid), "--set", f"seeds={seeds}", "--jobs", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
-        assert run.stderr is not None
-        next(line for line in run.stderr if "2 of" in line)
-        os.kill(run.pid, signal.SIGKILL)
-    whole = [path.parent for path in out.glob("*/*/engine.json")]
-    assert 2 <= len(whole) < 4 * seeds
-    assert {path.parent for path in out.glob("small*/*/turns.jsonl")} == set(whole)
-    for cell in whole:
-        assert analyze_run(cell).values["programs_finished"] == 6
-    left = bench(*grid, "--set", "seeds=1", "--set", "jps=0.5", "--dry-run")
-    assert left.stdout.count("(done)") == 2
-    again = bench(*grid)
-    assert again.exit_code == 0, again.stderr
-    assert "0 done before" not in again.stderr
-    assert len(pd.read_csv(out / "sweep.csv")) == CELLS
-    assert not (out / ".partial").exists()
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_what_is_done(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    arguments = ["sweep", str(folder / "grid.yaml"), "--set", "seeds=60", "--out", str(out), "--jobs", "1"]
-    code, rest = interrupted(arguments, "1 of")
-    assert code == 130
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_sweep_has_no_half_cell_and_the_same_command_goes_on(how: int, folder: Path, tmp_path: Path) -> None:
+    grid = ["--out", str(tmp_path), "--set", "jps=0.5", "--jobs", "1"]
+    code, rest = interrupted(["sweep", str(folder / "grid.yaml"), *grid, "--set", "seeds=60"], "2 of", how)
+    assert (code, "goes on from there" in rest) == ((130, True) if how == signal.SIGINT else (-how, False))
     assert "Traceback" not in rest
-    assert "goes on from there" in rest
-    assert len(pd.read_csv(out / "sweep.csv")) == len(list(out.glob("*/*/engine.json"))) >= 1
+    whole = [path.parent for path in tmp_path.glob("*/*/engine.json")]
+    assert 2 <= len(whole) < 120
+    assert {path.parent for path in tmp_path.glob("small*/*/turns.jsonl")} == set(whole)
+    assert {analyze_run(cell).values["programs_finished"] for cell in whole} == {6}
+    if how == signal.SIGINT:
+        assert len(pd.read_csv(tmp_path / "sweep.csv")) == len(whole)
+    again = succeeded("sweep", folder / "grid.yaml", *grid)
+    assert "2 cells, 2 done before, 0 to play" in again.stderr
+    assert len(pd.read_csv(tmp_path / "sweep.csv")) == 2
+    assert not (tmp_path / ".partial").exists()
 
 
 def test_a_cell_that_is_not_whole_is_not_kept(swept: Path, folder: Path, tmp_path: Path) -> None:
@@ -299,8 +281,7 @@ def test_live_cells_start_and_stop_their_servers(folder: Path, tmp_path: Path) -
     out, grid = tmp_path / "live", folder / "live.yaml"
     text = "policy: [vllm, continuum]\njps: 4\nkv_blocks: 1200\nworkload: small.jsonl\nengine: emulated\n"
     grid.write_text(text + "serve: {max_model_len: 8192}\n")
-    done = bench("sweep", grid, "--out", out)
-    assert done.exit_code == 0, done.stderr
+    succeeded("sweep", grid, "--out", out)
     frame = pd.read_csv(out / "sweep.csv")
     assert list(frame["programs_finished"]) == [6, 6]
     assert "0 to play" in bench("sweep", grid, "--out", out).stderr

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_cli import bench, refused
-from continuum_bench.errors import BenchError
+from bench_cli import refused, succeeded
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.sweep.grid import grid_of
 from continuum_bench.sweep.plan import plan
@@ -49,7 +48,6 @@ def test_constant_leaves_names_overhead_and_turns_without_tools() -> None:
     (program,) = changed("constant:30", 1)
     assert gaps(program) == [30.25, 0.0, 30.0]
     assert [call.name for call in program.turns[0].tool_calls] == ["pytest"]
-    assert replace(program, turns=TURNS) == replace(programs(1)[0], turns=TURNS)
 
 
 def test_bimodal_is_a_mixture_of_the_two_times() -> None:
@@ -122,20 +120,14 @@ def test_middle_of_the_run_is_by_arrival_where_the_trace_is_not_in_order() -> No
     assert late == {"p0", "p1"}
 
 
-def test_a_trace_without_tools_is_refused(tmp_path: Path) -> None:
-    write_programs(tmp_path / "plain.jsonl", [Program("p", (Turn(10, 5), Turn(10, 5)))])
-    programs = TraceOptions(traces=tmp_path / "plain.jsonl")
-    with pytest.raises(BenchError, match="--tool-times constant:5: the programs call no tools"):
-        load_workload("plain", programs, ArrivalOptions(tool_times="constant:5"))
-
-
 def test_every_change_is_a_group_of_its_own() -> None:
     specs = ["recorded", *SPECS]
-    raw = {"tool_times": specs, "num_programs": 2, "policy": ["vllm", "continuum"]}
+    raw: dict[str, Any] = {"tool_times": specs, "num_programs": 2, "policy": ["vllm", "continuum"]}
     cells = plan(grid_of(raw, "here", Path(), "g"))
     assert len({cell.group.folder for cell in cells}) == len(specs)
     (plain, _) = plan(grid_of({**raw, "tool_times": "recorded"}, "here", Path(), "g"))
-    (without, _) = plan(grid_of({k: raw[k] for k in ("num_programs", "policy")}, "here", Path(), "g"))
+    del raw["tool_times"]
+    (without, _) = plan(grid_of(raw, "here", Path(), "g"))
     assert plain.group.folder == without.group.folder
 
 
@@ -165,8 +157,7 @@ def test_hangs_and_a_shift_from_end_to_end(tmp_path: Path) -> None:
         "tool_times: ['hang:1:500', 'shift:10']\n"
     )
     out = tmp_path / "out"
-    done = bench("sweep", tmp_path / "grid.yaml", "--out", out, "--no-report")
-    assert done.exit_code == 0, done.stderr
+    succeeded("sweep", tmp_path / "grid.yaml", "--out", out, "--no-report")
     groups = {g["axes"]["tool_times"]: g["policies"] for g in json.loads((out / "summary.json").read_text())["groups"]}
     for policy in ("vllm", "continuum"):
         assert groups["hang:1:500"][policy]["jct_min_s"] > 500

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_cli import bench
+from bench_cli import succeeded
 from continuum_bench.errors import BenchError
 from continuum_bench.options.validate import ValidateOptions
 from continuum_bench.validate.command import engine_of
@@ -272,8 +272,7 @@ def test_a_folder_without_logs(tmp_path: Path) -> None:
 
 def validated(*arguments: object) -> Any:
     """The one run's errors."""
-    done = bench("validate", *arguments, "--json")
-    assert done.exit_code == 0, done.output
+    done = succeeded("validate", *arguments, "--json")
     (found,) = json.loads(done.stdout)["runs"]
     return found
 
@@ -282,8 +281,7 @@ def test_answers_of_one_token_have_no_tpot(tmp_path: Path) -> None:
     columns = {"start_times": [0.0] * 4, "ttfts": [0.2] * 4, "itls": [[]] * 4, "input_lens": [90] * 4}
     for name in ("a.json", "b.json"):
         write(tmp_path / name, {**columns, "output_lens": [1] * 4})
-    done = bench("validate", tmp_path, *OPTIONS, "--fit", "--report", tmp_path / "page.html")
-    assert done.exit_code == 0, done.stderr
+    done = succeeded("validate", tmp_path, *OPTIONS, "--fit", "--report", tmp_path / "page.html")
     last = next(line for line in reversed(done.stdout.splitlines()) if "b" in line)
     assert [cell.strip() for cell in last.split("│")[1:-1]][3] == "-"
     assert "tpot_p50" not in done.stdout
