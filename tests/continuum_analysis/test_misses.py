@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from continuum_analysis.metrics import analyze_run, measure
@@ -15,6 +16,7 @@ from continuum_analysis.records.timeline import ProgramTimes
 from continuum_traces.run_dir import ARRIVALS, EVENTS, TURNS, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import ArrivalRecord, Engine, Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord
+from recorded_runs import served
 
 E = SchedulerEvent
 BLOCK = Limits(block_tokens=16)
@@ -22,26 +24,15 @@ BLOCK = Limits(block_tokens=16)
 
 def first(tool: str | None = "ls", status: str = "stop", program: str = "p") -> list[SchedulerEvent]:
     """100 tokens in, 20 out, 1 s to 3 s."""
-    return [
-        E(0.0, "arrive", program, 0, prompt_tokens=100),
-        E(1.0, "start", program, 0, prompt_tokens=100, hit_tokens=0),
-        E(3.0, "finish", program, 0, output_tokens=20, tool=tool, status=status),
-    ]
+    return served(program, 0, 0.0, 100, status=status, output_tokens=20, tool=tool)
 
 
 def second(arrive_s: float, hit_tokens: int, prompt_tokens: int = 200, program: str = "p") -> list[SchedulerEvent]:
-    return [
-        E(arrive_s, "arrive", program, 1, prompt_tokens=prompt_tokens),
-        E(arrive_s + 0.5, "start", program, 1, prompt_tokens=prompt_tokens, hit_tokens=hit_tokens),
-        E(arrive_s + 2, "finish", program, 1, output_tokens=10, status="stop"),
-    ]
+    return served(program, 1, arrive_s, prompt_tokens, hit_tokens, 0.5, 1.5)
 
 
-def pin(until_s: float, reason: str, program: str = "p") -> list[SchedulerEvent]:
-    return [
-        E(3.0, "pin", program, 0, ttl_s=2.0, tokens=112),
-        E(until_s, "unpin", program, 0, reason=reason),  # type: ignore[arg-type]
-    ]
+def pin(until_s: float, reason: Any, program: str = "p") -> list[SchedulerEvent]:
+    return [E(3.0, "pin", program, 0, ttl_s=2.0, tokens=112), E(until_s, "unpin", program, 0, reason=reason)]
 
 
 RELOAD = E(4.2, "reload", "p", 1, tokens=96, bytes=1000)
@@ -140,10 +131,8 @@ def growing(program: str, lost: int = 0) -> list[SchedulerEvent]:
     events = []
     for turn, (prompt, before) in enumerate(zip(PROMPTS, (0, *PROMPTS), strict=False)):
         t, hit = 10.0 * turn, max(0, before // 16 * 16 - lost)
+        events += served(program, turn, t, prompt, hit, run_s=1.0, tool="ls")
         events += [
-            E(t, "arrive", program, turn, prompt_tokens=prompt),
-            E(t + 1, "start", program, turn, prompt_tokens=prompt, hit_tokens=hit),
-            E(t + 2, "finish", program, turn, output_tokens=5, status="stop", tool="ls"),
             E(t + 2, "pin", program, turn, ttl_s=20.0, tokens=prompt),
             E(t + 11, "unpin", program, turn, reason="hit"),
         ]

@@ -13,8 +13,8 @@ from continuum_analysis.metrics import analyze_run
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_traces.run_dir import EVENTS, TURNS, read_turns, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+from recorded_runs import served
 
-E = SchedulerEvent
 OFFSET_S = 5000.0
 """What the server's clock shows at the client's 0."""
 THE_CLIENTS = ("jct", "wall", "throughput_jobs", "throughput_steps", "ttft", "send_late", "tries", "programs")
@@ -37,11 +37,8 @@ def made_up(seed: int) -> tuple[list[SchedulerEvent], list[TurnRecord]]:
                 records.append(failed)
                 break
             ids: Any = {"request_id": f"{name}/{turn}", "turn_id": f"{turn}"}
-            events += [
-                E(arrive_s + OFFSET_S, "arrive", name, turn, prompt_tokens=100, **ids),
-                E(start_s + OFFSET_S, "start", name, turn, prompt_tokens=100, hit_tokens=16, **ids),
-                E(finish_s + OFFSET_S, "finish", name, turn, output_tokens=7, status="stop", **ids),
-            ]
+            waits = (start_s - arrive_s, finish_s - start_s)
+            events += served(name, turn, arrive_s + OFFSET_S, 100, 16, *waits, output_tokens=7, **ids)
             instants = (due_s, sent_s, start_s + 0.1, finish_s + 0.05)
             records.append(TurnRecord(name, turn, *instants, 100, 7, gap_s=None if is_last else 2.0, **facts))
             due_s = finish_s + 0.05 + 2.0

@@ -12,7 +12,7 @@ from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
 from continuum_traces.schema import Engine, Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord, Workload
 from continuum_traces.typed import from_json
-from recorded_runs import write_recorded
+from recorded_runs import served, write_recorded
 
 if TYPE_CHECKING:
     from tests.continuum_analysis.conftest import Browser
@@ -55,12 +55,7 @@ def write_agents(path: Path, policy: str, programs: int, turns: int, jps: float 
             tool_s, is_last, hit = 0.25 + (number * 7 + turn) % 11, turn == turns - 1, prompt // 2 if turn else 0
             start_s, end_s, found = t + wait, t + wait + 2, hit if turn % 3 else 0
             records.append(TurnRecord(name, turn, t, t, start_s + 0.2, end_s, reusable_tokens=hit, is_last=is_last))
-            tool = ("ls", "pytest")[turn % 2]
-            events += [
-                E(t, "arrive", name, turn, prompt_tokens=prompt),
-                E(start_s, "start", name, turn, prompt_tokens=prompt, hit_tokens=found),
-                E(end_s, "finish", name, turn, output_tokens=64, tool=tool, status="stop"),
-            ]
+            events += served(name, turn, t, prompt, found, wait, tool=("ls", "pytest")[turn % 2], output_tokens=64)
             if policy != "vllm" and turn % 2 == 0 and not is_last:
                 events.append(E(end_s, "pin", name, turn, ttl_s=5.0, tokens=prompt))
                 reason: Any = "hit" if tool_s <= 5.0 else "expired"

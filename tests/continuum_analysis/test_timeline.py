@@ -15,17 +15,14 @@ from continuum_traces.run_dir import EVENTS, TURNS, RunDirError, write_rows
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded_runs import served
 
 E = SchedulerEvent
 
 
 def turn(program: str, index: int, arrive_s: float, status: str = "stop") -> list[SchedulerEvent]:
     """Waits 1 s, runs 2 s."""
-    return [
-        E(arrive_s, "arrive", program, index, prompt_tokens=10),
-        E(arrive_s + 1, "start", program, index, prompt_tokens=10, hit_tokens=0),
-        E(arrive_s + 3, "finish", program, index, output_tokens=5, status=status),
-    ]
+    return served(program, index, arrive_s, 10, status=status)
 
 
 @pytest.mark.parametrize("status", ["abort", "error"])

@@ -15,6 +15,7 @@ from continuum_traces.run_dir import EVENTS, TURNS, write_rows
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded_runs import served
 
 E = SchedulerEvent
 
@@ -22,14 +23,8 @@ E = SchedulerEvent
 def sent(
     turn: int, arrive_s: float, prompt: int, status: str = "stop", hit: int = 0, wait_s: float = 1.0, **ids: Any
 ) -> list[SchedulerEvent]:
-    """A request that waits, then runs for 2 s."""
     ids = {"request_id": f"r{arrive_s}", **ids}
-    start_s = arrive_s + wait_s
-    return [
-        E(arrive_s, "arrive", "p", turn, prompt_tokens=prompt, **ids),
-        E(start_s, "start", "p", turn, prompt_tokens=prompt, hit_tokens=hit, **ids),
-        E(start_s + 2, "finish", "p", turn, output_tokens=5, status=status, tool="ls", **ids),
-    ]
+    return served("p", turn, arrive_s, prompt, hit, wait_s, status=status, tool="ls", **ids)
 
 
 def one(events: list[SchedulerEvent], *records: TurnRecord) -> ProgramTimes:

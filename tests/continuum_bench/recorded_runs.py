@@ -15,6 +15,29 @@ GAP_S = 100.0
 """From one program's arrival to the next one's, unless told."""
 
 
+def served(
+    program: str,
+    turn: int,
+    arrive_s: float,
+    prompt: int,
+    hit: int = 0,
+    wait_s: float = 1.0,
+    run_s: float = 2.0,
+    status: str = "stop",
+    output_tokens: int = 5,
+    tool: str | None = None,
+    **ids: Any,
+) -> list[SchedulerEvent]:
+    """A request that waits, then runs."""
+    start_s = arrive_s + wait_s
+    answer = {"output_tokens": output_tokens, "status": status, "tool": tool, **ids}
+    return [
+        E(arrive_s, "arrive", program, turn, prompt_tokens=prompt, **ids),
+        E(start_s, "start", program, turn, prompt_tokens=prompt, hit_tokens=hit, **ids),
+        E(start_s + run_s, "finish", program, turn, **answer),
+    ]
+
+
 def write_recorded(
     path: Path,
     policy: str,
@@ -44,13 +67,11 @@ def write_recorded(
     for number, end_s in enumerate(ends_s):
         name, t, took_s = f"p{number}", gap_s * number, (end_s - (turns - 1)) / turns
         for turn in range(turns):
-            is_last, prompt, hit = turn == turns - 1, 64 + turn, hit_tokens if turn else 0
+            is_last, hit, wait_s = turn == turns - 1, hit_tokens if turn else 0, queued * took_s
             finish_s = None if is_last and number >= len(ends_s) - unfinished else t + took_s
-            events.append(E(t, "arrive", name, turn, prompt_tokens=prompt))
-            events.append(E(t + queued * took_s, "start", name, turn, prompt_tokens=prompt, hit_tokens=hit))
-            if finish_s is not None:
-                tool = None if is_last else "ls"
-                events.append(E(finish_s, "finish", name, turn, output_tokens=output_tokens, status="stop", tool=tool))
+            rest: Any = {"output_tokens": output_tokens, "tool": None if is_last else "ls"}
+            rows = served(name, turn, t, 64 + turn, hit, wait_s, took_s - wait_s, **rest)
+            events += rows if finish_s is not None else rows[:2]
             if pin_s is not None and not is_last:
                 events.append(E(t + took_s, "pin", name, turn, ttl_s=pin_s, tokens=64))
                 events.append(E(t + took_s + pin_s, "unpin", name, turn, reason="expired"))

@@ -7,11 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp import web
 from continuum_analysis.metrics import RunMetrics, analyze_run
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import read_events, read_turns
@@ -25,68 +22,42 @@ LONG = 300
 """Tokens of an answer that takes two seconds: it is cut off long before its end."""
 
 
-class Breaking:
-    """A proxy that breaks answers.
-
-    Args:
-        url: of the server.
-        fates: the program and turn id's number of answers that end after their first piece, each once.
-    """
-
-    def __init__(self, url: str, fates: set[tuple[str, str]]) -> None:
-        self._server = url
-        self._fates = fates
-        self.url = ""
-        self.stop: Any = None
-
-    async def run(self, started: threading.Event) -> None:
-        stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        self.stop = lambda: loop.call_soon_threadsafe(stop.set)
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", self._forward)
-        async with aiohttp.ClientSession() as self._session:
-            runner = web.AppRunner(application, shutdown_timeout=0.1)
-            await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            self.url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"  # type: ignore[union-attr]
-            started.set()
-            await stop.wait()
-            await runner.cleanup()
-
-    async def _forward(self, request: web.Request) -> web.StreamResponse:
-        own = {"host", "content-length", "transfer-encoding", "accept-encoding", "connection"}
-        headers = {name: value for name, value in request.headers.items() if name.lower() not in own}
-        number = request.headers.get("X-Turn-ID", "").partition("-")[0]
-        fate = (request.headers.get("X-Session-ID", ""), number)
-        sent = self._session.request(
-            request.method, self._server + request.path_qs, data=await request.read(), headers=headers
-        )
-        async with sent as answer:
-            response = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
-            await response.prepare(request)
-            async for piece in answer.content.iter_any():
-                await response.write(piece)
-                if fate in self._fates:
-                    self._fates.remove(fate)
-                    assert request.transport is not None
-                    request.transport.abort()
-                    break
-            return response
-
-
 @contextmanager
-def breaking(server: Live, fates: set[tuple[str, str]]) -> Iterator[str]:
-    proxy, started = Breaking(server.server.url, fates), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(proxy.run(started)), daemon=True)
+def breaking(server: Live, limits: list[int]) -> Iterator[str]:
+    """A proxy. Each limit breaks one connection, the first over which so many bytes of answers have come."""
+    started, ended, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
+    port = 0
+
+    async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter, breaks: bool) -> None:
+        sent = 0
+        while (data := await source.read(2**16)) and not (breaks and limits and sent > limits[0]):
+            target.write(data)
+            await target.drain()
+            sent += len(data)
+        if data:
+            limits.pop(0)
+        target.close()
+
+    async def forward(theirs: asyncio.StreamReader, ours: asyncio.StreamWriter) -> None:
+        answers, requests = await asyncio.open_connection("127.0.0.1", server.server.port)
+        await asyncio.gather(pump(theirs, requests, False), pump(answers, ours, True), return_exceptions=True)
+
+    async def run() -> None:
+        nonlocal port
+        async with await asyncio.start_server(forward, "127.0.0.1", 0) as proxy:
+            port = proxy.sockets[0].getsockname()[1]
+            started.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(run(),), daemon=True)
     thread.start()
     assert started.wait(60)
     try:
-        yield f"{proxy.url}/v1"
+        yield f"http://127.0.0.1:{port}/v1"
     finally:
-        proxy.stop()
+        loop.call_soon_threadsafe(ended.set)
         thread.join(60)
-    assert not fates, "an answer was to be broken and was never asked for"
+    assert not limits, "an answer was to be broken and never came"
 
 
 def bubble_by_hand(folder: Path) -> float:
@@ -112,9 +83,10 @@ def test_a_replay_in_which_streams_break(server: Live, tmp_path: Path) -> None:
     call = (ToolCall("ls", 0.05),)
     turns = (Turn(100, LONG, tool_calls=call), Turn(200, LONG, tool_calls=call), Turn(50, 5))
     programs = [Program(f"replayed{i}", turns) for i in range(2)]
+    # Answers are about 70 kB long: the first of replayed0 breaks, and the second of replayed1.
     trace, out = tmp_path / "trace.jsonl.gz", tmp_path / "out"
     write_programs(trace, programs)
-    with breaking(server, {("replayed0", "0"), ("replayed1", "1")}) as url:
+    with breaking(server, [10_000, 100_000]) as url:
         done = replay(trace, url, out, "--scheduler-records", server.record, "--dialect", "vllm")
     assert done.exit_code == 0, done.output
     folder = run_of(out)
