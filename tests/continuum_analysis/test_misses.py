@@ -107,7 +107,7 @@ def of_the_preview(events: Sequence[SchedulerEvent], tmp_path: Path) -> list[Pro
     return order_events(read_preview(tmp_path / "preview"))
 
 
-PREVIEWS: list[tuple[Cause, Cause, list[SchedulerEvent]]] = [
+PREVIEWS: list[tuple[str, str, list[SchedulerEvent]]] = [
     ("pinned", "pinned", [*first(), *pin(4.5, "hit"), *second(4.0, 112)]),
     ("overlap", "overlap", [*first(), *second(2.0, 0), *OTHER_PINS]),
     ("ttl 0", "unknown", [*first(), *second(4.0, 0), *OTHER_PINS]),
