@@ -29,32 +29,30 @@ class Hook:
     def __init__(self) -> None:
         self.view: View | None = None
         """Returns the sender of a plain client's requests; None: they are sent without tags."""
-        self._before: dict[type[Any], Any] = {}
-        """The method ``request`` of each class before the patch; ``_NOTHING`` if the class inherits ``request``."""
-        self._ours: dict[type[Any], Any] = {}
-        """The patch of each class."""
+        self._patched: dict[type[Any], tuple[Any, Any]] = {}
+        """The ``request`` of each class before the patch (``_NOTHING`` if it is inherited), and the patch."""
         self._lock = threading.Lock()
 
     def install(self) -> None:
         """Patch the classes, if they are not patched."""
-        if len(self._ours) == len(_CLASSES):
+        if len(self._patched) == len(_CLASSES):
             return
         with self._lock:
             for cls in _CLASSES:
-                if cls not in self._ours:
-                    self._before[cls] = vars(cls).get("request", _NOTHING)
-                    self._ours[cls] = cls.request = self._requesting(cls, self._before[cls])
+                if cls not in self._patched:
+                    before = vars(cls).get("request", _NOTHING)
+                    cls.request = self._requesting(cls, before)
+                    self._patched[cls] = before, cls.request
 
     def remove(self) -> None:
         """Restore the classes. If another library has patched a class since, our patch stays but does nothing."""
         self.view = None
         with self._lock:
-            for cls in [cls for cls, ours in self._ours.items() if vars(cls).get("request") is ours]:
-                if self._before[cls] is _NOTHING:
-                    del cls.request
-                else:
-                    cls.request = self._before[cls]
-                del self._ours[cls]
+            for cls, (before, ours) in list(self._patched.items()):
+                if vars(cls).get("request") is ours:
+                    del cls.request, self._patched[cls]
+                    if before is not _NOTHING:
+                        cls.request = before
 
     def _requesting(self, cls: type[Any], before: Any) -> Callable[..., Any]:
         def plain(client: Any) -> Any:

@@ -16,7 +16,7 @@ import json
 import urllib.request
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -95,14 +95,6 @@ class _Request:
     method: str = "post"
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """The end of a conversation's latest turn."""
-
-    at_s: float
-    asked: list[ToolAsked] = field(default_factory=list)
-
-
 class Proxy:
     """A proxy for one agent; use it with ``async with``. It sends the same tags as our clients.
 
@@ -141,7 +133,8 @@ class Proxy:
         self._conversations = Conversations(self._begin)
         self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
         self._count = 0
-        self._ended: weakref.WeakKeyDictionary[Program, _Ended] = weakref.WeakKeyDictionary()
+        self._ended: weakref.WeakKeyDictionary[Program, tuple[float, list[ToolAsked]]] = weakref.WeakKeyDictionary()
+        """When each conversation's latest turn ended, and the tools that its reply calls."""
 
     async def __aenter__(self) -> Proxy:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
@@ -231,17 +224,15 @@ class Proxy:
 
     def _turn_ended(self, program: Program, reply: Reply, at_s: float) -> None:
         if reply.finished:
-            self._ended[program] = _Ended(at_s, reply.asked)
+            self._ended[program] = at_s, reply.asked
         self.tally.add(program.id, reply.prompt_tokens, reply.cached_tokens)
         if self._watcher is not None:
             self._watcher.turn(reply)
 
     def _report_tools(self, program: Program) -> None:
-        ended = self._ended.pop(program, None)
-        if ended is None:
-            return
-        seconds = max(0.0, self._settings.clock() - ended.at_s)
-        for name in dict.fromkeys(key_of(tool, self._tool_key) for tool in ended.asked):
+        ended_s, asked = self._ended.pop(program, (0.0, []))
+        seconds = max(0.0, self._settings.clock() - ended_s)
+        for name in dict.fromkeys(key_of(tool, self._tool_key) for tool in asked):
             if name.isprintable() and not program.closed:
                 program.ran(name, seconds)
                 if self._watcher is not None:

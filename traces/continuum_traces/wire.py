@@ -121,19 +121,14 @@ def _read_flag(raw: Any) -> bool | None:
 
 
 def _read_seconds(raw: Any) -> float | None:
-    value = _read_number(raw)
-    return None if value is None else min(value, MAX_HINT_S)
-
-
-def _read_number(raw: Any) -> float | None:
-    """Return a number of at least 0, else None."""
+    """Return a number of at least 0, limited to a day, else None."""
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
         return None
     try:
         value = float(raw)
     except (ValueError, OverflowError):
         return None
-    return value if math.isfinite(value) and value >= 0 else None
+    return min(value, MAX_HINT_S) if math.isfinite(value) and value >= 0 else None
 
 
 def _read_tool(raw: Any) -> str | None:
