@@ -1,7 +1,7 @@
 """Find the programs that a shell command runs, in order. Never raises; the time is linear in the command's length.
 
-The lexer knows everything that decides where a command ends (quotes, substitutions, here-documents, comments,
-redirections), and a few words that precede a program's name. It expands no variables and no patterns.
+The lexer knows what decides where the first command ends (quotes, substitutions, comments, redirections), and a few
+words that precede a program's name. It expands no variables and no patterns.
 """
 
 from __future__ import annotations
@@ -47,20 +47,16 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _NAME = re.compile(r"[\w./@+~\-][\w./@+~:%,\-]*$")
 
 
-def programs(command: str) -> tuple[str, ...]:
-    """Return the keys of all programs that one or several command lines run, in order and without repetition."""
-    return tuple(dict.fromkeys(_programs(command, _NESTED)))
-
-
 def first_program(command: str) -> str | None:
     """Return the key of one or several command lines: the first program that they run; None for an empty command."""
-    program = next(_programs(command, _NESTED), None)
+    program = next(programs(command), None)
     if program is not None:
         return program
     return next((words[0] for words in simple_commands(command) if words and words[0] in _SHELL_WORK), None)
 
 
-def _programs(command: str, depth: int) -> Iterator[str]:
+def programs(command: str, depth: int = _NESTED) -> Iterator[str]:
+    """Yield the keys of the programs that the command lines run, in order."""
     for words in simple_commands(command):
         rest = _without_wrappers(words)
         if not rest:
@@ -68,7 +64,7 @@ def _programs(command: str, depth: int) -> Iterator[str]:
         name = rest[0].rsplit("/", 1)[-1] or rest[0]
         script = _script(name, rest) if depth > 0 else None
         if script is not None:
-            yield from _programs(script, depth - 1)
+            yield from programs(script, depth - 1)
         elif name not in _SHELL_WORK and _NAME.match(name):
             yield name[:MAX_CHARS]
 
@@ -109,9 +105,8 @@ def _script(name: str, words: list[str]) -> str | None:
 
 _TOKEN = re.compile(
     r"""
-      (?P<heredoc> \d*<<(?!<)(?P<tabs>-?)[ \t]*(?P<mark>'[^'\n]*'|"[^"\n]*"|\\?[^\s;&|<>()'"]+))
-    | (?P<group> [$<>](?=\())
-    | (?P<redirect> (?:\d*|&(?=>))(?:<<<|[<>]{1,2}[&|]?))
+      (?P<group> [$<>](?=\())
+    | (?P<redirect> (?:\d*|&(?=>))(?:<<<|<<-|[<>]{1,2}[&|]?))
     | (?P<end> [\n;|&()])
     | (?P<space> [ \t\r]+)
     | (?P<skipped> \\\n|(?<![^\s;|&()])\#[^\n]*)
@@ -127,21 +122,18 @@ _BRACKETS = re.compile(r"\\.|'[^']*'?|\"(?:[^\"\\]|\\.)*\"?|[()]|[^()'\"\\]+", r
 
 
 def simple_commands(text: str) -> list[list[str]]:
-    """Return the words of every simple command, without quotes, redirections and here-documents."""
+    """Return the words of every simple command, without quotes and redirections.
+
+    The lines of a here-document count as commands: they come after the program that reads them, so no key is theirs.
+    """
     text = text[:_MAX_COMMAND]
-    words, heredocs, at = _Words(), list[re.Pattern[str]](), 0
+    words, at = _Words(), 0
     while token := _TOKEN.match(text, at):
         at, kind = token.end(), token.lastgroup
         if kind == "end":
             words.end_command()
-            while heredocs and token[0] == "\n":
-                closing = heredocs.pop(0).search(text, at)
-                at = closing.end() if closing else len(text)
-        elif kind in ("space", "heredoc", "redirect"):
+        elif kind in ("space", "redirect"):
             words.end_word(kind == "redirect")
-            if kind == "heredoc":
-                tabs, mark = "\t*" * bool(token["tabs"]), re.escape(token["mark"].strip("\\'\""))
-                heredocs.append(re.compile(rf"^{tabs}{mark}\r*(\n|\Z)", re.MULTILINE))
         elif kind == "group":
             words.add("$")
             at = _after_brackets(text, at)
