@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -92,25 +91,15 @@ def queries(policy: str, holds: bool) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True)
-class Answers:
-    """How many of the dashboard's queries returned data from Prometheus."""
+def ask(client: httpx.Client, policy: str) -> tuple[int, list[str]]:
+    """Send the queries until every one returns data, or a time limit is reached: pins, and panels without data."""
 
-    pins: int
-    asked: int
-    without_data: list[str]
-    """Titles of the panels and queries that returned no data."""
-
-
-def ask(client: httpx.Client, policy: str) -> Answers:
-    """Send the queries until every one returns data, or a time limit is reached."""
-
-    def answers() -> Answers:
+    def answers() -> tuple[int, list[str]]:
         pins = int(sum(values(client, "continuum:pins_total")))
         asked = queries(policy, holds=pins > 0)
-        return Answers(pins, len(asked), [title for title, query in asked.items() if not values(client, query)])
+        return pins, [title for title, query in asked.items() if not values(client, query)]
 
-    comes_true(lambda: not answers().without_data)
+    comes_true(lambda: not answers()[1])
     return answers()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,13 +47,14 @@ class PlainTimes(StepTimes):
         return 0.01 + 1e-4 * sum(chunk.tokens for chunk in chunks) + 1e-6 * decode_context_tokens
 
 
+@dataclass
 class Played:
     """A finished run and everything it left behind."""
 
-    def __init__(
-        self, scheduler: Any, loop: VirtualLoop, turns: list[TurnRecord], events: list[SchedulerEvent]
-    ) -> None:
-        self.scheduler, self.loop, self.turns, self.events = scheduler, loop, turns, events
+    scheduler: Any
+    loop: VirtualLoop
+    turns: list[TurnRecord]
+    events: list[SchedulerEvent]
 
     def free_blocks(self) -> int:
         return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
@@ -67,36 +70,24 @@ def build(
     *,
     blocks: int = 64,
     guards: Guards | None = None,
-    max_stretch: int = 512,
     scheduler_type: Any = ForeseeingScheduler,
     turns: list[TurnRecord] | None = None,
     events: list[SchedulerEvent] | None = None,
-    max_calls: int = 200_000,
     offload: Offload | None = None,
     max_num_seqs: int = 8,
     chunk_tokens: int = 256,
     token_times: bool = False,
+    **limits: int,
 ) -> tuple[Any, VirtualLoop]:
-    """A scheduler and its loop, nothing run yet. A KV block is 4,096 bytes."""
+    """A scheduler and its loop, nothing run yet. A KV block is 4,096 bytes. ``limits``: of ``build_engine``."""
     shape = EngineShape(2, 2, 16, 64, 4, 4096, blocks, 16, max_num_seqs, chunk_tokens, offload=offload)
-    settings = Settings(
-        policy,
-        options,
-        guards or Guards(),
-        PrefillCurve(0.0, 1e-4, 0.01, "test"),
-        swap_token_s=shape.swap_token_s,
-        deep_token_s=shape.ssd_token_s,
-    )
-
-    class Sink:
-        def write(self, event: SchedulerEvent, /) -> None:
-            if events is not None:
-                events.append(event)
-
+    swap_s = {"swap_token_s": shape.swap_token_s, "deep_token_s": shape.ssd_token_s}
+    settings = Settings(policy, options, guards or Guards(), PrefillCurve(0.0, 1e-4, 0.01, "test"), **swap_s)
+    sink = SimpleNamespace(write=([] if events is None else events).append)
     seen: list[TurnRecord] = [] if turns is None else turns
-    limits = {"max_stretch": max_stretch, "max_calls": max_calls}
+    limits = {"max_stretch": 512, "max_calls": 200_000, **limits}
     engine = build_engine(
-        shape, PlainTimes(), settings, jobs, seen.append, Sink(), scheduler_type=scheduler_type, **limits
+        shape, PlainTimes(), settings, jobs, seen.append, sink, scheduler_type=scheduler_type, **limits
     )
     engine.loop.token_times = TokenTimes() if token_times else None
     return engine.scheduler, engine.loop

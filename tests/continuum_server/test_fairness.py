@@ -75,10 +75,3 @@ def test_nobody_is_overtaken_for_longer_than_the_guard_says(policy: str) -> None
     )
     assert len(times_s) == PROGRAMS
     assert max(times_s) <= 2 * (5.0 + 10.0)  # stock vLLM, which serves in order of arrival, takes 9 s for both
-
-
-def test_equal_runs_are_equal() -> None:
-    row = ROWS["own-old-id-continued"][0]
-    first, second = (honest_times_s(row, "vllm", limit_s=BOUND_S) for _ in range(2))
-    assert len(first) == PROGRAMS
-    assert first == second

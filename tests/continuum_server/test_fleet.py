@@ -90,10 +90,8 @@ def test_what_is_wrong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ServerError, match="unknown router 'random'; there are consistent_hash"):
         check_router("random")
     monkeypatch.setattr(fleet.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ServerError, match="need vllm-router: pip install vllm-router"):
-        check_router("round_robin")
     done = runner.invoke(app, ["serve", "--replicas", "2"])
-    assert (done.exit_code, "need vllm-router" in done.stderr) == (2, True)
+    assert (done.exit_code, "need vllm-router: pip install vllm-router" in done.stderr) == (2, True)
 
 
 def test_vllm_router_knows_our_policies() -> None:
@@ -142,29 +140,27 @@ def trace_of(folder: Path) -> Path:
 @pytest.mark.slow
 def test_a_killed_replica_loses_no_program(tmp_path: Path) -> None:
     """kill -9 of a server and its engine in the middle: all programs complete, some turns are computed again."""
-    files: dict[str, Any] = {"record": tmp_path / "record", "statistics": tmp_path / "tools.json"}
-    engine: dict[str, Any] = {"kv_blocks": 2000, "max_model_len": 16_000, "emulated": EmulatedSettings(time_scale=2.0)}
-    policy: dict[str, Any] = {"policy": "static-ttl", "policy_options": {"ttl_s": 5.0}}
-    config = ServerConfig(port=0, drain_s=5, **files, **engine, **policy)
-    said: list[str] = []
+    record, said = tmp_path / "record", list[str]()
+    config = ServerConfig(
+        **{"port": 0, "drain_s": 5, "record": record, "statistics": tmp_path / "tools.json", "kv_blocks": 2000},
+        **{"max_model_len": 16_000, "policy": "static-ttl", "policy_options": {"ttl_s": 5.0}},
+        emulated=EmulatedSettings(time_scale=2.0),
+    )
     with Fleet(config, 2, "sticky_least_loaded", tmp_path / "logs", said.append) as running:
-        leaders = {server.process.pid for server in running.servers}
         assert running.router is not None
-        leaders.add(running.router.process.pid)
-        victim = running.servers[1].process.pid
+        leaders = {server.process.pid for server in (*running.servers, running.router)}
 
         def kill_in_the_middle() -> None:
             for _ in range(600):
-                seen = list(read_record(tmp_path / "record"))
-                if sum(event.event == "finish" and event.replica == 1 for event in seen) >= 4:
+                if sum(event.event == "finish" and event.replica == 1 for event in read_record(record)) >= 4:
                     break
                 time.sleep(0.1)
-            os.killpg(victim, signal.SIGKILL)
+            os.killpg(running.servers[1].process.pid, signal.SIGKILL)
 
         killer = threading.Thread(target=kill_in_the_middle)
         killer.start()
         arguments = ["replay", trace_of(tmp_path), "--base-url", f"{running.url}/v1", "--jps", 8, "--no-report"]
-        arguments += ["--out", tmp_path / "out", "--scheduler-records", tmp_path / "record"]
+        arguments += ["--out", tmp_path / "out", "--scheduler-records", record]
         done = runner.invoke(app, [str(argument) for argument in arguments])
         killer.join()
         assert done.exit_code == 0, done.output
@@ -173,11 +169,8 @@ def test_a_killed_replica_loses_no_program(tmp_path: Path) -> None:
         assert said == [f"replica1 was killed by signal 9; see {tmp_path}/logs/replica1.log; replicas left: 1"]
     assert ends_soon(leaders) == []
     (row,) = json.loads((tmp_path / "out" / "summary.json").read_text())["policies"].values()
-    assert row["programs_finished"] == 8
-    assert row["programs_failed"] == row["programs_unfinished"] == 0
+    assert [row[f"programs_{how}"] for how in ("finished", "failed", "unfinished")] == [8, 0, 0]
     starts = [event for event in read_record(tmp_path / "out" / "static-ttl-seed0") if event.event == "start"]
-    assert {event.replica for event in starts} == {0, 1}
     moved = {event.program_id for event in starts if event.replica == 1}
     anew = [e for e in starts if e.program_id in moved and e.replica == 0 and e.turn > 0 and not e.hit_tokens]
-    assert {event.program_id for event in anew} <= moved
     assert anew, "no turn of a program of the dead replica was computed again"

@@ -113,12 +113,3 @@ def test_a_row_says_which_policies_have_its_metrics() -> None:
             ("Every policy", HOLDING) if having == list(EXPORTED) else (f"Only under {', '.join(having)}",)
         )
         assert not any(names & families for policy, families in EXPORTED.items() if policy not in having)
-
-
-def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
-    panels = DASHBOARD["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    places = [panel["gridPos"] for panel in panels]
-    cells = [(x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])]
-    assert len(set(cells)) == len(cells)
-    assert max(x for x, _ in cells) < 24

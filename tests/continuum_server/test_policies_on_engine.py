@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from continuum_server.policy.facts import Machine, PrefillCurve
 from continuum_server.policy.registry import POLICIES
 from continuum_server.vllm_plugin.scheduler import BoundRefused, ProgramScheduler
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from nano import SERVED, Played, build, play, program
+from policy_driver import MACHINE
 
 LONG_THEN_SHORT = [
     Job(program("long", turns=1, new=700, output=200), 0.0),
@@ -70,8 +70,7 @@ def test_infercept_gives_up_what_waits_longer_than_recomputing_takes() -> None:
     assert hold()[0] == "hit"  # the engine stood still: no step in which to judge
     (how, short_s), (_, long_s) = hold(16), hold(1500)
     assert how == "expired"
-    assert 0.01 < short_s < 0.1
-    assert long_s > 2 * short_s  # more would wait for the recomputation
+    assert 0.01 < short_s < min(0.1, long_s / 2)  # more would wait for the recomputation
 
 
 def test_the_oracle_arm_holds_what_comes_back_soon_and_nothing_else() -> None:
@@ -118,24 +117,6 @@ def test_working_set_keeps_what_it_lets_in() -> None:
     assert reasons.count("hit") > 2 * reasons.count("pressure")
 
 
-def test_working_set_outlives_tools_that_never_return() -> None:
-    """Every third program hangs for an hour while the pool holds about three: the others do not wait for it."""
-    jobs = [
-        Job(program(f"p{i}", turns=6, new=60, output=20, tool_s=3600.0 if i % 3 == 0 else 0.3), 0.2 * i)
-        for i in range(12)
-    ]
-    played = play(jobs, "working-set", blocks=64)
-    ends = {turn.program_id: turn.finish_s or 0.0 for turn in played.turns}
-    assert max(ends[f"p{i}"] for i in range(12) if i % 3) < 60.0
-
-
-def test_working_set_differs_from_continuum_by_nothing_at_rest() -> None:
-    jobs = [Job(program(f"p{i}", turns=6, new=80, output=40, tool_s=0.4), 0.5 * i) for i in range(12)]
-    at_rest = mean_jct(play(jobs, "working-set", blocks=2048))
-    for policy in ("vllm", "static-ttl", "continuum"):
-        assert at_rest <= 1.01 * mean_jct(play(jobs, policy, blocks=2048))
-
-
 def mean_jct(played: Played) -> float:
     spans: dict[str, list[float]] = {}
     for turn in played.turns:
@@ -179,4 +160,4 @@ def test_bounds_are_shown_the_future_and_servers_refuse_them() -> None:
             with pytest.raises(BoundRefused, match="knows the future"):
                 build([], name, {}, scheduler_type=ProgramScheduler)
             with pytest.raises(RuntimeError, match="needs the future"):
-                policy(Machine(PrefillCurve(0.0, 1e-4, 0.0), 1000)).future(None)  # type: ignore[arg-type]
+                policy(MACHINE).future(None)  # type: ignore[arg-type]

@@ -48,20 +48,6 @@ def makespan_s(jobs: list[Job], policy: str, blocks: int | None, scheduler_type:
     return loop.now_s
 
 
-@pytest.mark.parametrize("policy", DEFAULT_POLICIES)
-def test_tags_cost_nothing_where_all_fit_a_small_pool(policy: str) -> None:
-    """60 programs behind 3,900 tokens need 244 blocks for the prefix and 14 each: 1,084 of 1,200."""
-    jobs = behind_a_prefix(3900, 60, own=60, more=60)
-    assert makespan_s(jobs, policy, 1200) <= 1.1 * makespan_s(jobs, policy, 1200, Untagged)
-
-
-@pytest.mark.parametrize("policy", DEFAULT_POLICIES)
-def test_tags_cost_nothing_where_all_fit_an_h100(policy: str) -> None:
-    """96 programs behind 10,000 tokens: counted whole more than twice the pool, in distinct blocks a seventh."""
-    jobs = behind_a_prefix(10_000, 96, own=300, more=100, output=64)
-    assert makespan_s(jobs, policy, None) <= 1.1 * makespan_s(jobs, policy, None, Untagged)
-
-
 @pytest.mark.parametrize(("policy", "options"), [("static-ttl", {"ttl_s": 60.0}), ("working-set", {})])
 def test_pins_count_the_blocks_they_hold(policy: str, options: dict[str, Any]) -> None:
     """20 programs with one prompt of 100 blocks: all may be held in a pool of 600, and what is held is known."""
@@ -75,3 +61,16 @@ def test_pins_count_the_blocks_they_hold(policy: str, options: dict[str, Any]) -
         assert table.pinned_tokens == len(held) * scheduler.block_size
         most_pins = max(most_pins, len(table.pins))
     assert most_pins == 20
+
+
+@pytest.mark.parametrize(
+    ("blocks", "shape"),  # the prefix, programs, tokens of the first turn and the second
+    [
+        (1200, (3900, 60, 60, 60)),  # 244 blocks for the prefix and 14 for each program: 1,084
+        (None, (10_000, 96, 300, 100)),  # an H100: counted whole more than twice the pool, in distinct blocks a seventh
+    ],
+)
+@pytest.mark.parametrize("policy", DEFAULT_POLICIES)
+def test_tags_cost_nothing_where_all_fit(policy: str, blocks: int | None, shape: tuple[int, int, int, int]) -> None:
+    jobs = behind_a_prefix(*shape)
+    assert makespan_s(jobs, policy, blocks) <= 1.1 * makespan_s(jobs, policy, blocks, Untagged)

@@ -47,10 +47,6 @@ def test_what_nobody_else_wants_is_kept(policy: str) -> None:
     assert max(hits(lost, name) for name in "ab") < HELD * 16 or policy == "working-set"
 
 
-def test_stock_vllm_knows_no_soft_holds() -> None:
-    assert hits(play([asking("a"), *one_offs(new=1200)], "vllm", blocks=101), "a") == 0
-
-
 def test_a_soft_hold_makes_nobody_wait_and_the_oldest_goes_first() -> None:
     """Three are kept, 60 of 120 blocks. A request that needs 70 starts at once: only the newest, with 20, is kept."""
     jobs = [asking(name, float(i)) for i, name in enumerate(("old", "middle", "new"))]
@@ -84,14 +80,3 @@ def test_soft_holds_keep_at_most_as_much_as_is_free(others: list[Job], kept: str
     jobs = [asking(name, float(i), tool_s=50.0 if name in "def" else 200.0) for i, name in enumerate("abcdef")]
     played = play([*jobs, *others], "program-fcfs", blocks=131)
     assert [name for name in "def" if hits(played, name) == HELD * 16] == [*kept]
-
-
-def test_skipping_steps_changes_nothing_for_soft_holds() -> None:
-    """They are taken for others' prompts, end by their seconds, and follow a pin: all in the midst of long answers."""
-    late = [Job(program(f"late-{i}", turns=1, new=400, output=200), 10.0 + 3.0 * i) for i in range(6)]
-    jobs = [*[asking(name, float(i), 12.0 + i) for i, name in enumerate("abcdef")], asking("kept", 7.0), *late]
-    for policy, options in (("program-fcfs", {}), ("static-ttl", {"ttl_s": 3.0})):
-        stepwise, skipping = (play(jobs, policy, options, blocks=131, max_stretch=most) for most in (1, 512))
-        assert (skipping.turns, skipping.events) == (stepwise.turns, stepwise.events)
-        assert skipping.loop.counters.scheduler_calls < stepwise.loop.counters.scheduler_calls / 2
-        assert hits(skipping, "kept") == HELD * 16 > min(hits(skipping, name) for name in "abcdef")

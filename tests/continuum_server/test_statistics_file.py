@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,76 +37,14 @@ class Ticks:
     """A clock that moves by so much each time it is read."""
 
     def __init__(self, step_s: float = 0.0) -> None:
-        self.step_s, self.now_s = step_s, 0.0
+        self.now_s = count(0.0, step_s)
 
     def __call__(self) -> float:
-        self.now_s += self.step_s
-        return self.now_s
+        return next(self.now_s)
 
 
 def saved(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
-
-
-def test_without_a_file_nothing_is_copied() -> None:
-    policy = Counted(MACHINE)
-    file = StatisticsFile(None, policy, Ticks())
-    file.load()
-    for now_s in range(0, 1000, 10):
-        file.save_when_due(float(now_s))
-    file.close()
-    assert policy.asked == 0
-
-
-def test_saved_every_thirty_seconds_and_at_the_end(tmp_path: Path) -> None:
-    policy = Counted(MACHINE)
-    file = StatisticsFile(tmp_path / "statistics.json", policy, Ticks())
-    for now_s in (1.0, 29.0, 31.0, 32.0, 60.0, 62.0):
-        file.save_when_due(now_s)
-        file.wait()
-    assert policy.asked == 2
-    policy.tools.add("ls", 1.0)
-    file.close()
-    assert saved(tmp_path / "statistics.json")["tools"]["ls"]["count"] == 1
-    again = Counted(MACHINE)
-    StatisticsFile(tmp_path / "statistics.json", again, Ticks()).load()
-    assert again.tools.counts() == {"ls": 1}
-
-
-def test_a_copy_that_takes_long_is_made_less_often(tmp_path: Path) -> None:
-    """A thousandth of the scheduler's time at most: 0.1 s of copying, 100 s until the next."""
-    policy = Counted(MACHINE)
-    file = StatisticsFile(tmp_path / "statistics.json", policy, Ticks(0.1))
-    for now_s in range(31, 331, 10):
-        file.save_when_due(float(now_s))
-        file.wait()
-    assert policy.asked == 3
-
-
-@pytest.fixture
-def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Writes begin when the event is set."""
-    goes_on, write = threading.Event(), statistics_files.write_json
-    monkeypatch.setattr(statistics_files, "write_json", lambda path, data: goes_on.wait() and write(path, data))
-    yield goes_on
-    goes_on.set()
-
-
-def test_a_slow_disk_is_not_asked_twice_at_once(tmp_path: Path, slow_disk: threading.Event) -> None:
-    policy = Counted(MACHINE)
-    file = StatisticsFile(tmp_path / "statistics.json", policy, Ticks())
-    for now_s in (31.0, 62.0, 93.0):
-        file.save_when_due(now_s)
-    assert policy.asked == 1
-    slow_disk.set()
-    file.close()
-    assert policy.asked == 2
-
-
-def test_close_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, slow_disk: threading.Event) -> None:
-    file = StatisticsFile(tmp_path / "statistics.json", Counted(MACHINE), Ticks())
-    file.save_when_due(31.0)
-    file.close(patience_s=0.05)
 
 
 @pytest.mark.parametrize("trouble", ["policy", "no folder", "no JSON"])
@@ -176,3 +115,46 @@ def test_two_servers_do_not_write_one_file(tmp_path: Path, caplog: pytest.LogCap
     assert saved(path)["all"]["count"] == 0
     lived(path, Counted(MACHINE))
     assert saved(path)["all"]["count"] == 5
+
+
+@pytest.mark.parametrize(
+    ("named", "copy_s", "asked_at", "asked"),
+    [
+        (False, 0.0, range(0, 1000, 10), 0),  # without a file nothing is copied
+        (True, 0.0, (1, 29, 31, 32, 60, 62), 2),  # every thirty seconds
+        (True, 0.1, range(31, 331, 10), 3),  # a thousandth of the scheduler's time at most: 100 s until the next
+    ],
+)
+def test_saved_every_thirty_seconds_or_less_often_and_at_the_end(
+    tmp_path: Path, named: bool, copy_s: float, asked_at: Sequence[int], asked: int
+) -> None:
+    policy = Counted(MACHINE)
+    path = tmp_path / "statistics.json" if named else None
+    file = StatisticsFile(path, policy, Ticks(copy_s))
+    file.load()
+    for now_s in asked_at:
+        file.save_when_due(float(now_s))
+        file.wait()
+    assert policy.asked == asked
+    policy.tools.add("ls", 1.0)
+    file.close()
+    again = Counted(MACHINE)
+    StatisticsFile(path, again, Ticks()).load()
+    assert again.tools.counts() == ({"ls": 1} if named else {})
+
+
+def test_a_slow_disk_is_not_asked_twice_at_once_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, write = threading.Event(), statistics_files.write_json
+    monkeypatch.setattr(statistics_files, "write_json", lambda path, data: goes_on.wait() and write(path, data))
+    policies = Counted(MACHINE), Counted(MACHINE)
+    patient, hasty = (StatisticsFile(tmp_path / f"{number}.json", policies[number], Ticks()) for number in (0, 1))
+    for now_s in (31.0, 62.0, 93.0):
+        patient.save_when_due(now_s)
+        hasty.save_when_due(now_s)
+    hasty.close(patience_s=0.05)
+    assert policies[0].asked == 1
+    goes_on.set()
+    patient.close()
+    assert policies[0].asked == 2

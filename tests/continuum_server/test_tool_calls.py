@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,29 +18,24 @@ from hypothesis import strategies as st
 OUTPUTS: list[tuple[str, str | None]] = [
     # fences
     ("THOUGHT: look.\n\n```bash\ncd /testbed && grep -rn x .\n```\n", "grep"),
-    ("Run: ```bash\nls\n```", "ls"),
     ("```mswea_bash_command\nsed -n 1p x\n```", "sed"),
     ("```bash\r\nls -l\r\n```\r\n", "ls"),
     ("```bash\ncat > r.md <<'EOF'\n# x\n```python\nx\n```\nEOF\n```", "cat"),
     ("```bash\nls\n```\nand\n```bash\npwd\n```", None),
-    ("```bash\nls && pw", None),
-    ("```bash\n\n```", None),
+    *((f"```bash\n{cut}", None) for cut in ("ls && pw", "\n```")),
     ("```python\nprint(1)\n```", None),
     # Hermes
     ('Sure.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>', "get_weather"),
     ('<tool_call>{"name":"b","arguments":{}}</tool_call>\n<tool_call>{"name":"a","arguments":{}}</tool_call>', "a+b"),
     ('<tool_call>{"name":"f","arguments":{}}</tool_call>' * 2, "f"),
-    ('<tool_call>\n{"name": "search", "argu', None),
-    ("<tool_call>{name: search}</tool_call>", None),
+    *((f"<tool_call>{cut}", None) for cut in ('{"name": "search", "argu', "{name: search}</tool_call>")),
     ('<tool_call>{"name": "bash", "arguments": {"command": "cd x && tox"}}</tool_call>', "tox"),
     # JSON of Llama, Mistral and OpenAI
-    ('{"name": "spotify.play", "parameters": {"song": "x"}}', "spotify.play"),
-    ('<|python_tag|>{"name": "f", "parameters": {}}<|eom_id|>', "f"),
+    ('<|python_tag|>{"name": "spotify.play", "parameters": {}}<|eom_id|>', "spotify.play"),
     ('{"name": "execute_bash", "arguments": "{\\"command\\": \\"pip list\\"}"}', "pip"),
     ('[TOOL_CALLS] [{"name": "a", "arguments": {}}, {"name": "b", "arguments": {"x": [1]}}]', "a+b"),
     ('[{"type": "function", "function": {"name": "f", "arguments": "{}"}}]', "f"),
-    ('{"name": "Bob", "age": 3}', None),
-    ('{"name": "f", "arguments": {', None),
+    *(('{"name": "' + other, None) for other in ('Bob", "age": 3}', 'f", "arguments": {')),
     # Qwen coder, OpenHands, Llama
     ("<tool_call>\n<function=edit>\n<parameter=path>\n/x\n</parameter>\n</function>\n</tool_call>", "edit"),
     ("<function=execute_bash>\n<parameter=command>cd a && go test ./...</parameter>\n</function>", "go"),
@@ -52,43 +46,20 @@ OUTPUTS: list[tuple[str, str | None]] = [
     ("<tool_call>submit\n</tool_call>", "submit"),
     # calls as in Python, with the token that ends them or without
     ("[a(x=1), b.c(y=[1, 2])]", "a+b.c"),
-    ("[f(url='https://x.example/')]<|im_end|>", "f"),
-    ("[f(url='https://x.example/')]</s>", "f"),
-    ('search(query="a (b)", limit=5)', "search"),
+    *((f"[f(url='https://x.example/')]{end}", "f") for end in ("<|im_end|>", "</s>")),
     ('<|python_tag|>bash(command="cd /x; npm ci")', "npm"),
-    ("Done (see above)", None),
-    ("I would use search(query='x') here.", None),
+    *((text, None) for text in ("Done (see above)", "I would use search(query='x') here.")),
     ("print(x)", None),  # variables are no arguments
     # terminals
     ('{"analysis": "a {b}", "commands": [{"keystrokes": "cd /app\\n"}, {"keystrokes": "make\\n"}]}', "make"),
     ('```json\n{"commands": [{"keystrokes": "ls\\n", "duration": 1}]}\n```', "ls"),
-    ('{"commands": []}', None),
-    *((text, None) for text in ("The answer is 42.", "", " \n\t", "\0f(a=1)\0")),
+    *((text, None) for text in ('{"commands": []}', "The answer is 42.", "", " \n\t", "\0f(a=1)\0")),
 ]
 
 
 @pytest.mark.parametrize(("text", "key"), OUTPUTS)
 def test_outputs(text: str, key: str | None) -> None:
     assert tool_key(text) == key
-
-
-def test_openai_calls() -> None:
-    shell = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "cd x && make"}'}}
-    fetch = SimpleNamespace(function=SimpleNamespace(name="fetch_url", arguments='{"url": "x"}'))
-    assert openai_key([shell]) == "make"
-    assert openai_key([fetch, shell]) == "fetch_url+make"
-    assert openai_key([{"name": "f", "arguments": {}}]) == "f"
-    argv = {"function": {"name": "shell", "arguments": '{"command": ["bash", "-lc", "cd x; rg it\'s"]}'}}
-    assert openai_key([argv]) == "rg"
-    for broken in (None, 3, "x", [None], [{}], [{"function": None}], [{"function": {"name": ""}}], [{"name": 5}]):
-        assert openai_key(broken) is None
-    assert openai_key([{"function": {"name": "bash", "arguments": "{broken"}}]) == "bash"
-
-
-def test_several_names_are_a_set() -> None:
-    assert openai_key([{"name": name} for name in ("b", "a", "b", " ")]) == "a+b"
-    assert openai_key([]) is None
-    assert len(openai_key([{"name": f"tool{i:04}"} for i in range(1000)]) or "") < 2000
 
 
 def test_parsers_are_pluggable_and_may_fail() -> None:
@@ -126,47 +97,35 @@ def test_any_text_gives_a_name_or_none(text: str) -> None:
     read_openai([{"function": {"name": "bash", "arguments": text}}])
 
 
-HOSTILE = {
-    "brackets": "[" * 60_000,
-    "braces": '{"a":' * 12_000,
-    "calls": "f(" * 8_000,
-    "minuses": "f(a=" + "-" * 15_000 + "1)",
-    "tags": "<tool_call>" * 6_000,
-    "functions": "<function=f>" * 5_000,
-    "fences": "x```bash\n" * 7_000,
-    "spaces": "<tool_call>" + " " * 60_000,
-    "quotes": "```bash\n" + "'\"" * 30_000 + "\n```",
-    "pieces": "```bash\n" + "a''" * 20_000 + "\n```",
-    "heredocs": "```bash\n" + "cat <<E " * 7_000 + "\n```",
-    "substitutions": "```bash\n" + "$(" * 30_000 + "\n```",
-    "shells": "```bash\n" + "bash -c '" * 6_000 + "\n```",
-}
+HOSTILE = (
+    *("[" * 60_000, '{"a":' * 12_000, "f(" * 8_000, "f(a=" + "-" * 15_000 + "1)", "<tool_call>" * 6_000),
+    *("<function=f>" * 5_000, "x```bash\n" * 7_000, "<tool_call>" + " " * 60_000),
+    *(f"```bash\n{shell}\n```" for shell in ("'\"" * 30_000, "a''" * 20_000, "cat <<E " * 7_000)),
+    *(f"```bash\n{shell}\n```" for shell in ("$(" * 30_000, "bash -c '" * 6_000)),
+)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_long_hostile_texts_end_soon(name: str) -> None:
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_long_hostile_texts_end_soon(text: str) -> None:
     """No clock in a test: a parser that is quadratic in 60,000 characters would hang this one for minutes."""
-    tool_key(HOSTILE[name])
+    tool_key(text)
 
 
 # --------------------------------------------------------------------------------------------------- real outputs
 
 
-def assistant_messages(archive: Path) -> Iterator[dict[str, Any]]:
-    with tarfile.open(archive) as members:
-        for member in members:
-            content = members.extractfile(member) if member.name.endswith(".traj.json") else None
-            if content is not None:
-                yield from (m for m in json.load(content)["messages"] if m.get("role") == "assistant")
-
-
 @pytest.fixture(scope="module")
 def real_calls(real_traces: Path) -> list[dict[str, Any]]:
     """Tool calls of 43 mini-swe-agent trajectories (deepseek-chat on SWE-bench Lite)."""
-    archive = real_traces / "raw" / "mini_swe_agent" / "trajectories.tar.xz"
+    archive, found = real_traces / "raw" / "mini_swe_agent" / "trajectories.tar.xz", list[dict[str, Any]]()
     if not archive.is_file():
         pytest.skip("no raw trajectories beside this checkout (../shared/traces/raw)")
-    return [call for message in assistant_messages(archive) for call in message.get("tool_calls") or []]
+    with tarfile.open(archive) as members:
+        for member in members:
+            content = members.extractfile(member) if member.name.endswith(".traj.json") else None
+            for message in json.load(content)["messages"] if content is not None else ():
+                found += (message.get("role") == "assistant" and message.get("tool_calls")) or []
+    return found
 
 
 def command_of(call: dict[str, Any]) -> str:
@@ -198,3 +157,31 @@ def test_real_commands_in_every_format(real_calls: list[dict[str, Any]]) -> None
             *([] if "```" in command else [f"THOUGHT: x\n\n```bash\n{command}\n```"]),
         ]
         assert {tool_key(text) for text in texts} == {openai_key([call])}
+
+
+SHELL = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "cd x && make"}'}}
+
+
+FETCH = SimpleNamespace(function=SimpleNamespace(name="fetch_url", arguments='{"url": "x"}'))
+
+
+ARGV = {"function": {"name": "shell", "arguments": '{"command": ["bash", "-lc", "cd x; rg it\'s"]}'}}
+
+
+BROKEN = (None, 3, "x", [], [None], [{}], [{"function": None}], [{"function": {"name": ""}}], [{"name": 5}])
+
+
+@pytest.mark.parametrize(
+    ("calls", "key"),
+    [
+        ([SHELL], "make"),
+        ([FETCH, SHELL], "fetch_url+make"),
+        ([{"name": name} for name in ("b", "a", "b", " ")], "a+b"),
+        ([ARGV], "rg"),
+        ([{"function": {"name": "bash", "arguments": "{broken"}}], "bash"),
+        *((broken, None) for broken in BROKEN),
+    ],
+)
+def test_openai_calls(calls: Any, key: str | None) -> None:
+    assert openai_key(calls) == key
+    assert len(openai_key([{"name": f"tool{i:04}"} for i in range(1000)]) or "") < 2000

@@ -22,20 +22,15 @@ def running() -> Any:
     return scheduler
 
 
-def test_a_preemption_needs_nothing_that_vllm_s_next_model_runner_drops(running: Any) -> None:
+@pytest.mark.parametrize("delivered", [False, True])
+def test_a_preemption_needs_nothing_that_vllm_s_next_model_runner_drops(running: Any, delivered: bool) -> None:
+    """Stale output is dropped where vLLM drops it."""
     del running.prev_step_scheduled_req_ids
+    running.requires_kv_delivery = delivered
     (request,) = running.running
     touch_points.preempt(running, request, 1.0)
     assert (list(running.waiting), running.running) == ([request], [])
-    assert request.status == RequestStatus.PREEMPTED
-    assert not request.drop_stale_output
-
-
-def test_stale_output_is_dropped_where_vllm_drops_it(running: Any) -> None:
-    running.requires_kv_delivery = True
-    (request,) = running.running
-    touch_points.preempt(running, request, 1.0)
-    assert request.drop_stale_output
+    assert (request.status, request.drop_stale_output) == (RequestStatus.PREEMPTED, delivered)
 
 
 def test_a_batch_is_full_at_the_largest_number_of_active_requests(running: Any) -> None:

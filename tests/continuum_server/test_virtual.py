@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -15,7 +16,7 @@ from continuum_server.policy.registry import POLICIES
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch, facts_of
 from continuum_traces.conversation import Job
-from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, TurnRecord
+from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nano import BITING, TIERS, Played, build, each_policy, play, program, tier, workloads
@@ -118,14 +119,6 @@ def test_who_starts_is_first_in_order(policy: str, jobs: list[Job], blocks: int)
     assert len(popped) >= sum(len(job.program.turns) for job in jobs)
 
 
-def test_event_skipping_changes_nothing_for_a_request_that_is_preempted() -> None:
-    """Blocks that it filled within a stretch are found again when it resumes."""
-    jobs = [Job(program(f"p{i}", turns=3, new=75 + 7 * i, output=40, tool_s=0.1 * i), 0.05 * i) for i in range(8)]
-    stepwise, skipping = (play(jobs, "static-ttl", blocks=40, max_stretch=stretch) for stretch in (1, 512))
-    assert stepwise.of("preempt")
-    assert skipping.events == stepwise.events
-
-
 @pytest.mark.parametrize("turn", [{"output": 200}, {"new": 900}])
 def test_event_skipping_skips(turn: dict[str, int]) -> None:
     jobs = [Job(program("a", turns=1, **turn), 0.0)]
@@ -151,15 +144,11 @@ def test_pins_do_not_outlive_their_deadline(policy: str, options: dict[str, Any]
     pins = {(e.program_id, e.turn): e for e in played.of("pin")}
     arrivals = {(e.program_id, e.turn): e.t for e in played.of("arrive")}
     for end in played.of("unpin"):
-        pin = pins[end.program_id, end.turn]
-        assert pin.ttl_s is not None
-        deadline = pin.t + pin.ttl_s
+        pin, back_s = pins[end.program_id, end.turn], arrivals.get((end.program_id, end.turn + 1), math.inf)
         if end.reason == "expired":
-            assert end.t > deadline
-            back = arrivals.get((end.program_id, end.turn + 1))
-            assert back is None or back > end.t or back == pytest.approx(end.t)
+            assert pin.t + pin.ttl_s < end.t <= back_s + 1e-9  # type: ignore[operator]
         if end.reason == "hit":
-            assert arrivals[end.program_id, end.turn + 1] <= end.t
+            assert back_s <= end.t
 
 
 def test_a_hit_keeps_the_whole_prefix() -> None:
@@ -200,20 +189,6 @@ def test_abort_releases_what_the_program_held() -> None:
     scheduler.finish_requests([request.request_id for request in scheduler.waiting], RequestStatus.FINISHED_ABORTED)
     assert not scheduler.table.pins
     assert not scheduler.held.blocks
-
-
-def test_two_programs_with_one_id_end_together_and_leave_nothing_behind() -> None:
-    """The last step of one ends the pin of the other, whose tool runs."""
-    jobs = [Job(program("same", turns=3, tool_s=0.1), 0.0), Job(program("same", turns=3, new=70, tool_s=9.0), 0.05)]
-    events: list[SchedulerEvent] = []
-    scheduler, loop = build(jobs, "static-ttl", {"ttl_s": 50.0}, events=events)
-    while not any(event.reason == "last" for event in events):
-        loop.advance()
-        assert loop.now_s < 5.0
-    assert not scheduler.table.pins
-    loop.run()
-    scheduler.release_all("shutdown")
-    assert scheduler.kv_cache_manager.reset_prefix_cache()
 
 
 def test_the_scheduler_s_time_is_counted_by_call_and_decides_nothing() -> None:

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from continuum_server.policy.base import Policy
 from continuum_server.policy.facts import ProgramState, TurnFinish
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Programs
@@ -83,15 +82,14 @@ def check_record(events: list[SchedulerEvent], end_s: float) -> None:
     for event in events:
         metrics.count(event)
     assert metrics.longest_wait_s(end_s + 3600.0) == 0.0
-
-    def turns(kind: str) -> Counter[tuple[str, int, str | None]]:
-        ids = Counter((event.program_id, event.turn, event.request_id) for event in events if event.event == kind)
-        return ids if kind in ("arrive", "finish") else Counter({(name, turn, None): 1 for name, turn, _ in ids})
-
-    assert turns("arrive") == turns("finish")
-    assert turns("pin") <= turns("unpin")
-    numbers = Counter((name, turn) for name, turn, _ in turns("arrive"))
-    assert max(numbers.values()) == 1, "a turn number is used twice"
+    kinds = ("arrive", "finish", "pin", "unpin")
+    arrive, finish, pin, unpin = (
+        Counter((event.program_id, event.turn, event.request_id) for event in events if event.event == kind)
+        for kind in kinds
+    )
+    assert arrive == finish
+    assert {key[:2] for key in pin} <= {key[:2] for key in unpin}
+    assert max(Counter(key[:2] for key in arrive).values()) == 1, "a turn number is used twice"
 
 
 @pytest.mark.parametrize("share", [0.002, 0.03, 0.3])
@@ -131,58 +129,12 @@ def test_a_record_that_cannot_be_written_costs_nothing_else() -> None:
     assert 0 < faults.raised <= scheduler.wall.errors
 
 
-@pytest.mark.parametrize("hook", OF_POLICY)
-def test_a_hook_that_always_raises_leaves_stock_vllm(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = crowd(12)
-    turns: list[Any] = []
-    _, loop = build(
-        jobs, "working-set", BITING["working-set"], blocks=112, turns=turns, scheduler_type=ProgramScheduler
-    )
-    faults = Faults(1, 1.0)
-    faults.patch(monkeypatch, POLICIES["working-set"], (hook,))
-    loop.run()
-    assert len(turns) == 60
-
-
 @pytest.mark.parametrize("hook", ["turn_arrived", "rank", "turn_started", "turn_finished", "program_finished"])
 def test_in_virtual_time_an_exception_ends_the_run(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, loop = build(crowd(12), "working-set", BITING["working-set"], blocks=112)
-    faults = Faults(1, 1e-9)
-    monkeypatch.setattr(POLICIES["working-set"], hook, lambda *args, **kwargs: faults.fail())
+    monkeypatch.setattr(POLICIES["working-set"], hook, Faults(1, 1.0).wrap(Faults.fail))
     with pytest.raises(PolicyFailed, match=r"the policy failed at '.*': Fault:  \(.*test_wall.py:\d+\)"):
         loop.run()
-
-
-def test_what_is_logged_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    def broken(self: Policy, finish: TurnFinish) -> Any:
-        raise ZeroDivisionError("no such number")
-
-    monkeypatch.setattr(POLICIES["static-ttl"], "turn_finished", broken)
-    scheduler, loop = build(crowd(6), "static-ttl", {"ttl_s": 2.0}, scheduler_type=ProgramScheduler)
-    loop.run()
-    assert scheduler.wall.errors == 24  # each turn but the last of six programs
-    (record,) = [record for record in caplog.records if record.name == "continuum"]
-    assert "end of a request failed" in record.getMessage()
-    assert record.exc_info is not None
-
-
-def test_a_program_that_a_failure_concerned_is_served_and_others_keep_their_holds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    finished = POLICIES["static-ttl"].turn_finished
-
-    def broken_for_one(self: Any, finish: TurnFinish) -> Any:
-        if finish.turn.program.name == "p0" and finish.turn.program.turns_finished == 2:
-            raise Fault
-        return finished(self, finish)
-
-    monkeypatch.setattr(POLICIES["static-ttl"], "turn_finished", broken_for_one)
-    events: list[SchedulerEvent] = []
-    _, loop = build(crowd(3), "static-ttl", {"ttl_s": 60.0}, events=events, scheduler_type=ProgramScheduler)
-    loop.run()
-    pinned = [(event.program_id, event.turn) for event in events if event.event == "pin"]
-    expected = [(f"p{program}", turn) for program in range(3) for turn in range(4)]
-    assert sorted(pinned) == sorted(set(expected) - {("p0", 1)})
 
 
 def test_an_output_that_cannot_be_read_costs_no_hold() -> None:
@@ -205,3 +157,26 @@ def test_a_tool_call_that_was_cut_off_is_no_traceback_in_the_log() -> None:
     finally:
         log.removeHandler(handler)
     assert (logged, log.disabled) == ([], False)
+
+
+def test_a_failure_is_logged_once_and_costs_only_what_it_concerned(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The third turn of ``p0`` and all turns of ``p1`` are not held; others keep their holds."""
+    finished = POLICIES["static-ttl"].turn_finished
+
+    def broken(self: Any, finish: TurnFinish) -> Any:
+        if (name := finish.turn.program.name) == "p1" or (name == "p0" and finish.turn.program.turns_finished == 2):
+            raise Fault
+        return finished(self, finish)
+
+    monkeypatch.setattr(POLICIES["static-ttl"], "turn_finished", broken)
+    events: list[SchedulerEvent] = []
+    scheduler, loop = build(crowd(3), "static-ttl", {"ttl_s": 60.0}, events=events, scheduler_type=ProgramScheduler)
+    loop.run()
+    pinned = [(event.program_id, event.turn) for event in events if event.event == "pin"]
+    assert sorted(pinned) == sorted({(f"p{n}", turn) for n in (0, 2) for turn in range(4)} - {("p0", 1)})
+    assert scheduler.wall.errors == 5
+    (record,) = [record for record in caplog.records if record.name == "continuum"]
+    assert "end of a request failed" in record.getMessage()
+    assert record.exc_info is not None

@@ -75,19 +75,6 @@ def test_each_data_parallel_rank_keeps_its_own_state_and_record(tmp_path: Path) 
         assert {event.program_id for event in read_events(folder)} == programs
 
 
-def test_state_is_bounded_and_clients_are_limited(tmp_path: Path) -> None:
-    from continuum_server.policy.program_table import Guards  # noqa: PLC0415
-
-    guards = Guards(max_programs=50, max_pins_per_client=3)
-    config = {**CONFIG, "guards": guards, "policy": "static-ttl", "policy_options": {"ttl_s": 300.0}}
-    with live(tmp_path, **config) as server:
-        for number in range(200):
-            server.complete(tokens(64, number), 1, program_id=f"p{number}")
-        state = server.state()
-    assert len(state["pins"]) == 3
-    assert state["programs"] <= 54
-
-
 @pytest.mark.parametrize("signals", [1, 2])
 def test_the_command_serves_until_a_signal(tmp_path: Path, signals: int) -> None:
     served = serve_command(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.client import HTTPConnection
 from itertools import count
 from typing import Any
 
@@ -18,7 +16,6 @@ from live_server import BLOCK, Live, cached, continued, live, tokens
 pytestmark = pytest.mark.slow
 
 _numbers = count(1)
-JSON = {"Content-Type": "application/json"}
 
 
 def fresh(name: str) -> tuple[str, int]:
@@ -135,16 +132,6 @@ def test_an_expired_pin_is_gone(emulated: Live) -> None:
     assert said(events, "unpin", "t")[0] > said(events, "pin", "t")[0] + 2.0
 
 
-def test_release_ends_a_pin_once(paced: Live) -> None:
-    program, seed = fresh("release/with space")
-    paced.complete(tokens(2000, seed), program_id=program)
-    quoted = program.replace("/", "%2F").replace(" ", "%20")
-    assert 0 < paced.pins()[program]["expires_in_s"] <= 600
-    assert paced.release(quoted)
-    assert not paced.release(quoted)
-    assert said(paced.events(program, until="unpin"), "unpin", "reason") == ["last"]
-
-
 @contextmanager
 def held_open(server: Live, prompt: list[int]) -> Iterator[None]:
     """An untagged request that has given its first token and runs until the block is left."""
@@ -156,23 +143,6 @@ def held_open(server: Live, prompt: list[int]) -> Iterator[None]:
         yield
     finally:
         stream.close()
-
-
-def test_a_turn_aborted_while_it_waits_leaks_no_pin(paced: Live) -> None:
-    program, seed = fresh("waits")
-    prompt = tokens(3000, seed)
-    first = paced.complete(prompt, program_id=program)
-    with held_open(paced, tokens(7000, seed + 1)), held_open(paced, tokens(7000, seed + 2)):
-        turn = {"vllm_xargs": {"program_id": program}, "prompt": continued(prompt, first, 9000, seed + 3)}
-        impatient = HTTPConnection(paced.server.url.removeprefix("http://"))
-        impatient.request("POST", "/v1/completions", json.dumps({"model": paced.model, **turn}), JSON)
-        assert paced.wait_for(lambda: len(said(paced.events(program), "arrive")) == 2)
-        impatient.close()
-        assert paced.wait_for(lambda: len(endings(paced, program)) == 2)
-    assert endings(paced, program) == ["length", "abort"]
-    assert said(paced.events(program), "start", "turn") == [0]
-    assert paced.wait_for(lambda: program not in paced.pins())
-    assert paced.wait_for(lambda: len(said(paced.events(program), "unpin")) == len(said(paced.events(program), "pin")))
 
 
 def test_two_requests_of_one_id_at_once_are_two_programs(paced: Live) -> None:
@@ -192,21 +162,6 @@ def test_two_requests_of_one_id_at_once_are_two_programs(paced: Live) -> None:
     assert paced.release(program)
     assert paced.pins() == {}
     assert sorted(said(paced.events(program), "arrive", "turn")) == [0, 1]
-
-
-def test_two_hundred_programs_at_once(emulated: Live) -> None:
-    name, seed = fresh("many")
-
-    def play(number: int) -> int:
-        prompt = tokens(400, seed + number)
-        program = f"{name}-{number}"
-        first = emulated.complete(prompt, 10, program_id=program)
-        last = emulated.complete(continued(prompt, first, 40, seed), 10, program_id=program, is_last_step=1)
-        return int(last.usage.completion_tokens)
-
-    with ThreadPoolExecutor(200) as pool:
-        assert list(pool.map(play, range(200))) == [10] * 200
-    assert emulated.state()["pins"] == []
 
 
 def test_untagged_requests_are_as_in_stock_vllm(emulated: Live, stock: Live) -> None:

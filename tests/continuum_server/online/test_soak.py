@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+import soak
 from continuum_traces.run_dir import EVENTS, write_rows
 from continuum_traces.schema import SchedulerEvent
 from live_server import MARK, ends_soon, sessions_of
 
 REPO = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture
-def soak(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(REPO / "benchmarks"))
-    return importlib.import_module("soak")
 
 
 LOG = """\
@@ -36,23 +29,17 @@ KeyError: 'r1'
 """
 
 
-def test_errors_of_the_plugin_are_told_from_others(soak: Any) -> None:
+def test_errors_of_the_plugin_are_told_from_others() -> None:
     full, crash = soak.plugin_errors(LOG)
     assert "No space left" in full
     assert "KeyError: 'r1'" in crash
 
 
-def test_what_has_no_end_in_the_record_is_counted(soak: Any, tmp_path: Path) -> None:
-    events = [
-        SchedulerEvent(0.0, "arrive", "p", 0, "r0"),
-        SchedulerEvent(0.5, "start", "p", 0, "r0"),
-        SchedulerEvent(1.0, "finish", "p", 0, "r0", status="abort"),
-        SchedulerEvent(1.0, "pin", "p", 0, "r0"),
-        SchedulerEvent(2.0, "arrive", "p", 1, "r1"),
-        SchedulerEvent(3.0, "arrive", "q", 0, "r2"),
-        SchedulerEvent(4.0, "finish", "q", 0, "r2", status="abort"),
-    ]
-    write_rows(tmp_path / EVENTS, events)
+def test_what_has_no_end_in_the_record_is_counted(tmp_path: Path) -> None:
+    rows = [(0.0, "arrive", "p", 0, "r0"), (0.5, "start", "p", 0, "r0"), (1.0, "pin", "p", 0, "r0")]
+    rows += [(2.0, "arrive", "p", 1, "r1"), (3.0, "arrive", "q", 0, "r2")]
+    ends = [SchedulerEvent(t, "finish", name, 0, r, status="abort") for t, name, r in ((1, "p", "r0"), (4, "q", "r2"))]
+    write_rows(tmp_path / EVENTS, [*(SchedulerEvent(*row) for row in rows), *ends])  # type: ignore[arg-type]
     record = soak.read_record(tmp_path)
     assert (record.events, record.unended) == (7, 2)  # the turn r1, and p's pin
     assert (record.aborted_waiting, record.aborted_running) == (1, 1)
@@ -60,7 +47,7 @@ def test_what_has_no_end_in_the_record_is_counted(soak: Any, tmp_path: Path) -> 
     assert "scheduler_timestamps.jsonl:1" in soak.read_record(tmp_path).fault
 
 
-def test_memory_that_only_warms_up_has_not_grown(soak: Any) -> None:
+def test_memory_that_only_warms_up_has_not_grown() -> None:
     memory = soak.Memory({("engine", 1): [100.0, 600.0, 600.0, 610.0, 600.0, 605.0, 605.0, 605.0]})
     assert memory.growth_mb("engine") == 5.0
     memory.samples["engine", 2] = [100.0 * number for number in range(1, 10)]

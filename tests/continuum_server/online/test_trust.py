@@ -98,62 +98,47 @@ def test_no_tag_fails_a_request_or_grows_the_server(server: Live) -> None:
     assert server.state(KEYS[0])["tags_rejected"] > REQUESTS / 10
 
 
-def tagged(server: Live, key: str, **xargs: Any) -> None:
-    """A turn of 64 prompt tokens."""
-    body = {"model": server.model, "prompt": tokens(64, 1), "max_tokens": 2, "vllm_xargs": xargs}
-    answer = httpx.post(f"{server.server.url}/v1/completions", json=body, headers=bearer(key), timeout=60.0)
-    assert answer.status_code == 200, answer.text
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"}
-
-
 @pytest.mark.slow
 def test_a_program_is_its_key_s_own(server: Live) -> None:
-    url = f"{server.server.url}/continuum/programs/shared%2Fid/release"
-    for key in KEYS:
-        tagged(server, key, program_id="shared/id")
+    def released(key: str) -> bool:
+        return bool(post(server, "/continuum/programs/shared%2Fid/release", key).json()["released"])
+
+    turn = {"model": server.model, "prompt": tokens(64, 1), "max_tokens": 2, "vllm_xargs": {"program_id": "shared/id"}}
+    assert [post(server, "/v1/completions", key, turn).status_code for key in KEYS] == [200, 200]
     assert [[pin["program_id"] for pin in server.state(key)["pins"]] for key in KEYS] == [["shared/id"]] * 2
     assert server.state(KEYS[0])["pinned_tokens"] >= 64  # of everybody; equal prompts share blocks
-    assert httpx.post(url, headers=bearer(KEYS[1])).json()["released"] is True
+    assert released(KEYS[1])
     assert [len(server.state(key)["pins"]) for key in KEYS] == [1, 0]
-    assert httpx.post(url, headers=bearer(KEYS[1])).json()["released"] is False
-    assert httpx.post(url, headers=bearer(KEYS[0])).json()["released"] is True
+    assert [released(key) for key in reversed(KEYS)] == [False, True]
 
 
 @pytest.mark.slow
 def test_a_refused_request_costs_the_engine_nothing(server: Live) -> None:
     before = server.state(KEYS[0])["tags_rejected"]
-    xargs = dict.fromkeys([str(number) for number in range(1000)], None)
-    for path in ("/v1/completions", "/invocations"):
-        body = {"model": server.model, "prompt": [1], "max_tokens": 1, "vllm_xargs": {**xargs, "program_id": "p"}}
-        status = httpx.post(server.server.url + path, json=body, headers=bearer("wrong"), timeout=60.0).status_code
-        assert status == (401 if path.startswith("/v1") else 200)
+    xargs = {"program_id": "p", **dict.fromkeys([str(number) for number in range(1000)], None)}
+    for path, status in (("/v1/completions", 401), ("/invocations", 200)):
+        body = {"model": server.model, "prompt": [1], "max_tokens": 1, "vllm_xargs": xargs}
+        assert post(server, path, "wrong", body).status_code == status
     assert server.state(KEYS[0])["tags_rejected"] == before
 
 
 @pytest.mark.slow
 def test_a_stopped_engine_hangs_nothing(server: Live) -> None:
     [engine] = [int(name.split()[-1]) for name in resident_mb(server.server.process.pid) if "EngineCor" in name]
+    headers = {"Authorization": f"Bearer {KEYS[0]}"}
+
+    def get(path: str) -> httpx.Response:
+        return httpx.get(server.server.url + path, headers=headers, timeout=60.0)
+
     os.kill(engine, signal.SIGSTOP)
     try:
-        page = httpx.get(f"{server.server.url}/metrics", timeout=60.0).text
-        state = httpx.get(f"{server.server.url}/continuum/state", headers=bearer(KEYS[0]), timeout=60.0)
+        page, state = get("/metrics").text, get("/continuum/state")
     finally:
         os.kill(engine, signal.SIGCONT)
-    assert "vllm:num_requests_running" in page
-    assert "continuum:up 0" in page
-    assert "continuum:pins" not in page
+    shown = [word in page for word in ("vllm:num_requests_running", "continuum:up 0", "continuum:pins")]
+    assert shown == [True, True, False]
     assert (state.status_code, state.json()) == (503, {"error": "the engine did not answer within 5 s"})
-    assert server.wait_for(lambda: "continuum:up 1" in httpx.get(f"{server.server.url}/metrics", timeout=60.0).text)
-
-
-@pytest.mark.slow
-def test_vllm_s_own_scheduler_is_not_asked(stock: Live) -> None:
-    assert httpx.get(f"{stock.server.url}/continuum/state").status_code == 503
-    assert "continuum:" not in httpx.get(f"{stock.server.url}/metrics").text
-    assert "Traceback" not in (stock.record.parent / "server.log").read_text()
+    assert server.wait_for(lambda: "continuum:up 1" in get("/metrics").text)
 
 
 def differences(wanted: list[Pair], app: Any = None, url: str = "http://test") -> tuple[list[Any], Counter[int]]:
@@ -194,3 +179,7 @@ def resident_mb(pid: int) -> dict[str, float]:
     owner = psutil.Process(pid)
     family = [owner, *owner.children(recursive=True)]
     return {f"{each.name()} {each.pid}": each.memory_info().rss / 1e6 for each in family}
+
+
+def post(server: Live, path: str, key: str, body: Any = None) -> httpx.Response:
+    return httpx.post(server.server.url + path, json=body, headers={"Authorization": f"Bearer {key}"}, timeout=60.0)

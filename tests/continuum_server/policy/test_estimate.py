@@ -6,24 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from continuum_server.policy.estimate import Memoryfulness, QueueDelay, cold_start_ttl
+from continuum_server.policy.estimate import Memoryfulness, cold_start_ttl
 from continuum_server.policy.tool_statistics import ToolStatistics
-from continuum_server.policy.tool_times import ToolTimes
 from hypothesis import given
 from hypothesis import strategies as st
-
-
-def test_best_ttl_by_hand() -> None:
-    tool = ToolTimes(window=10)
-    for sample in (1.0, 1.0, 2.0, 10.0):
-        tool.add(sample)
-    # gain 4: P(1) * 4 - 1 = 1, P(2) * 4 - 2 = 1, P(10) * 4 - 10 = -6; equal, so the smaller
-    assert tool.best_ttl(4.0) == 1.0
-    assert tool.best_ttl(8.0) == 2.0  # 3, 4, -2
-    assert tool.best_ttl(40.0) == 10.0  # 19, 28, 30
-    assert tool.best_ttl(1.0) == 0.0
-    assert tool.best_ttl(-5.0) == 0.0
-    assert ToolTimes(10).best_ttl(100.0) == 0.0
 
 
 def test_cold_start_ladder() -> None:
@@ -46,14 +32,6 @@ def test_cold_start_value() -> None:
     assert cold_start_ttl(math.e) == pytest.approx(1.0)
     grid = np.linspace(0, 20, 200_001)  # argmax of (1 - exp(-tau)) * gain - tau
     assert cold_start_ttl(7.0) == pytest.approx(float(grid[np.argmax((1 - np.exp(-grid)) * 7.0 - grid)]), abs=1e-3)
-
-
-def test_queue_delay_is_a_sliding_mean() -> None:
-    delay = QueueDelay(window=2)
-    assert delay.mean_s == 0.0
-    for seconds in (10.0, 2.0, 4.0):
-        delay.add(seconds)
-    assert delay.mean_s == pytest.approx(3.0)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30))

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from policy_driver import MACHINE, Driver
 
 POOL = replace(MACHINE, kv_tokens=10_000)
-
-
-def concur(**options: object) -> Driver:
-    return Driver("concur", POOL, interval_s=1.0, **options)
-
-
-def lease(**options: object) -> Driver:
-    return Driver("lease-gate", POOL, **options)
 
 
 def turns(driver: Driver, gap_s: float = 0.0, **tokens: int) -> None:
@@ -44,26 +37,18 @@ def test_the_earliest_programs_are_inside() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch_tokens", "hit_tokens", "becomes"),
-    [(1999, 0, 4), (2001, 0, 2), (5001, 19, 1), (5001, 20, 2), (9999, 100, 2)],
-    ids=["memory is free", "between", "full and missing", "full and hitting", "full and all hits"],
+    ("batch_tokens", "hit_tokens", "waiting", "becomes"),
+    [(1999, 0, "bc", 4), (1999, 0, "", 2), (2001, 0, "bc", 2), (5001, 19, "bc", 1), (5001, 20, "bc", 2)],
+    ids=["memory is free", "nobody waits", "between", "full and missing", "full and hitting"],
 )
-def test_the_window_of_the_paper(batch_tokens: int, hit_tokens: int, becomes: int) -> None:
+def test_the_window_of_the_paper(batch_tokens: int, hit_tokens: int, waiting: str, becomes: int) -> None:
     """0.2 and 0.5 of 10,000 tokens; hits of 100 prompt tokens, 0.2 of them."""
     driver = concur()
     driver.start(driver.arrive("a", prompt=100), hit_tokens)
-    driver.arrive("b")
-    driver.arrive("c")
+    for name in waiting:
+        driver.arrive(name)
     driver.step(1.1, batch_tokens)
     assert window(driver) == becomes
-
-
-def test_a_window_that_nobody_waits_for_does_not_grow() -> None:
-    driver = concur()
-    driver.start(driver.arrive("a"))
-    for _ in range(5):
-        driver.step(1.1)
-    assert window(driver) == 2
 
 
 def test_the_latest_program_is_paused_at_its_next_turn() -> None:
@@ -87,27 +72,23 @@ def test_a_child_is_no_way_in() -> None:
     assert driver.waits(driver.arrive("child", parent="a")) == [True]
 
 
-def test_programs_count_in_full_while_their_tools_run() -> None:
-    driver = lease()
-    driver.step()
-    turns(driver, a=4000, b=4000)
-    newcomer = driver.arrive("c", prompt=3000)
-    driver.step()
-    assert driver.waits(newcomer) == [True]
-    driver.step(29.0)
-    assert driver.waits(newcomer) == [True]
-
-
 def test_the_longest_idle_program_is_paused_when_its_lease_is_over() -> None:
+    """Until then programs count in full while their tools run. One that is larger than the pool needs all of it."""
     driver = lease()
     turns(driver, 10.0, a=4000)
-    turns(driver, 25.0, b=4000)
+    turns(driver, 19.0, b=4000)
     newcomer = driver.arrive("c", prompt=3000)
-    driver.step()  # a's lease was over at 30 s, b's is not
+    driver.step()
+    assert driver.waits(newcomer) == [True]
+    driver.step(6.0)  # a's lease was over at 30 s, b's is not
     assert driver.waits(newcomer) == [False]
-    back, paused = driver.arrive("b", prompt=4100), driver.arrive("a", prompt=4100)
+    back, paused = driver.arrive("b", prompt=4100), driver.arrive("a", prompt=50_000)
     driver.step()
     assert driver.waits(back, paused) == [False, True]
+    for turn in (newcomer, back):
+        driver.table.abort(turn)
+    driver.step(100.0)
+    assert driver.waits(paused) == [False]
 
 
 def test_paused_before_new_and_small_before_large() -> None:
@@ -124,13 +105,6 @@ def test_paused_before_new_and_small_before_large() -> None:
     driver.table.abort(big)
     driver.step()
     assert driver.waits(large, small, paused) == [True, False, False]
-
-
-def test_a_program_larger_than_the_pool_needs_all_of_it() -> None:
-    driver = lease()
-    turn = driver.arrive("a", prompt=50_000)
-    driver.step()
-    assert driver.waits(turn) == [False]
 
 
 def test_a_request_that_waited_for_long_is_admitted() -> None:
@@ -173,3 +147,9 @@ def test_a_one_off_is_let_in_and_leaves_nothing_behind(gate: str) -> None:
     assert not any(
         turn.program in kept.get("_entries", {}) or turn.program in kept.get("_alive", {}) for turn in one_offs
     )
+
+
+concur = partial(Driver, "concur", POOL, interval_s=1.0)
+
+
+lease = partial(Driver, "lease-gate", POOL)

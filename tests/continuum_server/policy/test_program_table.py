@@ -145,17 +145,6 @@ def test_idle_programs_are_forgotten_first_and_so_is_a_flood_under_one_id() -> N
 # ------------------------------------------------------------------------------------------- guards and victims
 
 
-def test_guards_cap_time_and_share() -> None:
-    driver = Driver(**{**LONG, "guards": Guards(max_ttl_s=1.0, max_pinned_share=0.15)})
-    turn(driver, "a")
-    assert driver.table.next_deadline_s() == 1.0
-    turn(driver, "b")  # 100 of 150 tokens are pinned: no room for another 100
-    assert list(driver.table.pins) == ["a"]
-    assert driver.table.pinned_tokens == 100
-    driver.table.unpin("a")
-    assert driver.table.pinned_tokens == 0
-
-
 def test_a_client_has_as_many_pins_as_the_guard_says() -> None:
     driver = Driver(**{**LONG, "guards": Guards(max_pins_per_client=1)})
     for name, client in (("a", "k1"), ("b", "k1"), ("c", "k2")):
@@ -233,13 +222,6 @@ def test_only_what_the_next_prompt_repeats_can_be_lost(
     hold = driver.finish(back, context=2000)
     assert hold is not None
     assert hold.ttl_s == cold_start_ttl(delay_s + 2.0)  # while few tools are known, T counts in full
-
-
-def test_resuming_after_preemption_is_no_second_start() -> None:
-    driver = Driver("continuum")
-    first = driver.arrive("a")
-    assert driver.table.start(first, 1.0, 0, 16)
-    assert not driver.table.start(first, 2.0, 0, 16)
 
 
 def test_a_turn_is_overdue_after_the_guards_time_or_in_an_idle_engine() -> None:

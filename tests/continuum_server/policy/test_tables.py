@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -40,29 +41,31 @@ def test_calls_that_left_do_not_stay_in_autellix() -> None:
 ENDS = ("aborted", "last step", "released", "forgotten")
 
 
-def ends(driver: Driver, name: str, kind: str) -> None:
-    """A program's whole life, ended in one of the ways there are."""
-    turn = driver.arrive(name)
+def ends(driver: Driver, name: str, kind: str) -> weakref.ref[Chain]:
+    """A program's whole life, ended in one of the ways there are; its block hashes."""
+    chain = Chain(f"{name}.{index}" for index in range(6))
+    turn = driver.arrive(name, chain, last=kind == "last step")
     if kind == "aborted":
-        driver.table.abort(turn)
-    elif kind == "last step":
-        driver.finish(driver.start(driver.arrive(name, last=True)))
         driver.table.abort(turn)
     else:
         driver.finish(driver.start(turn))
-        if kind == "released":
-            for program in driver.table.programs_of(name):
-                driver.table.end_program(program)
+    for program in driver.table.programs_of(name) if kind == "released" else ():
+        driver.table.end_program(program)
+    return weakref.ref(chain)
+
+
+class Chain(list[str]):
+    """A request's block hashes, as vLLM has them: megabytes for a long prompt. Can be referred to weakly."""
 
 
 @pytest.mark.parametrize("policy", SERVED)
-def test_a_policy_remembers_no_program_for_ever(policy: str) -> None:
+def test_a_policy_remembers_no_program_and_no_block_hashes_for_ever(policy: str) -> None:
     """300 programs for each way to end, under a guard that remembers one; a while later few are left anywhere."""
-    drivers = []
+    drivers, chains = [], []
     for kind in ENDS:
         driver = Driver(policy, SMALL, Guards(max_programs=1))
         for number in range(300):
-            ends(driver, f"{kind} {policy} {number}", kind)
+            chains.append(ends(driver, f"{kind} {policy} {number}", kind))
             driver.step(1.0)
         driver.now_s += 1e5
         for number in range(3):
@@ -73,3 +76,4 @@ def test_a_policy_remembers_no_program_for_ever(policy: str) -> None:
     alive = [each.program_id for each in gc.get_objects() if type(each) is ProgramState]
     left = {kind: sum(name.startswith(f"{kind} {policy} ") for name in alive) for kind in ENDS}
     assert max(left.values()) < 70, left
+    assert not any(chain() for chain in chains)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -54,45 +53,6 @@ def test_exactly_the_plain_decision_with_ties(samples: list[float], window: int,
         for gain in gains:
             assert times.best_ttl(gain / 8 * len(kept)) == plain_ttl(kept, gain / 8 * len(kept))
             assert times.best_ttl(gain / 8) == plain_ttl(kept, gain / 8)
-
-
-DISTRIBUTIONS: dict[str, Any] = {
-    "long tail": lambda rng, i: rng.lognormal(-1.0, 1.5),
-    "bimodal": lambda rng, i: rng.uniform(0, 1) if i % 2 else 100 + rng.uniform(0, 1),
-    "whole seconds": lambda rng, i: float(rng.integers(20)),
-    "rising": lambda rng, i: i / 128,  # in hundredths, equal steps would tie but for rounding
-    "falling": lambda rng, i: 100.0 - i / 128,
-    "convex": lambda rng, i: (0.001 * i) ** 3,
-    "concave": lambda rng, i: math.sqrt(i),
-    "a sudden shift": lambda rng, i: rng.exponential(0.3 if i < 1000 else 30.0),
-}
-
-
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_the_plain_decision(name: str) -> None:
-    """Two thousand samples, windows that slide, gains of every size, decisions early and late."""
-    for window in (7, 65, 500, 100_000):
-        rng, samples, times = np.random.default_rng(7), list[float](), ToolTimes(window)
-        for number in range(2_000):
-            samples.append(float(DISTRIBUTIONS[name](rng, number)))
-            times.add(samples[-1])
-            if number % 97 == 0 or number < 30:
-                for gain in (0.1, *rng.exponential(20.0, 3), *rng.uniform(0, 400, 3)):
-                    assert times.best_ttl(float(gain)) == plain_ttl(samples[-window:], float(gain))
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=400), st.integers(1, 300), st.lists(st.floats(0, 1e7)))
-def test_no_other_tau_is_better(samples: list[float], window: int, gains: list[float]) -> None:
-    """Any numbers at all: where rounding leaves a choice, the value is that of the plain search."""
-    times, kept = times_of(samples, window)
-
-    def value(tau: float, gain: float) -> float:
-        return sum(sample <= tau for sample in kept) / len(kept) * gain - tau if tau > 0 else 0.0
-
-    for gain in gains:
-        found, wanted = times.best_ttl(gain), plain_ttl(kept, gain)
-        assert found in {0.0, *kept}
-        assert value(found, gain) == pytest.approx(value(wanted, gain), rel=1e-9, abs=1e-9 * max(1.0, gain))
 
 
 # ----------------------------------------------------------------------------------------------------- statistics

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -50,11 +49,8 @@ def test_a_package_brings_its_policy(folder: Path) -> None:
     policy = make_policy("recompute", {"factor": "2"}, MACHINE)
     assert (policy.name, policy.options.factor) == ("recompute", 2.0)  # type: ignore[attr-defined]
     assert find_policy("recompute+offload") is find_policy("recompute") is find_policy(PATH)
-    assert [is_policy(name) for name in ("recompute", "recompute+offload", "recompute(factor=2)")] == [
-        True,
-        False,
-        False,
-    ]
+    assert is_policy("recompute")
+    assert not any(map(is_policy, ("recompute+offload", "recompute(factor=2)")))
     with pytest.raises(PolicyError, match=r"there are vllm, .*, recompute; each"):
         find_policy("moon")
 
@@ -85,29 +81,21 @@ def test_what_a_policy_shows(folder: Path) -> None:
     assert 'continuum:longest_hold_seconds{engine="0"} 1.5' in prometheus_text([state])
 
 
-def bench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """``continuum-bench``, started in that folder."""
-    command = [sys.executable, "-P", "-m", "continuum_bench", *words]
-    environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-
-
-SMALL = ("--num-programs", "3", "--jps", "0.5", "--no-report")
-
-
 @pytest.mark.slow
 def test_virtual_time_beside_others_and_in_a_sweep(tmp_path: Path) -> None:
     """From the working directory; each run is a process of its own."""
     (tmp_path / "my_policy.py").write_text(CODE)
-    options = ("--policy-option", f"{PATH}.factor=5")
-    played = bench(tmp_path, "swebench", *SMALL, "--policy", f"vllm,{PATH}", *options, "--out", "run")
-    assert played.returncode == 0, played.stderr
-    arms = json.loads((tmp_path / "run" / "summary.json").read_text())["policies"]
-    assert list(arms) == ["vllm", PATH]
+
+    def bench(*words: str) -> None:
+        command = [sys.executable, "-P", "-m", "continuum_bench", *words]
+        subprocess.run(command, cwd=tmp_path, check=True)
+
+    small = ("--num-programs", "3", "--jps", "0.5", "--no-report", "--policy-option", f"{PATH}.factor=5")
+    bench("swebench", *small, "--policy", f"vllm,{PATH}", "--out", "run")
+    assert list(json.loads((tmp_path / "run" / "summary.json").read_text())["policies"]) == ["vllm", PATH]
     manifest = json.loads((tmp_path / "run" / f"{PATH}-seed0" / "manifest.json").read_text())
     assert (manifest["policy"], manifest["policy_options"]) == (PATH, {"factor": 5.0})
-    axes = ("--set", f"policy={PATH}", "--set", "num_programs=2", "--set", "jps=0.5")
-    assert bench(tmp_path, "sweep", *axes, "--out", "grid").returncode == 0
+    bench("sweep", "--set", f"policy={PATH}", "--set", "num_programs=2", "--set", "jps=0.5", "--out", "grid")
 
 
 MINE = f"{HEAD}class Mine(Policy):\n  "
@@ -120,17 +108,12 @@ OWN += "class Mine(Policy):\n  name, options_type = 'mine', Own"
     [
         ("import nowhere", "cannot import it: ModuleNotFoundError: No module named 'nowhere'"),
         ("def broken(:", "cannot import it: SyntaxError"),
-        ("1 / 0", "cannot import it: ZeroDivisionError"),
         ("", "has no attribute 'Mine'"),
         ("Mine = 3", "Mine is not a subclass of continuum_server.policy.base.Policy"),
-        (f"{MINE}...", "Mine needs a name of its own"),
-        (f"{MINE}name = 'a.b'", "Mine needs a name of its own"),
+        *((f"{MINE}{body}", "Mine needs a name of its own") for body in ("...", "name = 'a.b'")),
         (f"{MINE}name = 'continuum'", "name 'continuum' of Mine is taken"),
         (f"{MINE}name = 'mine'\n  options_type = int", "int is not a dataclass"),
-        (
-            OWN.replace("FIELD", "sizes: list[int] | None = None"),
-            "Own: sizes is of type list[int] | None; an option",
-        ),
+        (OWN.replace("FIELD", "sizes: list[int] | None = None"), "Own: sizes is of type list[int] | None; an option"),
     ],
 )
 def test_a_policy_that_cannot_be_used_is_refused(folder: Path, code: str, says: str) -> None:
@@ -148,38 +131,15 @@ def test_a_policy_that_cannot_be_used_is_refused(folder: Path, code: str, says: 
         (f"continuum = {PATH}", "continuum", f"policy name 'continuum' is taken: {PATH} of package my-package needs"),
         (f"other = {PATH}", "other", "has the name 'recompute'; both must be the same"),
         ("gone = nowhere:Gone", "gone", "policy gone (nowhere:Gone of package my-package): cannot import it"),
+        (f"recompute = {PATH}", "recompute", "policy name 'recompute' is taken"),
     ],
 )
 def test_an_entry_point_that_cannot_be_used_is_refused(folder: Path, entries: str, name: str, says: str) -> None:
     install(folder, entries)
+    if name == "recompute":
+        install(folder, entries, "another-package")
     with pytest.raises(PolicyError, match=re.escape(says)):
         find_policy(name)
-
-
-def test_two_packages_cannot_have_one_name(folder: Path) -> None:
-    install(folder, f"recompute = {PATH}")
-    install(folder, f"recompute = {PATH}", "another-package")
-    with pytest.raises(PolicyError, match="policy name 'recompute' is taken"):
-        find_policy("recompute")
-
-
-def test_a_mistake_is_one_line(tmp_path: Path) -> None:
-    for words in (("swebench", *SMALL, "--out", "run"), ("serve",)):
-        refused = bench(tmp_path, *words, "--policy", "nowhere:Mine")
-        assert refused.returncode == 2
-        assert "policy nowhere:Mine: cannot import it" in refused.stderr
-        assert "Traceback" not in refused.stderr
-        assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_in_virtual_time_an_exception_in_a_policy_ends_its_run(tmp_path: Path) -> None:
-    (tmp_path / "my_policy.py").write_text(CODE.replace("return Hold(", "return Hold(1 / 0 + "))
-    played = bench(tmp_path, "swebench", *SMALL, "--policy", PATH, "--out", "run")
-    assert played.returncode == 1
-    assert "the policy failed at 'end of a request': ZeroDivisionError: division by zero" in played.stderr
-    assert "my_policy.py:24" in played.stderr
-    assert not (tmp_path / "run" / "summary.json").exists()
 
 
 def test_true_and_false_on_a_command_line(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -258,20 +257,6 @@ def test_nobody_waits_for_ever() -> None:
     assert came == [("d", 600.0), ("e", 1200.0)]
 
 
-@pytest.mark.slow
-def test_ten_thousand_programs_come_in_in_order() -> None:
-    driver = gate()
-    turns = [driver.arrive(f"p{i}", 300) for i in range(10_000)]
-    assert driver.waits(*turns).count(False) == 3
-    order = [each.program.program_id for each in turns[:3]]
-    for each in turns:
-        each.is_last = True
-        driver.finish(each)
-        order += driver.admitted()
-    assert order == [each.program.program_id for each in turns]
-    assert driver.policy.next_event_s() is None
-
-
 def test_a_program_that_changed_half_of_its_prompt_waits_like_a_newcomer() -> None:
     """It returns behind the first program outside, because it keeps only a part of its seniority."""
     driver, (first, *_) = full()
@@ -291,35 +276,16 @@ def test_a_program_that_changed_half_of_its_prompt_waits_like_a_newcomer() -> No
 # ------------------------------------------------------------------------------------------------- tool times
 
 
-def away(times_s: Sequence[float]) -> RecentToolTimes:
-    tool_times = RecentToolTimes(window=1024)
-    for away_s in times_s:
-        tool_times.add(away_s)
-    return tool_times
-
-
-@pytest.mark.parametrize(
-    ("times_s", "even_s", "hold_s"),
-    [
-        ([0.1] * 31, 50.0, 50.0),  # too few to go by
-        ([0.1] * 40, 50.0, 50.0),  # longer ones were not seen, nor are they ruled out
-        ([0.1] * 40 + [90.0], 50.0, 0.125),  # a quarter longer than what is waited for
-        ([0.1] * 40 + [90.0], 0.11, 0.11),
-        ([30.0] * 40, 20.0, 0.0),  # nobody comes back in time
-        ([0.5] * 80 + [60.0] * 20, 40.0, 0.625),  # 8.5 s held or rebuilt; 12.4 for waiting longer
-        ([0.5] * 80 + [60.0] * 20 + [900.0], 300.0, 75.0),
-    ],
-)
-def test_the_hold_is_the_cheapest_for_the_times_seen(times_s: list[float], even_s: float, hold_s: float) -> None:
-    assert away(times_s).best_hold_s(even_s) == pytest.approx(hold_s)
-
-
-@given(st.lists(st.integers(0, 40), min_size=32, max_size=400), st.integers(1, 60))
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=400), st.integers(1, 60))
 def test_the_hold_tried_first_of_the_cheapest(times_s: list[int], even_s: int) -> None:
     """Whole seconds, so that ties are ties: the break-even time first, then no hold, then every so many samples.
 
-    Of up to 64 samples all are tried, so that no other hold up to the break-even time is cheaper.
+    Of up to 64 samples all are tried, so that no other hold up to the break-even time is cheaper. Fewer than 32 say
+    nothing. Those added since the last look wait for a round 32.
     """
+    tool_times = RecentToolTimes(window=1024)
+    for away_s in times_s:
+        tool_times.add(away_s)
     known = sorted(times_s)
     number = sum(time_s <= even_s for time_s in known)
     step = max(1, number // RecentToolTimes.POINTS)
@@ -327,8 +293,8 @@ def test_the_hold_tried_first_of_the_cheapest(times_s: list[int], even_s: int) -
     def cost(tau_s: float) -> float:
         return sum(min(time_s, tau_s) + (even_s if time_s > tau_s else 0.0) for time_s in known)
 
-    tried = [even_s, 0, *(known[i] for i in range(step - 1, number, step))]
-    assert away(times_s).best_hold_s(even_s) == min(even_s, min(tried, key=cost) * RecentToolTimes.MARGIN)
+    tried = [even_s, 0, *(known[i] for i in range(step - 1, number, step))] if len(known) >= 32 else [even_s]
+    assert tool_times.best_hold_s(even_s) == min(even_s, min(tried, key=cost) * RecentToolTimes.MARGIN)
 
 
 def test_a_place_lost_early_is_no_program_finished() -> None:
@@ -350,31 +316,18 @@ def test_a_place_lost_early_is_no_program_finished() -> None:
 # ------------------------------------------------------------------------------------------------- forecast
 
 
-def test_what_programs_will_need() -> None:
-    footprints = Footprints(window=3)
-    assert footprints.overflow_share([100, 200], 300.0) == 0.0  # nothing is known: nothing grows
-    assert footprints.overflow_share([100, 201], 300.0) == 1.0
-    for tokens in (10**6, 300, 500, 700):
-        footprints.add(tokens)  # the first is out of the window
-    assert [footprints.final_tokens(tokens) for tokens in (0, 400, 700)] == [500, 600, 700]
-    assert footprints.overflow_share([400], 600.0) == 0.0
-    assert footprints.overflow_share([400], 500.0) == 0.5
-    # 100 grows to 500, 600 to 700: 900 together when the one is gone, then what the other has left
-    assert footprints.overflow_share([600, 100], 900.0) == 0.0
-    assert footprints.overflow_share([600, 100], 800.0) == 50 / 400  # from 750 up to 900, then 200 to 500
-    assert footprints.overflow_share([100, 600], 800.0) == 0.5
-
-
 @given(
     finals=st.lists(st.integers(1, 500), max_size=8),
     contexts=st.lists(st.integers(1, 500), min_size=1, max_size=8),
     limit=st.integers(1, 2000),
 )
 def test_overflow_share_is_what_growing_in_small_steps_says(finals: list[int], contexts: list[int], limit: int) -> None:
-    footprints = Footprints(window=8)
+    """A context grows to the mean of the finished programs that were larger; the last one's growth is the way."""
+    footprints = Footprints(window=4)
     for tokens in finals:
         footprints.add(tokens)
-    growth = [(footprints.final_tokens(tokens) - tokens, tokens) for tokens in contexts]
+    larger = [[tokens for tokens in finals[-4:] if tokens > context] for context in contexts]
+    growth = [(sum(each) / len(each) - own if each else 0.0, own) for each, own in zip(larger, contexts, strict=True)]
     way, steps = growth[-1][0], 2000
     moments = [way * (step + 0.5) / steps for step in range(steps)]
     over = sum(sum(tokens + moment for left, tokens in growth if left >= moment) > limit for moment in moments)

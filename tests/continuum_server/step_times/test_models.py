@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from importlib.resources import files
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -44,18 +45,6 @@ BY_HAND = {  # parameters of the model card, in 1e9; keys and values x bf16 x KV
 }
 SAME = {"qwen3-30b-a3b-2507", "qwen3-coder-30b-a3b", "qwen3-235b-a22b-2507", "glm-4.6"}
 """Later versions with the geometry of an earlier one."""
-BUNDLED = {
-    "llama-3.1-8b": "meta-llama--Meta-Llama-3.1-8B",
-    "llama-3.1-70b": "meta-llama--Meta-Llama-3.1-70B",
-    "qwen3-8b": "Qwen--Qwen3-8B",
-    "qwen3-32b": "Qwen--Qwen3-32B",
-    "qwen3-30b-a3b": "Qwen--Qwen3-30B-A3B",
-    "qwen3-235b-a22b": "Qwen--Qwen3-235B-A22B",
-    "mixtral-8x7b": "mistralai--Mixtral-8x7B-v0.1",
-    "gpt-oss-20b": "openai--gpt-oss-20b",
-    "gpt-oss-120b": "openai--gpt-oss-120b",
-    "deepseek-v3.1": "deepseek-ai--DeepSeek-V3",
-}
 OWN = {"name", "kv_bytes_each", "extra_parameters", "tables_of", "aliases", "notes"}
 GEOMETRY = [field.name for field in fields(Model) if field.name not in OWN]
 
@@ -71,18 +60,15 @@ def test_parameters_and_kv_of_a_token_by_hand() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("aiconfigurator_core") is None, reason="no aiconfigurator-core")
-@pytest.mark.parametrize("name", BUNDLED)
-def test_geometry_is_that_of_the_published_config(name: str) -> None:
-    file = Path(str(files("aiconfigurator_core"))) / "model_configs" / f"{BUNDLED[name]}_config.json"
-    published, ours = read_model(file), find_model(name)
-    assert {key: getattr(published, key) for key in GEOMETRY} == {key: getattr(ours, key) for key in GEOMETRY}
-
-
-def test_a_config_written_and_read_is_the_same_model() -> None:
-    same = [key for key in GEOMETRY if key != "expert_bytes_each"]
-    for name in ("qwen3-14b", "qwen3-30b-a3b", "gpt-oss-20b", "glm-4.5-air"):
-        ours, again = find_model(name), model_from_config(config_of(find_model(name)), name)
-        assert {key: getattr(again, key) for key in same} == {key: getattr(ours, key) for key in same}
+def test_geometry_is_that_of_the_published_config() -> None:
+    """Of every model in the catalog whose config the package has whole: NVIDIA's have the weights' type elsewhere."""
+    folder, compared = Path(str(files("aiconfigurator_core"))) / "model_configs", set()
+    for file in sorted(set(folder.glob("*_config.json")) - set(folder.glob("nvidia--*"))):
+        with suppress(UnknownPair):
+            ours, published = find_model(file.name.removesuffix("_config.json").replace("--", "/")), read_model(file)
+            assert {key: getattr(published, key) for key in GEOMETRY} == {key: getattr(ours, key) for key in GEOMETRY}
+            compared.add(ours.name)
+    assert len(compared) > 10
 
 
 def test_a_config_that_is_not_understood_is_refused(tmp_path: Path) -> None:
@@ -111,46 +97,6 @@ def test_fp8_checkpoints_are_read() -> None:
     assert model_from_config(config, "x").weight_bytes_each == 1.0
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("qwen/QWEN3-32b", "qwen3-32b"),
-        ("Qwen/Qwen3-32B-FP8", "qwen3-32b-fp8"),
-        ("Qwen/Qwen3-30B-A3B-Thinking-2507-FP8", "qwen3-30b-a3b-2507-fp8"),
-        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3-coder-30b-a3b"),
-        ("meta-llama/Meta-Llama-3.1-70B", "llama-3.1-70b"),
-        ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "llama-3.1-70b-fp8"),
-        ("Qwen/Qwen2.5-Coder-32B-Instruct", "qwen2.5-32b"),
-        ("google/gemma-3-12b-it", "gemma-3-12b"),
-        ("zai-org/GLM-4.6-FP8", "glm-4.6"),
-        ("Qwen/Qwen3-8B-FP8+fp8-kv", "qwen3-8b-fp8+fp8-kv"),
-    ],
-)
-def test_hugging_face_ids(name: str, found: str) -> None:
-    assert find_model(name).name == found
-
-
-def test_names_and_aliases_are_found() -> None:
-    for model in MODELS:
-        assert all(find_model(alias).name == model.name for alias in (model.name, *model.aliases))
-    for gpu in GPUS:
-        assert all(find_gpu(alias).name == gpu.name for alias in (gpu.name, *gpu.aliases, f"NVIDIA {gpu.name.upper()}"))
-    assert find_gpu("NVIDIA A100-SXM4-80GB").name == "a100-80gb"
-    assert find_gpu("NVIDIA RTX PRO 6000 Blackwell Server Edition").name == "rtx-pro-6000"
-    assert find_gpu("NVIDIA GeForce RTX 4090").name == "rtx-4090"
-
-
-def test_unknown_names_say_what_is_near() -> None:
-    with pytest.raises(UnknownPair, match=r"unknown model 'Qwen/Qwen3-23B'; did you mean qwen3-32b.*there are: llama"):
-        find_model("Qwen/Qwen3-23B")
-    with pytest.raises(UnknownPair, match="did you mean gpt-oss-120b"):
-        find_model("gpt-oss-120b-fp8")
-    with pytest.raises(UnknownPair, match="did you mean rtx-4090"):
-        find_gpu("rtx-4080")
-    with pytest.raises(UnknownPair, match=r"unknown model 'zzz'; there are"):
-        find_model("zzz")
-
-
 def test_fp8_weights_are_half_but_for_the_embeddings() -> None:
     bf16, fp8 = find_model("llama-3.1-70b"), find_model("llama-3.3-70b-fp8")
     embeddings = 2 * 2 * 128256 * 8192
@@ -160,15 +106,10 @@ def test_fp8_weights_are_half_but_for_the_embeddings() -> None:
     assert oss.expert_bytes == 24 * 32 * 3 * 2880 * 2880 * 17 / 32
 
 
-def grow(values: Iterable[float]) -> bool:
-    return all(after >= 0.999 * before > 0 for before, after in pairwise(values))
-
-
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
 def test_every_pair_fits_or_is_refused_in_one_sentence(gpu: Gpu) -> None:
-    """What fits takes longer for more work. No roofline is faster than the data sheet: weights and KV are read, and
-    multiplied at the peak."""
-    batches, contexts, chunks = (1, 2, 8, 16, 48, 96, 256), (1, 512, 2048, 4000), (16, 64, 256, 700, 2048)
+    """No roofline is faster than the data sheet: weights and KV are read, and multiplied at the peak. More work takes
+    longer."""
     for model, degree in product(MODELS, TENSOR_PARALLEL):
         try:
             kv_capacity(gpu.name, model.name, degree)
@@ -180,19 +121,19 @@ def test_every_pair_fits_or_is_refused_in_one_sentence(gpu: Gpu) -> None:
         assert 0 < times.prefill_s(512) < times.step_s((PrefillChunk(512, 4096),), 8, 8 * 4096) < 100
         if degree > 1 or times.provenance.kind != "roofline":
             continue
-        assert all(grow(times.step_s((), batch, batch * context) for batch in batches) for context in contexts)
-        assert all(grow(times.step_s((), batch, batch * context) for context in contexts) for batch in batches)
-        assert all(grow(times.prefill_s(tokens, prefix) for tokens in chunks) for prefix in (0, 1000))
         share = model.experts_used / model.experts if model.experts else 0.0
         weights = model.layer_bytes + EMBEDDING_BYTES * model.head_parameters + share * model.expert_bytes
-        for batch, context in product(batches, contexts):
-            kv = (model.layers - model.window_layers) * context + model.window_layers * min(
-                context, model.window_tokens
+        for batch, context in product((1, 16, 128), (1, 512, 2000)):
+            kv = (model.layers - model.window_layers) * context
+            kv += model.window_layers * min(context, model.window_tokens)
+            took_s = times.step_s((), batch, batch * context)
+            assert took_s > (weights + batch * model.kv_bytes_per_layer_token * kv) / (gpu.bandwidth_tb_s * 1e12)
+            assert 0.999 * took_s <= min(
+                times.step_s((), *more) for more in ((batch, 2 * batch * context), (2 * batch, 2 * batch * context))
             )
-            read = weights + batch * model.kv_bytes_per_layer_token * kv
-            assert times.step_s((), batch, batch * context) > read / (gpu.bandwidth_tb_s * 1e12)
         flops = 2 * (model.always_parameters + share * model.expert_parameters) * 2048
         assert times.prefill_s(2048) > flops / (max(gpu.bf16_tflops, gpu.fp8_tflops) * 1e12)
+        assert 0.999 * times.prefill_s(700) <= min(times.prefill_s(1400), times.prefill_s(700, 1000))
 
 
 def test_gpus_that_share_a_head_keep_a_copy_of_it() -> None:
@@ -237,3 +178,43 @@ def test_the_page_lists_every_model_and_gpu_with_its_numbers() -> None:
         assert basis in row.split("|")[5]
     for gpu in GPUS:
         assert f"| `{gpu.name}` | {gpu.memory_gib:g} GiB |" in page
+
+
+@pytest.mark.parametrize(
+    ("find", "name", "found"),
+    [
+        (find_model, "qwen/QWEN3-32b", "qwen3-32b"),
+        (find_model, "Qwen/Qwen3-30B-A3B-Thinking-2507-FP8", "qwen3-30b-a3b-2507-fp8"),
+        (find_model, "Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3-coder-30b-a3b"),
+        (find_model, "RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "llama-3.1-70b-fp8"),
+        (find_model, "google/gemma-3-12b-it", "gemma-3-12b"),
+        (find_model, "Qwen/Qwen3-8B-FP8+fp8-kv", "qwen3-8b-fp8+fp8-kv"),
+        (find_gpu, "NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        (find_gpu, "NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
+        *((find_model, alias, model.name) for model in MODELS for alias in (model.name, *model.aliases)),
+        *((find_gpu, f"NVIDIA {alias}", gpu.name) for gpu in GPUS for alias in (gpu.name.upper(), *gpu.aliases)),
+    ],
+)
+def test_names_and_aliases_are_found(find: Callable[[str], Model | Gpu], name: str, found: str) -> None:
+    assert find(name).name == found
+
+
+@pytest.mark.parametrize(
+    ("find", "name", "said"),
+    [
+        (find_model, "Qwen/Qwen3-23B", r"unknown model 'Qwen/Qwen3-23B'; did you mean qwen3-32b.*there are: llama"),
+        (find_model, "gpt-oss-120b-fp8", "did you mean gpt-oss-120b"),
+        (find_model, "zzz", "unknown model 'zzz'; there are"),
+        (find_gpu, "rtx-4080", "did you mean rtx-4090"),
+    ],
+)
+def test_unknown_names_say_what_is_near(find: Callable[[str], Model | Gpu], name: str, said: str) -> None:
+    with pytest.raises(UnknownPair, match=said):
+        find(name)
+
+
+def test_a_config_written_and_read_is_the_same_model() -> None:
+    same = [key for key in GEOMETRY if key != "expert_bytes_each"]
+    for name in ("qwen3-14b", "qwen3-30b-a3b", "gpt-oss-20b", "glm-4.5-air"):
+        ours, again = find_model(name), model_from_config(config_of(find_model(name)), name)
+        assert {key: getattr(again, key) for key in same} == {key: getattr(ours, key) for key in same}

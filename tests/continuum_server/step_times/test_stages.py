@@ -12,7 +12,7 @@ from continuum_server.step_times.stages import StagedStepTimes, layers_of_stages
 from continuum_server.virtual.config import EngineConfig, describe, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_traces.conversation import Job
-from continuum_traces.schema import Program, Turn, TurnRecord
+from continuum_traces.schema import Program, Turn
 from vllm.distributed.utils import get_pp_indices
 
 TIMES = load_step_times("h100", "llama-3.1-70b", 4, 0.0)
@@ -27,18 +27,16 @@ def test_layers_are_divided_as_vllm_does() -> None:
             staged(TIMES, 80, stages, 2048)
 
 
-def test_one_stage_changes_nothing_and_a_request_alone_passes_all() -> None:
-    assert staged(TIMES, 80, 1, 2048) is TIMES
-    two = staged(TIMES, 80, 2, 2048)
-    assert two.step_s((), 1, 1000) == TIMES.step_s((), 1, 1000)
-    assert two.prefill_s(1500, 100) == TIMES.prefill_s(1500, 100)
-
-
 def test_requests_are_dealt_to_as_many_batches_as_stages() -> None:
-    two = staged(TIMES, 80, 2, 2048)
-    assert two.step_s((), 64, 64_000) == TIMES.step_s((), 32, 32_000)
-    chunk = PrefillChunk(1024, 0)
-    assert two.step_s([chunk], 3, 3000) == TIMES.step_s([chunk], 1, 1000)
+    """One stage changes nothing, and a request alone passes all."""
+    assert staged(TIMES, 80, 1, 2048) is TIMES
+    two, chunk = staged(TIMES, 80, 2, 2048), [PrefillChunk(1024, 0)]
+    for dealt, whole in (
+        (((), 1, 1000), ((), 1, 1000)),
+        (((), 64, 64_000), ((), 32, 32_000)),
+        ((chunk, 3, 3000), (chunk, 1, 1000)),
+    ):
+        assert two.step_s(*dealt) == TIMES.step_s(*whole)
     uneven = StagedStepTimes(TIMES, 2, 0.75, 2048)  # the busier stage must pass all batches
     assert uneven.step_s((), 64, 64_000) == pytest.approx(1.5 * TIMES.step_s((), 32, 32_000))
     assert two.decode_stretch_s(7, 7000, 5) == [two.step_s((), 7, 7000 + 7 * n) for n in range(5)]
@@ -67,21 +65,16 @@ def test_an_engine_with_stages_and_without_prefix_caching() -> None:
     """Stages raise throughput, not the speed of one request. Without prefix caching a second turn computes all."""
     jobs = [Job(Program(f"p{n}", (Turn(3000, 40), Turn(200, 40, carried_tokens=3040))), 0.0) for n in range(24)]
 
-    def played(**changed: object) -> list[TurnRecord]:
+    def end_s(**changed: object) -> float:
         config = EngineConfig(gpu="h100", model="llama-3.1-70b", tensor_parallel=4, **changed)  # type: ignore[arg-type]
-        found: list[TurnRecord] = []
-        engine = build_engine(shape_of(config), times_of(config), settings_of(config, "vllm", {}), jobs, found.append)
+        engine = build_engine(shape_of(config), times_of(config), settings_of(config, "vllm", {}), jobs)
         engine.loop.run()
         assert engine.close() == 0
-        return found
+        return engine.loop.now_s
 
-    def end_s(records: list[TurnRecord]) -> float:
-        return max(record.finish_s or 0.0 for record in records)
-
-    one, two = played(), played(pipeline_parallel=2)
-    assert 0.45 * end_s(one) < end_s(two) < 0.75 * end_s(one)
-    again = played(prefix_caching=False)
-    assert end_s(again) > 1.5 * end_s(one)
+    one = end_s()
+    assert 0.45 * one < end_s(pipeline_parallel=2) < 0.75 * one
+    assert end_s(prefix_caching=False) > 1.5 * one
 
 
 def test_what_is_said_of_stages() -> None:
