@@ -5,8 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from itertools import accumulate
-from typing import Any
+from operator import getitem
+from typing import Any, NamedTuple, cast
 
 from continuum_traces.schema import SchedulerEvent
 from prometheus_client import generate_latest
@@ -88,29 +90,38 @@ class Metrics:
 State = Mapping[str, Any]
 """An engine's answer to ``Online.state``."""
 
-GAUGES = {
-    "pinned_tokens": ("pinned_tokens", "KV tokens held by pins now"),
-    "pinned_blocks": ("pinned_blocks", "KV blocks held by pins now"),
-    "pinned_share": ("pinned_share", "Share of the KV pool held by pins now"),
-    "longest_wait_s": ("longest_wait_seconds", "Longest time that a request has waited for its first scheduling, now"),
-    "programs": ("programs_known", "Programs remembered"),
-}
-"""Gauges by their key in the state: name and help text."""
 
-TOTALS = {
-    "pins": "Turns whose KV was pinned",
-    "prompt_tokens": "Prompt tokens of scheduled turns",
-    "hit_tokens": "Prompt tokens found in the prefix cache",
-    "preemptions": "Running requests preempted",
-}
-"""Counters by their name in the state's ``metrics``."""
+class Row(NamedTuple):
+    """A metric, and how its value is read from an engine's state."""
 
-FAULTS = {
-    "tags_rejected": "Request tags that could not be read and were ignored",
-    "plugin_errors": "Exceptions caught in the plugin's hooks",
-    "record_events_dropped": "Events lost to failed writes of the record",
-}
-"""Counters by their name in the state."""
+    kind: type[GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily]
+    name: str
+    help: str
+    path: tuple[str, ...]
+    """Keys in the state. The value is a number, numbers by label, or a ``Histogram``; None: there is none."""
+    labels: tuple[str, ...] = ()
+
+
+GAUGE, COUNTER, HISTOGRAM = GaugeMetricFamily, CounterMetricFamily, HistogramMetricFamily
+ROWS = (
+    Row(GAUGE, "pins_held", "Pins held now", ("pins",)),
+    Row(GAUGE, "pinned_tokens", "KV tokens held by pins now", ("pinned_tokens",)),
+    Row(GAUGE, "pinned_blocks", "KV blocks held by pins now", ("pinned_blocks",)),
+    Row(GAUGE, "pinned_share", "Share of the KV pool held by pins now", ("pinned_share",)),
+    Row(GAUGE, "longest_wait_seconds", "Longest wait for a first scheduling, now", ("longest_wait_s",)),
+    Row(GAUGE, "programs_known", "Programs remembered", ("programs",)),
+    Row(COUNTER, "pins", "Turns whose KV was pinned", ("metrics", "pins")),
+    Row(COUNTER, "prompt_tokens", "Prompt tokens of scheduled turns", ("metrics", "prompt_tokens")),
+    Row(COUNTER, "hit_tokens", "Prompt tokens found in the prefix cache", ("metrics", "hit_tokens")),
+    Row(COUNTER, "preemptions", "Running requests preempted", ("metrics", "preemptions")),
+    Row(COUNTER, "tags_rejected", "Request tags that could not be read and were ignored", ("tags_rejected",)),
+    Row(COUNTER, "plugin_errors", "Exceptions caught in the plugin's hooks", ("plugin_errors",)),
+    Row(COUNTER, "record_events_dropped", "Events lost to failed writes of the record", ("record_events_dropped",)),
+    Row(COUNTER, "unpins", "Pins by how they ended", ("metrics", "unpins"), ("reason",)),
+    Row(COUNTER, "turns", "Turns by how they ended", ("metrics", "turns"), ("status",)),
+    Row(HISTOGRAM, "ttl_seconds", "TTLs chosen for pins", ("metrics", "ttl_s")),
+    Row(HISTOGRAM, "queue_delay_seconds", "Arrival of a turn to its first scheduling", ("metrics", "queue_delay_s")),
+)
 
 
 def prometheus_text(engines: Sequence[State], absent: str | None = None) -> str:
@@ -136,47 +147,27 @@ class _Families(Collector):
 
 
 def _families(engines: Sequence[State]) -> Iterator[Metric]:
-    yield _one_each(GaugeMetricFamily, "pins_held", "Pins held now", [len(state["pins"]) for state in engines])
-    for key, (name, text) in GAUGES.items():
-        yield _one_each(GaugeMetricFamily, name, text, [state[key] for state in engines])
+    for row in ROWS:
+        values = [reduce(getitem, row.path, state) for state in engines]
+        yield _family(row.kind(f"continuum:{row.name}", row.help, labels=["engine", *row.labels]), values)
     of_policies = {name: gauge["help"] for state in engines for name, gauge in state["gauges"].items()}
     for name, text in of_policies.items():
         values = [state["gauges"].get(name, {}).get("value") for state in engines]
-        yield _one_each(GaugeMetricFamily, name, text, values)
-    for name, text in TOTALS.items():
-        yield _one_each(CounterMetricFamily, name, text, [state["metrics"][name] for state in engines])
-    for name, text in FAULTS.items():
-        yield _one_each(CounterMetricFamily, name, text, [state[name] for state in engines])
-    yield _by_label("unpins", "Pins by how they ended", "reason", engines)
-    yield _by_label("turns", "Turns by how they ended", "status", engines)
-    yield _histogram("ttl_seconds", "TTLs chosen for pins", [state["metrics"]["ttl_s"] for state in engines])
-    delays = [state["metrics"]["queue_delay_s"] for state in engines]
-    yield _histogram("queue_delay_seconds", "Arrival of a turn to its first scheduling", delays)
+        yield _family(GAUGE(f"continuum:{name}", text, labels=["engine"]), values)
 
 
-def _one_each(
-    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, text: str, values: Sequence[Any]
-) -> Metric:
-    """Return a metric with a sample for each engine that has a number."""
-    family = kind(f"continuum:{name}", text, labels=["engine"])
-    for engine, value in enumerate(values):
-        if isinstance(value, int | float):
-            family.add_metric([str(engine)], value)
-    return family
-
-
-def _by_label(name: str, text: str, label: str, engines: Sequence[State]) -> Metric:
-    family = CounterMetricFamily(f"continuum:{name}", text, labels=["engine", label])
-    for engine, state in enumerate(engines):
-        for value, count in state["metrics"][name].items():
-            family.add_metric([str(engine), value], count)
-    return family
-
-
-def _histogram(name: str, text: str, counted: Sequence[Mapping[str, Any]]) -> Metric:
-    family = HistogramMetricFamily(f"continuum:{name}", text, labels=["engine"])
-    for engine, data in enumerate(counted):
-        bounds = [*map(str, data["bounds"]), "+Inf"]
-        buckets = list(zip(bounds, accumulate(data["counts"]), strict=True))
-        family.add_metric([str(engine)], buckets, data["sum"])
-    return family
+def _family(family: Any, values: Sequence[Any]) -> Metric:
+    """Return a metric with the samples of all engines."""
+    for number, value in enumerate(values):
+        engine = str(number)
+        if isinstance(value, list):
+            family.add_metric([engine], len(value))
+        elif isinstance(value, int | float):
+            family.add_metric([engine], value)
+        elif isinstance(family, HistogramMetricFamily):
+            bounds = [*map(str, value["bounds"]), "+Inf"]
+            family.add_metric([engine], list(zip(bounds, accumulate(value["counts"]), strict=True)), value["sum"])
+        elif isinstance(value, Mapping):
+            for label, count in value.items():
+                family.add_metric([engine, label], count)
+    return cast(Metric, family)
