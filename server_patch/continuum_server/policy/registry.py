@@ -6,16 +6,15 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-from continuum_traces.names import near, which
 
 from continuum_server.policy import rules
 from continuum_server.policy.base import Policy
@@ -98,12 +97,18 @@ def _policy_class(name: str) -> type[Policy]:
     if name in POLICIES:
         return POLICIES[name]
     if not points:
-        names = which(name, [*POLICIES, *installed])
-        raise PolicyError(f"unknown policy {name!r}; {names}; each also as NAME{OFFLOAD}")
+        names = [*POLICIES, *installed]
+        known = f"{_near(name, names)}there are: {', '.join(names)}"
+        raise PolicyError(f"unknown policy {name!r}; {known}; each also as NAME{OFFLOAD}")
     policy = _users_policy(points[0].value, f"{name} ({_origin(points[0])})")
     if policy.name != name:
         raise PolicyError(f"policy {name}: {_origin(points[0])} has the name {policy.name!r}; both must be the same")
     return policy
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """Return ``did you mean continuum? `` or an empty string."""
+    return "".join(f"did you mean {match}? " for match in get_close_matches(name, list(known), n=1))
 
 
 @cache
@@ -168,7 +173,7 @@ def read_options(policy_type: type[Policy], options: Mapping[str, Any]) -> dict[
     where = f"policy {policy_type.name!r}"
     for name in options:
         if name not in known:
-            names = f"{near(name, known)}it has: {', '.join(known) or 'none'}"
+            names = f"{_near(name, known)}it has: {', '.join(known) or 'none'}"
             raise PolicyError(f"{where} has no option {name!r}; {names}")
     try:
         values = {name: _read_option(name, value, known[name]) for name, value in options.items()}

@@ -84,7 +84,7 @@ def test_options_may_come_as_text() -> None:
     assert read == {"ttl_s": 2.0, "delay_window": 7}
     assert isinstance(read["ttl_s"], float)
     assert read_options(POLICIES["static-ttl"], {"ttl_s": "none"}) == {"ttl_s": None}
-    with pytest.raises(PolicyError, match="there are vllm"):
+    with pytest.raises(PolicyError, match="there are: vllm"):
         make_policy("moon", {}, MACHINE)
 
 

@@ -51,7 +51,7 @@ def test_a_package_brings_its_policy(folder: Path) -> None:
     assert find_policy("recompute+offload") is find_policy("recompute") is find_policy(PATH)
     assert is_policy("recompute")
     assert not any(map(is_policy, ("recompute+offload", "recompute(factor=2)")))
-    with pytest.raises(PolicyError, match=r"there are vllm, .*, recompute; each"):
+    with pytest.raises(PolicyError, match=r"there are: vllm, .*, recompute; each"):
         find_policy("moon")
 
 
