@@ -75,10 +75,10 @@ def test_garbage_collection_neither_waits_nor_writes(
     vllm: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Callable[..., None]
 ) -> None:
     """It happens here while its thread holds the locks of the record's files, as any allocation may cause it."""
-    collecting, collected_in, plain = threading.Event(), [], SharedLines.write
+    collecting, collected_in, inside, plain = threading.Event(), [], [], SharedLines.write
 
     def write(self: SharedLines, lines: bytes) -> None:
-        assert not collecting.is_set()
+        inside.append(collecting.is_set())  # an error here would be a warning of the recorder's
         if threading.current_thread() is thread:
             collecting.set()
             collected_in.append(gc.collect())
@@ -101,7 +101,7 @@ def test_garbage_collection_neither_waits_nor_writes(
         assert not thread.is_alive()
     finally:
         gc.enable()
-    assert max(collected_in) > 0
+    assert (max(collected_in) > 0, any(inside)) == (True, False)
     dropped = vllm.ids[0]
     assert turns_of(tmp_path) == {dropped: 1, "next": 1}
     if what is a_stream:
@@ -185,8 +185,8 @@ def test_programs_that_are_open_when_their_process_ends(
     ended(vllm, tmp_path, how)
     assert len(set(vllm.ids)) == 3 * agents
     assert sorted(vllm.released) == sorted({str(name) for name in vllm.ids})
-    assert set(turns_of(tmp_path / "run").values()) == {1}
-    assert len(turns_of(tmp_path / "run")) == 3 * agents
+    assert [*turns_of(tmp_path / "run").values()] == [1] * 3 * agents
+    assert (tmp_path / "run" / "trace.jsonl").read_text().count('"kind":"end"') == 3 * agents
 
 
 @pytest.mark.parametrize(

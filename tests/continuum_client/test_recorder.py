@@ -118,6 +118,16 @@ def test_failures_are_recorded_and_not_in_the_trace(client: OpenAI, server: Fake
     assert [[call.name for call in turn.tool_calls] for turn in turns] == [["pytest"], []]
 
 
+def test_a_reply_that_ends_after_the_end_of_its_program_is_not_in_the_trace(client: OpenAI, tmp_path: Path) -> None:
+    """As when the process ends while a stream is read."""
+    with client.program("p") as p:
+        ask(client)
+        stream = ask(client, stream=True)
+        p.cut()
+        list(stream)
+    assert (turns_of(tmp_path), len(records_of(tmp_path))) == ({"p": 1}, 2)
+
+
 def test_a_server_without_usage(serve: Callable[..., FakeServer], tmp_path: Path) -> None:
     client = OpenAI(base_url=serve("openai", usage=False).url, record=tmp_path)
     with pytest.warns(ContinuumWarning, match="no token counts"), client.program("p"):
