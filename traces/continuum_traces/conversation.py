@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Generic, Literal, Protocol, TypeVar, cast
 
 from continuum_traces.schema import Program, Tags, Turn, TurnRecord
 
 Answer = TypeVar("Answer")
 Answer_contra = TypeVar("Answer_contra", contravariant=True)
+
+
+Sends = Literal["full", "no-last", "none"]
+"""Which tags a replay sends: all; all but the program's end and hints; none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class Job:
     """Jobs of the same program with different salts share no tokens."""
     hints: tuple[Tags, ...] = ()
     """Tags of each turn, besides those that ``converse`` makes; empty: there are none."""
+    sends: Sends = "full"
 
     @property
     def program_id(self) -> str:
@@ -61,6 +66,8 @@ class Send:
     index: int
     turn: Turn
     tags: Tags
+    turn_id: str
+    """The client's name for the turn, sent or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,7 @@ def converse(
     turn_id: Callable[[int], str],
     exact_lengths: bool = True,
     hints: Sequence[Tags] = (),
+    sends: Sends = "full",
 ) -> Conversation[Answer]:
     """Play the program's turns: yield for each turn a ``Wait``, a ``Send`` and, after its result, the turn's record.
 
@@ -106,24 +114,25 @@ def converse(
         turn_id: returns the turn id of the turn with a given index.
         exact_lengths: whether prompts and outputs have the lengths of the trace.
         hints: further tags of each turn; empty: there are none.
+        sends: which tags are sent.
     """
     due_s, reusable, last = arrival_s, program.reusable_tokens(), len(program.turns) - 1
     for index, turn in enumerate(program.turns):
-        result = yield Wait(index, due_s)
+        result, own_id = (yield Wait(index, due_s)), turn_id(index)
         sent = result is None
         if result is None:
             open_turn(context, program, index)
-            tags = Tags(turn_id=turn_id(index))
-            if program.tagged:
+            tags = Tags() if sends == "none" else Tags(turn_id=own_id)
+            if program.tagged and sends != "none":
                 tags = replace(
-                    hints[index] if hints else tags,
+                    hints[index] if hints and sends == "full" else tags,
                     program_id=program_id,
-                    is_last_step=index == last,
+                    is_last_step=index == last if sends == "full" else None,
                     this_func_call=turn.slowest_tool.name if turn.slowest_tool is not None else None,
                     parent_id=program.parent_id,
-                    turn_id=turn_id(index),
+                    turn_id=own_id,
                 )
-            result = yield Send(index, turn, tags)
+            result = yield Send(index, turn, tags, own_id)
             assert result is not None, "a turn that was sent has a result"
         answered = result.error is None
         yield TurnRecord(
@@ -142,7 +151,7 @@ def converse(
             is_last=sent and index == last,
             error=result.error,
             failed_tries=result.failed_tries,
-            turn_id=turn_id(index),
+            turn_id=own_id,
             alone_s=result.alone_s,
             token_gaps_ms=result.token_gaps_ms,
             metadata=program.metadata if sent and index == 0 else None,

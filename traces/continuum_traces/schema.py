@@ -318,6 +318,8 @@ class Workload:
     """None: as recorded."""
     hints: str | None = None
     hint_error: str | None = None
+    tags: str | None = None
+    """Which tags were sent: no-last (neither the last turn nor hints) or none; None: all."""
     last_step: str | None = None
     """How the server learns which turn is a program's last."""
     warm_up: str | None = None

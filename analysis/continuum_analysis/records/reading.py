@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -22,6 +23,8 @@ from continuum_traces.scheduler_timestamps import read_preview
 from continuum_traces.schema import ArrivalRecord, SchedulerEvent, TurnRecord
 
 from continuum_analysis.records.timeline import AnalysisError, PinTimes, ProgramTimes, TurnTimes
+
+_TURN_OF_REPLAY = re.compile("[0-9]+-[0-9]+-[0-9a-f]{8}")
 
 
 def read_run(path: Path) -> list[ProgramTimes]:
@@ -50,13 +53,32 @@ def read_run(path: Path) -> list[ProgramTimes]:
 
 
 def named(events: Iterable[SchedulerEvent], records: Iterable[TurnRecord]) -> Iterator[SchedulerEvent]:
-    """Yield the events. The server names a request without a program id by its request id. It gets the name that its
-    client recorded."""
-    names = {record.turn_id: record.program_id for record in records if record.turn_id is not None}
+    """Yield the events. Those of programs that the server named itself, because requests had no program id, get the
+    program and turn of their client's record. It is found by turn id, or else by the client's name in the request id.
+    """
+    known, sent = set(), {}
+    for record in records:
+        known.add(record.program_id)
+        if record.turn_id is not None:  # None: several programs have turns with this id
+            sent[record.turn_id] = None if record.turn_id in sent else record
+    pinned: dict[tuple[str, int], TurnRecord] = {}
     for event in events:
-        if event.program_id == event.request_id and event.turn_id in names:
-            event.program_id = names[event.turn_id]
+        if event.program_id not in known:
+            place = event.program_id, event.turn
+            found = sent.get(event.turn_id or _client_name(event.request_id or "", sent))
+            if event.event == "unpin":
+                found = pinned.pop(place, None)
+            elif event.event == "pin" and found is not None:
+                pinned[place] = found
+            if found is not None:
+                event.program_id, event.turn = found.program_id, found.turn
         yield event
+
+
+def _client_name(request_id: str, sent: Container[str]) -> str:
+    """Return the client's name of a turn in a request id: all of it, or a part in the form of the load generator."""
+    part = _TURN_OF_REPLAY.search(request_id)
+    return request_id if request_id in sent or part is None else part[0]
 
 
 def client_events(records: Iterable[TurnRecord]) -> Iterator[SchedulerEvent]:

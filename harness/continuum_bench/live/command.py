@@ -118,7 +118,7 @@ def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
         raise BenchError(f"--processes {live.processes}: more than the {lanes.number} programs at a time")
     return _LiveRun(
         endpoint=endpoint,
-        load=replace(_load_options(endpoint, live, api_key), token_times=options.token_times),
+        load=_load_options(endpoint, options, live, api_key),
         workload=workload,
         window=window,
         plans=plans,
@@ -130,7 +130,7 @@ def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
     )
 
 
-def _load_options(endpoint: Endpoint, live: LiveOptions, api_key: str | None) -> LoadOptions:
+def _load_options(endpoint: Endpoint, options: RunOptions, live: LiveOptions, api_key: str | None) -> LoadOptions:
     dialect = live.dialect or endpoint.dialect.name
     if dialect not in DIALECTS:
         raise BenchError(f"--dialect {dialect}: {which(dialect, DIALECTS)}")
@@ -146,7 +146,8 @@ def _load_options(endpoint: Endpoint, live: LiveOptions, api_key: str | None) ->
         "prompts": prompts,
         "api_key": api_key,
         "salt": uuid.uuid4().hex,
-        "release": bool(endpoint.state) or dialect == "thunderagent",
+        "token_times": options.token_times,
+        "release": options.tags != "none" and (bool(endpoint.state) or dialect == "thunderagent"),
     }
     return LoadOptions(**given)
 

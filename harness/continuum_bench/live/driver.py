@@ -177,9 +177,10 @@ class LoadDriver:
             play.program_id,
             due_s,
             context,
-            lambda index: f"{index}-{salt[:8]}",  # every run against a server has turn ids of its own
+            lambda index: f"{index}-{play.number}-{salt[:8]}",  # every run against a server has turn ids of its own
             kind.exact_lengths,
             play.hints,
+            play.sends,
         )
         return _UnderWay(play, context, conversation)
 
@@ -227,12 +228,16 @@ class LoadDriver:
         options, path = self._options, under_way.context.path
         body = {"model": options.model, "stream": True, "stream_options": {"include_usage": True}, **content}
         body = _lengths(body, options.dialect.name)
-        body = merged_body(body, tag_body(send.tags, options.dialect, path, body.get("max_tokens")), ())
         headers = {"Content-Type": "application/json", **tag_headers(send.tags), **self._authorization()}
+        untagged = under_way.play.sends == "none"
+        if not untagged:
+            body = merged_body(body, tag_body(send.tags, options.dialect, path, body.get("max_tokens")), ())
         chance = Random(f"{options.salt}/{under_way.play.number}/{send.index}")
         url = self._url + path
         for attempt in range(options.retries + 1):
             self.counters.requests += 1
+            if untagged:  # names no program; the record is joined by it
+                headers["X-Request-Id"] = f"{send.turn_id}-{attempt}"
             try:
                 return await self._client.post(url, body, headers)
             except RequestFailed as error:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
+from continuum_traces.conversation import Sends
 from continuum_traces.schema import Program, Tags
 
 from continuum_bench.options.run import LiveOptions
@@ -80,4 +81,5 @@ class LivePlay:
     again: bool = False
     """A resumed run plays the program again. The server releases the KV cache of the first attempt beforehand."""
     hints: tuple[Tags, ...] = ()
-    """As ``Job.hints``."""
+    sends: Sends = "full"
+    """Both as in ``Job``."""

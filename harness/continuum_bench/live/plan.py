@@ -48,7 +48,10 @@ def make_plan(workload: JobSource, seed: int, window: Window) -> Plan:
         BenchError: the window is invalid, or no program is left to count.
     """
     lanes = lanes_of(workload.arrivals.arrivals)
-    plays = [LivePlay(job.program, job.program_id, job.arrival_s, 0, hints=job.hints) for job in workload.jobs(seed)]
+    plays = [
+        LivePlay(job.program, job.program_id, job.arrival_s, 0, hints=job.hints, sends=job.sends)
+        for job in workload.jobs(seed)
+    ]
     plays.sort(key=lambda play: play.arrival_s)
     first, end = _counted(window, [play.arrival_s for play in plays], lanes is None)
     if first >= end:

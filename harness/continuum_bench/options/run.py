@@ -10,6 +10,7 @@ from continuum_server import defaults
 from continuum_server.policy.program_table import Guards, PinsYieldTo
 from continuum_server.step_times.attention import BANDS
 from continuum_server.vllm_plugin.plugin_settings import Recognise, Settings
+from continuum_traces.conversation import Sends
 
 from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import (
@@ -125,6 +126,8 @@ class ArrivalOptions(Options):
         hint_error: How wrong hints are: E (numbers are multiplied by exp(E*z), z standard normal; with 0.5, two thirds
             of them are 0.61 to 1.65 times the truth), adversarial[:SHARE] (all programs, or this share, lie; the others
             tell the truth), or adversarial:SHARE:silent (the others send no hints).
+        tags: What clients tell the server about programs: full, no-last (neither which turn is the last, nor hints), or
+            none (nothing, as agents that do not know of Continuum).
     """
 
     panel = WORKLOAD
@@ -134,6 +137,7 @@ class ArrivalOptions(Options):
     tool_times: str = "recorded"
     hints: Annotated[str, one_of(*HINTS)] = "none"
     hint_error: Annotated[str, Needs("hints")] = "0"
+    tags: Annotated[str, one_of(*get_args(Sends))] = "full"
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
-from continuum_traces.conversation import Job
+from continuum_traces.conversation import Job, Sends
 from continuum_traces.schema import Workload
 
 from continuum_bench.errors import BenchError
@@ -43,7 +44,8 @@ class JobSource:
             tool_times=given.tool_times if given.tool_times != RECORDED else None,
             hints=given.hints if given.hints != NONE else None,
             hint_error=given.hint_error if given.hints != NONE else None,
-            last_step="known when the last request is sent (replay)",
+            tags=given.tags if given.tags != "full" else None,
+            last_step="known when the last request is sent (replay)" if given.tags == "full" else "never told",
             skipped=self.trace.skipped,
         )
 
@@ -57,7 +59,8 @@ class JobSource:
         played: Counter[int] = Counter()
         jobs = []
         for index, arrival_s in zip(order, times, strict=True):
-            jobs.append(Job(programs[index], float(arrival_s), played[index]))
+            sends = cast(Sends, self.arrivals.tags)
+            jobs.append(Job(programs[index], float(arrival_s), played[index], sends=sends))
             played[index] += 1
         return self._changed(jobs, seed)
 

@@ -135,6 +135,7 @@ def build_engine(
     loop = VirtualLoop(scheduler, times, jobs, on_turn, max_stretch, max_calls)
     if isinstance(scheduler, ProgramSchedulerMixin):
         scheduler.attach(loop.clock, sink or Discard())
+        scheduler.output_tool = loop.output_tool
         show_future(scheduler, jobs if known_jobs is None else known_jobs, times)
     if shape.offload is not None:
         from continuum_server.virtual.vllm_offload import Transfers  # noqa: PLC0415 - older vLLM lacks parts of it

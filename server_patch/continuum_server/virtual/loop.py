@@ -97,7 +97,7 @@ def plays_of(jobs: Sequence[Job], block_size: int) -> list[Play]:
             context = TokenContext(number, block_size, shared, program.shared_prefix_tokens)
         # program ids may repeat, but turn ids must not, because they are also request ids
         conversation = converse(
-            program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format, hints=job.hints
+            program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format, hints=job.hints, sends=job.sends
         )
         plays.append(Play(job, number, context, conversation, job.arrival_s))
     return plays
@@ -230,13 +230,13 @@ class VirtualLoop:
     def _send(self, play: Play) -> None:
         while not isinstance(play.action, Send):
             self._go_on(play, None)
-        tags = play.action.tags
-        assert tags.turn_id is not None
         play.request = Request(
-            request_id=tags.turn_id,
+            request_id=play.action.turn_id,
             prompt_token_ids=play.context.prompt,
             sampling_params=SamplingParams(
-                max_tokens=play.action.turn.output_tokens, ignore_eos=True, extra_args=tags_to_xargs(tags)
+                max_tokens=play.action.turn.output_tokens,
+                ignore_eos=True,
+                extra_args=tags_to_xargs(play.action.tags),
             ),
             pooling_params=None,
             arrival_time=self.now_s,
@@ -244,9 +244,15 @@ class VirtualLoop:
         )
         play.request.prefill_stats = None  # vLLM's count of cached tokens for its log, which loops over every block
         play.sent_s, play.first_token_s = self.now_s, None
-        self._plays[tags.turn_id] = play
+        self._plays[play.action.turn_id] = play
         self._settled = False
         self._scheduler.add_request(play.request)
+
+    def output_tool(self, request: Request) -> str | None:
+        """Return the tool that a running request's answer calls, as a server reads it in the answer's text."""
+        play = self._plays[request.request_id]
+        tool = play.job.program.turns[play.index].slowest_tool
+        return None if tool is None else tool.name
 
     def _go_on(self, play: Play, result: Ended[list[bytes]] | None) -> None:
         """Advance the play to its conversation's next action."""
