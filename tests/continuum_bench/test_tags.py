@@ -11,7 +11,7 @@ import pytest
 from continuum_analysis.records.reading import named, read_run
 from continuum_bench.cli import app
 from continuum_traces.jsonl import write_programs
-from continuum_traces.run_dir import read_json
+from continuum_traces.run_dir import read_events, read_json
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, TurnRecord
 from continuum_traces.schema import Turn as T
 from fake_server import good
@@ -50,6 +50,13 @@ def test_results_are_the_same_where_tags_change_nothing(runs: dict[str, Path]) -
     assert full["jct_mean_s"] > 1.0
     for sends in ("no-last", "none"):
         assert compared(runs[sends]) == full
+
+
+@pytest.mark.parametrize(("sends", "by"), [("full", "tag"), ("no-last", "tag"), ("none", "prompt")])
+def test_the_record_says_how_programs_were_recognised(runs: dict[str, Path], sends: str, by: str) -> None:
+    events = list(read_events(runs[sends] / "working-set-seed0"))
+    assert {event.recognised_by for event in events if event.event == "arrive"} == {by}
+    assert {event.recognised_by for event in events if event.event != "arrive"} == {None}
 
 
 @pytest.mark.parametrize("sends", SENDS)

@@ -232,6 +232,8 @@ class SchedulerEvent:
     """Number (from 0) of the replica in which the event happened; ``turn`` then counts over all replicas."""
     turn_id: str | None = None
     """The turn id that the client sent; None for unpin."""
+    recognised_by: str | None = None
+    """How the server found an arriving request's program: tag, header:NAME, body:NAME or prompt; None: not at all."""
 
 
 @dataclass(frozen=True, slots=True)

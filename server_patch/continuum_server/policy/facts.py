@@ -39,6 +39,8 @@ class ProgramState:
     """Prompt of the last finished turn. The next prompt repeats it, if the agent only appends to its history."""
     recognised_by: str = "tag"
     """How its requests are recognised: ``tag``, ``header:NAME``, ``body:NAME``, ``prompt``; empty: not at all."""
+    counted_by: str | None = None
+    """The value of ``recognised_by`` under which ``Programs`` counts it; None: it is not counted."""
     family: ProgramState | None = None
     """The root of the family: the oldest ancestor that was known when the program arrived. None: the program itself."""
     served_s: float = 0.0

@@ -199,6 +199,11 @@ class ProgramTable:
     def program_count(self) -> int:
         return len(self._programs)
 
+    @property
+    def recognised(self) -> dict[str, int]:
+        """Number of programs by how they were recognised (``ProgramState.recognised_by``)."""
+        return {by: number for by, number in self._programs.recognised.items() if by is not None and number}
+
     def next_sequence(self) -> int:
         self._sequence += 1
         return self._sequence

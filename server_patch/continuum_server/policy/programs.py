@@ -12,6 +12,7 @@ was compacted: its prompt is at most half of its last context and begins as befo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -91,6 +92,8 @@ class Programs:
     def __init__(self, limit: int, block_size: int) -> None:
         self.prompts = Recogniser(block_size)
         """The prompts of the programs that no id names."""
+        self.recognised: Counter[str | None] = Counter()
+        """Number of programs by ``ProgramState.recognised_by``. The count under None has no meaning."""
         self._limit = limit
         self._ids: dict[str, _Id] = {}
         self._programs: dict[str, ProgramState] = {}
@@ -168,6 +171,7 @@ class Programs:
 
     def note_busy(self, program: ProgramState, turn_id: str | None, prompt: Hashable) -> tuple[int, bool]:
         """Note that a turn of the program arrives. Return the turn's number, and whether it is a retry."""
+        self._count(program, program.recognised_by)
         self._programs[program.program_id] = self._programs.pop(program.program_id)
         named = self._ids[program.id_key]
         named.idle.pop(program.program_id, None)
@@ -194,10 +198,16 @@ class Programs:
             return
         named = self._ids[program.id_key]
         named.idle.pop(program.program_id, None)
+        self._count(program, None)
         self.prompts.forget(program)
         del named.programs[program.program_id]
         if not named.programs:
             del self._ids[program.id_key]
+
+    def _count(self, program: ProgramState, by: str | None) -> None:
+        before, program.counted_by = program.counted_by, by
+        self.recognised[before] -= 1
+        self.recognised[by] += 1
 
     def superfluous(self, program: ProgramState) -> list[ProgramState]:
         """Return programs beyond the limits for this program's id and for all ids, which the caller forgets if idle."""

@@ -146,6 +146,7 @@ class Online:
             "longest_wait_s": self._metrics.longest_wait_s(now_s),
             "free_blocks": touch_points.free_block_count(scheduler),
             "programs": table.program_count,
+            "recognised_by": table.recognised,
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),
             "delay_s": believed.get("delay_estimate_seconds"),

@@ -5,6 +5,7 @@ The rules use few ids, so that ids are reused, shared by requests at once, and n
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import fields
 from typing import Any
 
@@ -202,6 +203,7 @@ class Machine(RuleBasedStateMachine):
         here = len(self.engine.running) + len(self.engine.waiting)
         self.most = max(self.most, here + len(self.engine.held))
         assert table.program_count <= GUARDS.max_programs + self.most + 1
+        assert table.recognised == Counter(each.recognised_by for each in table._programs._programs.values())
         assert len(table._turns) == here
         assert len(table._waiting) <= len(self.engine.waiting)
 
