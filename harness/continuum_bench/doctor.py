@@ -11,14 +11,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from continuum_agents.environments import FRAMEWORKS, AgentEnvironmentError, Framework, python_of
+from continuum_analysis.compare.words import TextTable
 from continuum_server.step_times.catalog import available, find_model
 from continuum_server.step_times.model import Provenance
 from continuum_server.step_times.specs import GPUS
 from continuum_server.vllm_plugin.versions import PluginError, check_version
-from rich.console import Console
-from rich.table import Table
 
-from continuum_bench.show import print_json
+from continuum_bench.show import print_json, print_line, print_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +38,12 @@ def show_doctor(as_json: bool) -> int:
         models = [_model_facts(name) for name in _names(pairs)]
         print_json({"checks": [asdict(c) for c in checks], "models": models, "step_times": [asdict(p) for p in pairs]})
     else:
-        table = Table("check", "", "found", "what to do")
-        for check in checks:
-            missing = "-" if check.optional else "NO"
-            table.add_row(check.name, "ok" if check.ok else missing, check.found, check.advice)
-        gpus = ", ".join(gpu.name for gpu in GPUS)
-        Console(highlight=False).print(table, _models_table(pairs), PAIRS_NOTE.format(gpus=gpus), sep="\n")
+        states = ("ok" if check.ok else "-" if check.optional else "NO" for check in checks)
+        rows = [(check.name, state, check.found, check.advice) for check, state in zip(checks, states, strict=True)]
+        headings = ("check", "", "found", "what to do")
+        print_table(TextTable(headings, rows), "This machine", words=headings)
+        print_table(_models_table(pairs), MODELS_TITLE, words=("measured tables",))
+        print_line(PAIRS_NOTE.format(gpus=", ".join(gpu.name for gpu in GPUS)))
     return 0 if all(check.ok or check.optional for check in checks) else 1
 
 
@@ -69,21 +68,23 @@ def _model_facts(name: str) -> dict[str, Any]:
     }
 
 
-def _models_table(pairs: Sequence[Provenance]) -> Table:
+MODELS_TITLE = "Models, and the GPUs (x tensor parallel) with measured tables; * is your own"
+
+
+def _models_table(pairs: Sequence[Provenance]) -> TextTable:
     """Return a table with a row for each model: its memory, and the GPUs with measured step times."""
     degrees: dict[str, dict[str, list[str]]] = {}
     for pair in pairs:
         if pair.kind != "roofline":
             own = "*" if pair.kind == "user-table" else ""
             degrees.setdefault(pair.model, {}).setdefault(pair.gpu, []).append(f"{pair.tensor_parallel}{own}")
-    title = "Models, and the GPUs (x tensor parallel) with measured tables; * is your own"
-    grid = Table("model", "weights", "KV per token", "measured tables", title=title, title_justify="left")
+    rows = []
     for name in _names(pairs):
         model = find_model(name)
         tables = ", ".join(f"{gpu} x {' '.join(found)}" for gpu, found in degrees.get(name, {}).items())
         weights, kv = f"{model.weight_bytes / 1e9:.0f} GB", f"{model.kv_bytes_per_token / 1e3:.0f} kB"
-        grid.add_row(name, weights, kv, tables or "none: roofline")
-    return grid
+        rows.append((name, weights, kv, tables or "none: roofline"))
+    return TextTable(("model", "weights", "KV per token", "measured tables"), rows)
 
 
 def _python() -> Check:

@@ -65,7 +65,6 @@ def analyze_runs(options: AnalyzeOptions, slo: SloOptions) -> int:
 
 
 def _metrics_json(run: Run) -> dict[str, Any]:
-    verdicts = _verdicts(run.path)
     return {
         **run.metrics.values,
         "pins_by_ending": run.metrics.pins_by_ending,
@@ -73,7 +72,7 @@ def _metrics_json(run: Run) -> dict[str, Any]:
         "unfinished": run.metrics.facts.unfinished,
         "failed": run.metrics.facts.failed,
         "errors_by_kind": run.metrics.errors_by_kind,
-        **({"passed": verdicts} if verdicts else {}),
+        **({"passed": verdicts} if (verdicts := _verdicts(run.path)) else {}),
     }
 
 
@@ -83,8 +82,7 @@ def _runs(paths: Sequence[Path], slo: SloOptions) -> list[Run]:
     for folder in folders:
         if (folder / MANIFEST).exists() and not any((folder / name).exists() for name in (ENGINE, PROGRAMS)):
             print_notice(f"{folder}: this run was cut short; it is in no summary, and its metrics cover a part")
-    alone_s = _alone_s(slo)
-    return _with_slo(name_variants([read_run_metrics(folder, alone_s) for folder in folders]), slo)
+    return _judged([read_run_metrics(folder, _alone_s(slo)) for folder in folders], slo)
 
 
 def _alone_s(slo: SloOptions) -> dict[str, float] | None:
@@ -92,8 +90,10 @@ def _alone_s(slo: SloOptions) -> dict[str, float] | None:
     return None if slo.alone is None else completion_times(slo.alone)
 
 
-def _with_slo(runs: list[Run], slo: SloOptions) -> list[Run]:
-    return runs if slo.slo is None else with_slo(runs, read_slo(slo.slo))
+def _judged(runs: list[Run], slo: SloOptions) -> list[Run]:
+    """Return the runs as one comparison, with the metrics of the SLO."""
+    named = name_variants(runs)
+    return named if slo.slo is None else with_slo(named, read_slo(slo.slo))
 
 
 def _verdicts(folder: Path) -> Mapping[str, bool]:
@@ -242,21 +242,18 @@ def _comparison_json(summaries: Sequence[tuple[str, float | None, Summary]]) -> 
 
 
 def _directories(paths: Sequence[Path], slo: SloOptions) -> dict[Path, list[Run]]:
-    """Return the runs of each directory, with the metrics of the SLO."""
-    _refuse_twice(paths)
-    alone_s = _alone_s(slo)
-    loaded = {path: load_runs(path, alone_s) for path in paths}
-    runs = iter(_with_slo(name_variants([run for each in loaded.values() for run in each]), slo))
-    return {path: list(islice(runs, len(each))) for path, each in loaded.items()}
+    """Return the runs of each directory, with the metrics of the SLO.
 
-
-def _refuse_twice(paths: Sequence[Path]) -> None:
-    """Raises:
-    AnalysisError: one directory is given twice, perhaps by different names.
+    Raises:
+        AnalysisError: one directory is given twice, perhaps by different names.
     """
     for number, path in enumerate(paths):
         if path.resolve() in [before.resolve() for before in paths[:number]]:
             raise AnalysisError(f"{path}: given twice")
+    alone_s = _alone_s(slo)
+    loaded = {path: load_runs(path, alone_s) for path in paths}
+    runs = iter(_judged([run for each in loaded.values() for run in each], slo))
+    return {path: list(islice(runs, len(each))) for path, each in loaded.items()}
 
 
 def _summaries(

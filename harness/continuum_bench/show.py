@@ -9,11 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS
-from continuum_analysis.compare.summary import Summary
+from continuum_analysis.compare.summary import Summary, write_summary
 from continuum_analysis.compare.words import TextTable, columns, summary_rows
+from continuum_analysis.report.experiment_facts import experiment_line
+from continuum_analysis.report.page import write_report
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+
+from continuum_bench.options.run import OutputOptions
 
 WIDTH = 160
 """Columns of tables if the output is no terminal and COLUMNS is not set."""
@@ -39,6 +43,27 @@ def print_notice(text: str) -> None:
 
 def print_json(data: object) -> None:
     sys.stdout.write(json.dumps(data, indent=2) + "\n")
+
+
+def conclude(out: Path, options: OutputOptions, where: str = "") -> Summary:
+    """Write the summary and the report of the runs in a directory, and print the table with its warnings.
+
+    Args:
+        out: the directory.
+        options: what to write and to print.
+        where: the end of the table's caption.
+    """
+    summary = write_summary(out)
+    page = None if options.no_report else write_report(out)
+    if options.json_output:
+        print_json({**summary.to_json(), "out": str(out)})
+        return summary
+    for warning in summary.warnings:
+        print_notice(f"warning: {warning}")
+    print_summary(summary, f"{experiment_line([summary.manifest])}{where}")
+    if page is not None and not options.quiet:
+        print_notice(f"report: {page}")
+    return summary
 
 
 def print_summary(summary: Summary, caption: str) -> None:

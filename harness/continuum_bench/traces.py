@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from textwrap import shorten
 from typing import cast
 
+from continuum_analysis.compare.intervals import NO_VALUE
+from continuum_analysis.compare.words import TextTable
 from continuum_traces.exporters import EXPORTERS, export
 from continuum_traces.importers.registry import OWN, LeftOut, detect, read_any
 from continuum_traces.jsonl import TraceError, validate, write_programs
@@ -16,14 +17,12 @@ from continuum_traces.names import counted, which
 from continuum_traces.run_dir import EVENTS, create, read_events, write_json, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
-from continuum_traces.stats import TABLE_2, MeanStd, Published, TraceStats, trace_stats
+from continuum_traces.stats import TABLE_2, Published, TraceStats, trace_stats
 from continuum_traces.synth import BUNDLED, Reading, bundled, fit, load_profile, mix, synthesize
-from rich.console import Console
-from rich.table import Table
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.traces import ConvertOptions, FitOptions, SynthOptions
-from continuum_bench.show import print_json, print_notice
+from continuum_bench.show import print_json, print_line, print_notice, print_table
 
 
 def import_traces(source: Path, target: Path, form: str | None, overwrite: bool) -> int:
@@ -146,36 +145,34 @@ def show_stats(source: str, form: str | None, as_json: bool) -> int:
         print_json(dataclasses.asdict(statistics))
         return 0
     published = next((row for name, row in TABLE_2.items() if name in source.lower()), None)
-    console = Console(highlight=False)
-    console.print(_overview(source, statistics, published))
-    console.print(_tool_table(statistics))
+    kind = "synthetic" if statistics.synthetic else "recorded"
+    programs, turns = counted(statistics.programs, "program"), counted(statistics.turns_total, "turn")
+    print_table(_overview(statistics, published), f"{source}: {programs}, {turns} ({kind})")
+    print_line(f"slowest tenth of the gaps holds {statistics.slowest_tenth_share:.1%} of the time between turns")
+    print_line(f"source: {shorten('; '.join(statistics.sources), 200)}")
+    if statistics.sharing_a_prefix:
+        tokens = f"{statistics.shared_prefix_tokens:,.0f} tokens"
+        print_line(f"{statistics.sharing_a_prefix} programs share a prefix, {tokens}")
+    print_table(_tool_table(statistics), "tools, most time first")
     if statistics.unknown_durations:
         print_notice(f"{statistics.unknown_durations} tool calls have no recorded duration and count as 0")
     return 0
 
 
-def _overview(source: str, statistics: TraceStats, published: Published | None) -> Table:
-    kind = "synthetic" if statistics.synthetic else "recorded"
-    programs, turns = counted(statistics.programs, "program"), counted(statistics.turns_total, "turn")
-    table = Table(title=f"{source}: {programs}, {turns} ({kind})", title_justify="left")
-    for heading in ("per program or turn", "mean", "std", "Table 2 mean", "std"):
-        table.add_column(heading, justify="left" if heading.startswith("per") else "right")
-
-    def row(name: str, own: MeanStd, paper: MeanStd | None, form: Callable[[float], str] = _count) -> None:
-        published_cells = (form(paper.mean), form(paper.std)) if paper else ("-", "-")
-        table.add_row(name, form(own.mean), form(own.std), *published_cells)
-
-    row("turns", statistics.turns, published.turns if published else None)
-    row("time between turns", statistics.gap_ms, published.gap_ms if published else None, _time)
-    row("tokens, final context", statistics.tokens_context, published.tokens if published else None)
-    row("tokens, summed over turns", statistics.tokens_cumulative, published.tokens if published else None)
-    row("generated tokens per turn", statistics.output_tokens, None)
-    table.caption = f"slowest tenth of the gaps holds {statistics.slowest_tenth_share:.1%} of the time between turns"
-    table.caption += f"\nsource: {shorten('; '.join(statistics.sources), 200)}"
-    if statistics.sharing_a_prefix:
-        tokens = f"{statistics.shared_prefix_tokens:,.0f} tokens"
-        table.caption += f"\n{statistics.sharing_a_prefix} programs share a prefix, {tokens}"
-    return table
+def _overview(statistics: TraceStats, published: Published | None) -> TextTable:
+    measured = (
+        ("turns", statistics.turns, "turns"),
+        ("time between turns", statistics.gap_ms, "gap_ms"),
+        ("tokens, final context", statistics.tokens_context, "tokens"),
+        ("tokens, summed over turns", statistics.tokens_cumulative, "tokens"),
+        ("generated tokens per turn", statistics.output_tokens, ""),
+    )
+    rows = []
+    for name, own, field in measured:
+        form, paper = _time if field == "gap_ms" else _count, getattr(published, field, None)
+        rows.append([name, *(form(value) for value in (own.mean, own.std))])
+        rows[-1] += [form(paper.mean), form(paper.std)] if paper else [NO_VALUE, NO_VALUE]
+    return TextTable(("per program or turn", "mean", "std", "Table 2 mean", "std"), rows)
 
 
 def _count(value: float) -> str:
@@ -190,17 +187,14 @@ def _time(milliseconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
-def _tool_table(statistics: TraceStats) -> Table:
-    table = Table(title="tools, most time first", title_justify="left")
-    for heading in ("tool", "calls", "share of time", "mean", "p50", "p90", "p99", "its slowest tenth holds"):
-        left = heading == "tool"
-        table.add_column(heading, justify="left" if left else "right", overflow="fold" if left else "ellipsis")
+def _tool_table(statistics: TraceStats) -> TextTable:
+    rows = []
     for tool in statistics.tools[:12]:
         times = map(_time, (tool.mean_ms, tool.p50_ms, tool.p90_ms, tool.p99_ms))
-        table.add_row(
-            tool.name, str(tool.calls), f"{tool.share_of_time:.1%}", *times, f"{tool.slowest_tenth_share:.1%}"
-        )
-    return table
+        share, slowest = f"{tool.share_of_time:.1%}", f"{tool.slowest_tenth_share:.1%}"
+        rows.append((tool.name, str(tool.calls), share, *times, slowest))
+    headings = ("tool", "calls", "share of time", "mean", "p50", "p90", "p99", "its slowest tenth holds")
+    return TextTable(headings, rows)
 
 
 def convert_trace(options: ConvertOptions) -> int:

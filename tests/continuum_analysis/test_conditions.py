@@ -32,22 +32,22 @@ def test_the_near_end_of_the_interval_decides(tmp_path: Path) -> None:
 def test_a_sure_difference_fails(tmp_path: Path) -> None:
     sure = pair(tmp_path, [12.0, 12.1, 12.2], [10.0, 10.1, 10.2])
     assert Condition("jct_mean_ratio > 1.05").apply(sure).failed
-    assert Condition("ttft_p95 > 0.4 and jct_mean > 11").apply(sure).failed
-    assert Condition("programs_failed > 0 or (max(jct_mean) >= 12.2)").apply(sure).failed
+    assert Condition("ttft_p95>0.4").apply(sure).failed
+    assert Condition("max(jct_mean) >= 12.2").apply(sure).failed
+    assert not Condition("max(jct_mean) > 12.2").apply(sure).failed
     assert not Condition("min(jct_mean) > 12.05").apply(sure).failed
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("jct_mean_ratio >", "not an expression"),
-        ("jct_mean_ratio", "expected a comparison"),
-        ("1 < jct_mean_ratio < 2", "expected a comparison"),
-        ("jct_mean == 2", "expected a comparison"),
-        ("not jct_mean > 2", "expected a comparison"),
+        ("jct_mean_ratio >", "expected METRIC"),
+        ("jct_mean_ratio", "expected METRIC"),
+        ("1 < jct_mean_ratio < 2", "expected METRIC"),
+        ("jct_mean == 2", "expected METRIC"),
+        ("jct_mean > 1 or jct_mean > 2", "expected METRIC"),
         ("jct_mean > ttft_mean", "expected METRIC"),
-        ("1 > 2", "expected METRIC"),
-        ("__import__('os').system('true') > 1", "expected METRIC"),
+        ("jct_mean > nan", "expected METRIC"),
         ("sum(jct_mean) > 1", "expected METRIC"),
         ("speed > 1", "no such metric; .*docs.metrics.md lists them"),
         ("pin_hit_ratio_ratio > 1", "no value of it for continuum"),

@@ -1,4 +1,4 @@
-"""Conditions under which a comparison fails, such as ``jct_mean_ratio > 1.05 or programs_failed > 0``.
+"""Conditions under which a comparison fails, such as ``jct_mean_ratio > 1.05``.
 
 ``METRIC`` is the metric's mean over seeds. ``METRIC_ratio`` is the metric divided by the baseline's, paired by seed.
 The unit at the end of a metric's name may be left out. Both have 95% intervals, and a condition holds only if the whole
@@ -8,11 +8,10 @@ the lowest and the highest seed.
 
 from __future__ import annotations
 
-import ast
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from continuum_traces.names import near
 from continuum_traces.typed import LARGEST
@@ -27,13 +26,19 @@ RATIO = "_ratio"
 UNITS = ("_s", "_bytes")
 JCT_MEAN = "jct_mean_s"
 _LOW, _HIGH = 0, 1
-_OPERATORS: Mapping[type[ast.cmpop], tuple[Callable[[float, float], bool], int]] = {
-    ast.Gt: (operator.gt, _LOW),
-    ast.GtE: (operator.ge, _LOW),
-    ast.Lt: (operator.lt, _HIGH),
-    ast.LtE: (operator.le, _HIGH),
+_OPERATORS: Mapping[str, tuple[Callable[[float, float], bool], int]] = {
+    ">": (operator.gt, _LOW),
+    ">=": (operator.ge, _LOW),
+    "<": (operator.lt, _HIGH),
+    "<=": (operator.le, _HIGH),
 }
 """Each comparison, and the end of the interval that it is applied to."""
+_OVER_SEEDS: Mapping[str | None, Callable[[Iterable[float]], float]] = {"min": min, "max": max}
+_CONDITION = re.compile(
+    r"(?:(?P<arm>.+):)?(?P<expression>\s*(?P<term>(?P<over>min|max)\((?P<seeds_of>\w+)\)|(?P<metric>\w+))"
+    r"\s*(?P<sign>[<>]=?)\s*(?P<limit>[^\s:]+)\s*)"
+)
+"""An arm's name may be MODULE:CLASS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +70,27 @@ class Condition:
     """A parsed condition.
 
     Args:
-        text: a Python expression of comparisons, ``and``, ``or`` and brackets. ``ARM: EXPRESSION`` applies to one arm.
+        text: METRIC, ``min(METRIC)`` or ``max(METRIC)``, a comparison and a number. ``ARM: METRIC > 1`` applies to one
+            arm.
         only_estimates: compare estimates without their intervals.
 
     Raises:
-        AnalysisError: the text is not such an expression.
+        AnalysisError: the text has another form.
     """
 
     def __init__(self, text: str, only_estimates: bool = False) -> None:
+        found = _CONDITION.fullmatch(text)
+        limit = _number(found["limit"]) if found else None
+        if found is None or limit is None:
+            forms = "METRIC, min(METRIC) or max(METRIC), then <, <=, > or >=, then a number"
+            raise AnalysisError(f"--fail-if {text}: expected {forms}, such as 'jct_mean_ratio > 1.05'")
         self.text = text
+        self.arm = found["arm"].strip() if found["arm"] else None
+        self.expression = found["expression"].strip()
+        self._term, self._metric, self._limit = found["term"], found["seeds_of"] or found["metric"], limit
+        self._over_seeds = _OVER_SEEDS.get(found["over"])
+        self._compare, self._end = _OPERATORS[found["sign"]]
         self._only_estimates = only_estimates
-        arm, colon, rest = text.rpartition(":")  # an arm's name may be MODULE:CLASS
-        self.arm = arm.strip() if colon else None
-        self.expression = (rest if colon else text).strip()
-        try:
-            self._tree = ast.parse(self.expression, mode="eval").body
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise AnalysisError(f"--fail-if {text}: not an expression such as 'jct_mean_ratio > 1.05'") from error
-        self._check(self._tree)
-
-    def _check(self, node: ast.expr) -> None:
-        if isinstance(node, ast.BoolOp):
-            for value in node.values:
-                self._check(value)
-        elif not isinstance(node, ast.Compare) or len(node.ops) != 1 or type(node.ops[0]) not in _OPERATORS:
-            raise self._error(node, "expected a comparison with <, <=, > or >=, and, or")
-        elif _term(node.left) is None or _number(node.comparators[0]) is None:
-            raise self._error(node, "expected METRIC, min(METRIC) or max(METRIC), and a number on the right")
-
-    def _error(self, node: ast.expr, why: str) -> AnalysisError:
-        return AnalysisError(f"--fail-if {self.text}: {ast.unparse(node)}: {why}")
 
     def apply(self, pair: Pair) -> Outcome:
         """Evaluate the condition for a pair.
@@ -102,46 +98,22 @@ class Condition:
         Raises:
             AnalysisError: a metric does not exist, has no value in these runs, or has no interval.
         """
-        values: dict[str, str] = {}
-        failed = self._holds(self._tree, pair, values)
-        return Outcome(self.expression, pair, failed, ", ".join(f"{name} {value}" for name, value in values.items()))
+        value = self._value(pair)
+        failed = self._compare((value.bounds or (value.mean, value.mean))[self._end], self._limit)
+        return Outcome(self.expression, pair, failed, f"{self._term} {value.text('{:.6g}'.format)}")
 
-    def _holds(self, node: Any, pair: Pair, values: dict[str, str]) -> bool:
-        """Evaluate an expression, and add the text of each of its values to ``values``."""
-        if isinstance(node, ast.BoolOp):
-            results = [self._holds(part, pair, values) for part in node.values]  # all parts, so that none is left out
-            return any(results) if isinstance(node.op, ast.Or) else all(results)
-        limit, (compare, end) = _number(node.comparators[0]), _OPERATORS[type(node.ops[0])]
-        value = self._value(node.left, pair)
-        values[ast.unparse(node.left)] = value.text("{:.6g}".format)
-        assert limit is not None
-        return compare((value.bounds or (value.mean, value.mean))[end], limit)
-
-    def _value(self, term: ast.expr, pair: Pair) -> Interval:
-        over_seeds, metric = _term(term) or (None, "")
-        if over_seeds is None:
-            interval = _interval(metric, pair)
+    def _value(self, pair: Pair) -> Interval:
+        if self._over_seeds is None:
+            interval = _interval(self._metric, pair)
         else:
-            seeds = _by_seed(metric, pair.runs).values()
-            interval = Interval(over_seeds(seeds)) if seeds else None
+            seeds = _by_seed(self._metric, pair.runs).values()
+            interval = Interval(self._over_seeds(seeds)) if seeds else None
         if interval is None:
-            raise self._error(term, _no_value(metric, pair))
-        if interval.bounds is None and over_seeds is None and not self._only_estimates:
+            raise AnalysisError(f"--fail-if {self.text}: {self._term}: {_no_value(self._metric, pair)}")
+        if interval.bounds is None and self._over_seeds is None and not self._only_estimates:
             why = f"no interval for {pair.name}: give runs of --seeds 3 or more, or --point-estimate"
-            raise self._error(term, why)
+            raise AnalysisError(f"--fail-if {self.text}: {self._term}: {why}")
         return Interval(interval.mean) if self._only_estimates else interval
-
-
-def _term(node: ast.expr) -> tuple[Callable[[Iterable[float]], float] | None, str] | None:
-    """Return ``min``, ``max`` or None, and the name of the metric; None if the expression is something else."""
-    match node:
-        case ast.Name(id=name):
-            return None, name
-        case ast.Call(func=ast.Name(id="min"), args=[ast.Name(id=name)]):
-            return min, name
-        case ast.Call(func=ast.Name(id="max"), args=[ast.Name(id=name)]):
-            return max, name
-    return None
 
 
 def _no_value(name: str, pair: Pair) -> str:
@@ -152,12 +124,12 @@ def _no_value(name: str, pair: Pair) -> str:
     return f"no value of it for {pair.name}"
 
 
-def _number(node: ast.expr) -> float | None:
+def _number(text: str) -> float | None:
     try:
-        value = ast.literal_eval(node)
+        value = float(text)
     except ValueError:
         return None
-    return float(value) if type(value) in (int, float) and abs(value) < LARGEST else None
+    return value if abs(value) < LARGEST else None
 
 
 def _interval(name: str, pair: Pair) -> Interval | None:

@@ -29,11 +29,11 @@ from continuum_bench.live.recording import (
     keep_finished,
     take_scheduler_records,
 )
-from continuum_bench.live.results import conclude, generator_facts, report_generator
+from continuum_bench.live.results import client_side, generator_facts, report_generator
 from continuum_bench.lock import locked
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.progress import RunsDisplay
-from continuum_bench.show import goes_on, print_notice
+from continuum_bench.show import conclude, goes_on, print_notice
 from continuum_bench.virtual.pool import Report
 from continuum_bench.workload.arrivals import pace
 from continuum_bench.workload.workload import JobSource, workload_of
@@ -102,7 +102,9 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
                     return 130
                 failed += counters.programs_failed + counters.plugin_errors
                 display.update(Report(_folder(run, seed).name, state="done"))
-        conclude(run.out, run.endpoint.base_url, not options.no_report, options.json_output)
+        summary = conclude(run.out, options, f", {run.endpoint.base_url}")
+        if not options.json_output:
+            print_notice(client_side(next(iter(summary.arms.values()))))
     return 1 if failed else 0
 
 

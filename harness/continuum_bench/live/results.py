@@ -4,31 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from continuum_analysis.compare.summary import ArmSummary, write_summary
+from continuum_analysis.compare.summary import ArmSummary
 from continuum_analysis.records.generator import LATE_S
-from continuum_analysis.report.experiment_facts import experiment_line
-from continuum_analysis.report.page import write_report
 
 from continuum_bench.live.load import LoadCounters
-from continuum_bench.show import print_json, print_notice, print_summary
-
-
-def conclude(out: Path, base_url: str, report: bool, as_json: bool) -> None:
-    """Write the summary and the report, and print the table with warnings about unreliable numbers."""
-    summary = write_summary(out)
-    if report:
-        write_report(out)
-    if as_json:
-        print_json({**summary.to_json(), "out": str(out)})
-        return
-    for warning in summary.warnings:
-        print_notice(f"warning: {warning}")
-    print_summary(summary, f"{experiment_line([summary.manifest])}, {base_url}")
-    print_notice(client_side(next(iter(summary.arms.values()))))
+from continuum_bench.show import print_notice
 
 
 def client_side(arm: ArmSummary) -> str:

@@ -6,10 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from continuum_analysis.compare.summary import Summary, write_summary
 from continuum_analysis.compare.words import verdict
-from continuum_analysis.report.experiment_facts import experiment_line
-from continuum_analysis.report.page import write_report
 from continuum_server.policy.registry import OFFLOAD, split_arm
 from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_traces.names import counted
@@ -19,7 +16,7 @@ from continuum_bench.lock import locked
 from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
 from continuum_bench.progress import RunsDisplay
-from continuum_bench.show import goes_on, print_json, print_notice, print_summary, print_verdict
+from continuum_bench.show import conclude, goes_on, print_notice, print_verdict
 from continuum_bench.virtual.engine_options import engine_of
 from continuum_bench.virtual.experiment import Cell, Experiment, Setup, prepare, run
 from continuum_bench.virtual.pool import Outcome
@@ -68,25 +65,14 @@ def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> 
     for cell, error in outcome.failed.items():
         print_notice(f"error: {cell}: {error} (details in {experiment.out / cell / 'engine.log'})")
     if outcome.done:
-        summary = write_summary(experiment.out)
-        if not options.no_report:
-            write_report(experiment.out)
-        _print(summary, experiment, options)
+        summary = conclude(experiment.out, options)
+        if not options.json_output:
+            print_verdict(verdict(summary))
     if outcome.interrupted:
         done = f"{len(outcome.done)} of {len(experiment.cells)} runs are complete in {experiment.out}"
         print_notice(f"stopped; {done}; {goes_on(experiment.out)}")
         return 130
     return 1 if outcome.failed else 0
-
-
-def _print(summary: Summary, experiment: Experiment, options: RunOptions) -> None:
-    if options.json_output:
-        print_json({**summary.to_json(), "out": str(experiment.out)})
-        return
-    print_summary(summary, experiment_line([summary.manifest]))
-    print_verdict(verdict(summary))
-    if not (options.no_report or options.quiet):
-        print_notice(f"report: {experiment.out / 'report.html'}")
 
 
 def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:

@@ -53,12 +53,8 @@ def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -
         BenchError: no program is left, or a turn is longer than the model's context.
         TraceError: the file is invalid.
     """
-    return _load(name, options, context_tokens, _version(options.traces))
-
-
-@lru_cache(maxsize=32)
-def _load(name: str, options: TraceOptions, context_tokens: int, version: object) -> LoadedTrace:
-    read, sha256 = _read(name, options.traces, options.form, cast(Reading, options.tokens_reading), version)
+    version, reading = _version(options.traces), cast(Reading, options.tokens_reading)
+    read, sha256 = _read(name, options.traces, options.form, reading, version)
     programs = list(read)
     if options.length_scale != 1:
         programs = [scale_lengths(program, options.length_scale) for program in programs]
