@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from continuum_traces.names import near, which
+from continuum_traces.names import near
+from continuum_traces.typed import FieldError, from_json
 
+from continuum_analysis.compare.runs import SWEEP
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.plots.panels import Line, Panel
 from continuum_analysis.records.timeline import AnalysisError
@@ -43,18 +45,16 @@ def read_plot(given: Mapping[str, Any], sweep: Sweep) -> Plot:
     Raises:
         AnalysisError: a field or a metric does not exist.
     """
-    where = f"{sweep.path / 'sweep.json'}: plot"
-    unknown = sorted(set(given) - set(Plot.__dataclass_fields__))
-    if unknown:
-        raise AnalysisError(f"{where}: {unknown[0]}: unknown; {which(unknown[0], Plot.__dataclass_fields__)}")
-    y = given.get("y", "jct_mean_s")
-    metrics, panels = tuple([y] if isinstance(y, str) else y), given.get("panels")
+    try:
+        plot = from_json(Plot, given)
+    except FieldError as error:
+        raise AnalysisError(f"{sweep.path / SWEEP}: plot: {error}") from error
     names = {metric.name for metric in METRICS}
-    for name in metrics:
+    for name in plot.y:
         if name not in names:
-            raise AnalysisError(f"{where}: y: {name}: no such metric; {near(name, names)}docs/metrics.md lists them")
-    chosen = None if panels is None else tuple(panels)
-    return Plot(str(given.get("x", "jps")), metrics, chosen, bool(given.get("log", False)))
+            hint = f"{near(name, names)}docs/metrics.md lists them"
+            raise AnalysisError(f"{sweep.path / SWEEP}: plot: y: {name}: no such metric; {hint}")
+    return plot
 
 
 def sweep_panels(sweep: Sweep, plot: Plot) -> list[Panel]:

@@ -9,8 +9,8 @@ from typing import Annotated
 from continuum_server import defaults
 from continuum_server.step_times.attention import BANDS
 
-from continuum_bench.options.declare import FINITE, SHARE, WRITABLE, Option, Options, at_least, at_most, named, one_of
-from continuum_bench.options.run import ENGINE, MOST_BLOCKS, OUTPUT, PIPELINE, Json
+from continuum_bench.options.declare import FINITE, SHARE, Option, Options, at_least, at_most, named, one_of
+from continuum_bench.options.run import ENGINE, MOST_BLOCKS, PIPELINE, Json
 
 KV_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
 """The types of vLLM's --kv-cache-dtype that are modelled."""
@@ -47,7 +47,7 @@ class ValidateOptions(Options):
     panel = ENGINE
     usual = (
         *("log", "gpu", "model", "tp", "pp", "chunk", "max_num_seqs", "kv_blocks"),
-        *("vllm", "fit", "report", "json_output"),
+        *("vllm", "fit", "json_output"),
     )
 
     log: Annotated[Path, Option("Request log of a real server, or the folder that holds it or several.", argument=True)]
@@ -67,9 +67,4 @@ class ValidateOptions(Options):
     step_overhead_ms: Annotated[float | None, FINITE] = defaults.STEP_OVERHEAD_MS
     step_times: Annotated[str, one_of(*BANDS)] = defaults.STEP_TIMES
     fit: bool = False
-    report: Annotated[
-        Path | None,
-        WRITABLE,
-        Option("HTML file to write: the errors and the timeline.", panel=OUTPUT),
-    ] = None
     json_output: Json = False

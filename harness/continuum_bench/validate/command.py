@@ -23,7 +23,6 @@ from continuum_bench.options.validate import ValidateOptions
 from continuum_bench.show import print_notice, print_table
 from continuum_bench.validate.logs import read_log
 from continuum_bench.validate.numbers import errors_of, numbers_of, timeline
-from continuum_bench.validate.page import write_page
 from continuum_bench.validate.replay import CalibratedStepTimes, Calibration, fit, play
 from continuum_bench.validate.served import LoggedRun, Served
 
@@ -69,8 +68,6 @@ class Compared:
 def validate_log(options: ValidateOptions) -> int:
     found = [_compare(run, options) for run in read_log(options.log)]
     data = {"runs": [each.to_json() for each in found]}
-    if options.report is not None:
-        write_page(options.report, [(each.to_json(), each.measured, each.modelled) for each in found])
     if options.json_output:
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
         return 0

@@ -51,9 +51,9 @@ def errors_of(modelled: dict[str, float], measured: dict[str, float]) -> dict[st
     return {f"{name}_error": modelled[name] / measured[name] - 1.0 for name in measured if measured[name] > 0.0}
 
 
-def timeline(served: Sequence[Served], until_s: float, number: int = INSTANTS) -> list[Moment]:
+def timeline(served: Sequence[Served], until_s: float) -> list[Moment]:
     """Return moments that are spread evenly over the run."""
-    instants = [until_s * (n + 0.5) / number for n in range(number)]
+    instants = [until_s * (n + 0.5) / INSTANTS for n in range(INSTANTS)]
     return [
         Moment(
             at_s,

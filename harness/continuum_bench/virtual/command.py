@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from pathlib import Path
 
 from continuum_analysis.compare.words import verdict
 from continuum_server.policy.registry import OFFLOAD, split_arm
@@ -18,9 +18,9 @@ from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
 from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import conclude, goes_on, print_notice, print_verdict
 from continuum_bench.virtual.engine_options import engine_of
-from continuum_bench.virtual.experiment import Cell, Experiment, Setup, prepare, run
-from continuum_bench.virtual.pool import Outcome
-from continuum_bench.workload.workload import workload_of
+from continuum_bench.virtual.experiment import Cell, Setup, prepare
+from continuum_bench.virtual.pool import Outcome, play_here
+from continuum_bench.workload.workload import JobSource, workload_of
 
 
 def run_policies(name: str, options: RunOptions) -> int:
@@ -32,45 +32,38 @@ def run_policies(name: str, options: RunOptions) -> int:
     workload = workload_of(name, options, model.max_context_tokens)
     engine, description = engine_of(options)
     seeds = range(options.seed, options.seed + options.seeds)
-    out = options.out or default_out(name)
-    experiment = Experiment(
-        cells=tuple(Cell(policy, policy_options.get(policy, {}), seed) for seed in seeds for policy in policies),
-        setup=Setup(workload, engine, options.token_times),
-        out=out,
-        jobs=options.jobs or os.cpu_count() or 1,
-    )
-    quiet = options.json_output or options.quiet
+    cells = [Cell(policy, policy_options.get(policy, {}), seed) for seed in seeds for policy in policies]
+    out, jobs = options.out or default_out(name), options.jobs or os.cpu_count() or 1
     with locked(out):
-        left = replace(experiment, cells=tuple(prepare(experiment, description)))
-        if not quiet:
-            print_notice(_announcement(experiment, left))
-        kept = len(experiment.cells) - len(left.cells)
-        with RunsDisplay({cell.name: 1.0 for cell in left.cells}, kept, quiet) as display:
-            outcome = run(left, display.update)
-        outcome.done += [cell.name for cell in experiment.cells if cell not in left.cells]
-        return _conclude(experiment, outcome, options)
+        left = prepare(out, cells, Setup(workload, engine, options.token_times), description)
+        if not (options.json_output or options.quiet):
+            print_notice(_announcement(workload, len(cells), len(left), jobs, out))
+        kept = len(cells) - len(left)
+        with RunsDisplay({task.name: 1.0 for task in left}, kept, options.json_output or options.quiet) as display:
+            outcome = play_here(left, jobs, display.update) if left else Outcome()
+        names = {task.name for task in left}
+        outcome.done += [cell.name for cell in cells if cell.name not in names]
+        return _conclude(out, len(cells), outcome, options)
 
 
-def _announcement(experiment: Experiment, left: Experiment) -> str:
-    runs, kept = len(left.cells), len(experiment.cells) - len(left.cells)
-    if not runs:
-        return f"{counted(kept, 'run')}, all complete already, in {experiment.out}"
-    programs = counted(experiment.setup.workload.trace.number, "program")
-    before = f"{kept} of {len(experiment.cells)} runs are complete already; " if kept else ""
-    where = f"{min(experiment.jobs, runs)} at a time, into {experiment.out}; vLLM takes some seconds to load"
-    return f"{before}{counted(runs, 'run')} of {programs}, {where}"
+def _announcement(workload: JobSource, runs: int, left: int, jobs: int, out: Path) -> str:
+    if not left:
+        return f"{counted(runs, 'run')}, all complete already, in {out}"
+    programs = counted(workload.trace.number, "program")
+    before = f"{runs - left} of {runs} runs are complete already; " if left < runs else ""
+    where = f"{min(jobs, left)} at a time, into {out}; vLLM takes some seconds to load"
+    return f"{before}{counted(left, 'run')} of {programs}, {where}"
 
 
-def _conclude(experiment: Experiment, outcome: Outcome, options: RunOptions) -> int:
+def _conclude(out: Path, runs: int, outcome: Outcome, options: RunOptions) -> int:
     for cell, error in outcome.failed.items():
-        print_notice(f"error: {cell}: {error} (details in {experiment.out / cell / 'engine.log'})")
+        print_notice(f"error: {cell}: {error} (details in {out / cell / 'engine.log'})")
     if outcome.done:
-        summary = conclude(experiment.out, options)
+        summary = conclude(out, options)
         if not options.json_output:
             print_verdict(verdict(summary))
     if outcome.interrupted:
-        done = f"{len(outcome.done)} of {len(experiment.cells)} runs are complete in {experiment.out}"
-        print_notice(f"stopped; {done}; {goes_on(experiment.out)}")
+        print_notice(f"stopped; {len(outcome.done)} of {runs} runs are complete in {out}; {goes_on(out)}")
         return 130
     return 1 if outcome.failed else 0
 

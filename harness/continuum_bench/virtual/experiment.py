@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import version
@@ -21,7 +21,7 @@ from continuum_traces.run_dir import (
 from continuum_traces.schema import Manifest
 
 from continuum_bench.invocation import command_line, utc_now
-from continuum_bench.virtual.pool import Listener, Outcome, Report, play_here
+from continuum_bench.virtual.pool import Listener, Report
 from continuum_bench.workload.workload import JobSource
 
 LOG = "engine.log"
@@ -52,39 +52,32 @@ class Setup:
     """Record the gaps between output tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    cells: tuple[Cell, ...]
-    setup: Setup
-    out: Path
-    jobs: int
-    """Largest number of runs at the same time."""
-
-
-def prepare(experiment: Experiment, description: Any) -> list[Cell]:
+def prepare(out: Path, cells: Sequence[Cell], setup: Setup, description: Any) -> list[CellTask]:
     """Make the directories and write all manifests, before any run starts.
 
     An experiment that was stopped in this directory goes on: complete runs are kept and the others start again.
 
     Args:
-        experiment: the runs and their directory.
-        description: ``EngineDescription`` of the experiment's engine.
+        out: the directory of the experiment.
+        cells: its runs.
+        setup: what they have in common.
+        description: ``EngineDescription`` of the engine.
 
     Returns:
-        The cells that are left to run.
+        The runs that are left.
 
     Raises:
         RunDirError: the directory holds another experiment, or cannot be written.
     """
-    out, setup = experiment.out, experiment.setup
-    policies = ",".join(dict.fromkeys(cell.policy for cell in experiment.cells))
-    begin(out, manifest_of(setup, description, policies, {}, experiment.cells[0].seed, utc_now()))
-    for cell in experiment.cells:
+    policies = ",".join(dict.fromkeys(cell.policy for cell in cells))
+    begin(out, manifest_of(setup, description, policies, {}, cells[0].seed, utc_now()))
+    for cell in cells:
         begin(out / cell.name, manifest_of(setup, description, cell.policy, cell.options, cell.seed, ""))
-    left = [cell for cell in experiment.cells if not (out / cell.name / ENGINE).exists()]
-    for cell in left:  # a stopped run begins again, and the engine appends to existing files
+    left = [CellTask(setup, cell, cell.name, out / cell.name) for cell in cells]
+    left = [task for task in left if not (task.folder / ENGINE).exists()]
+    for task in left:  # a stopped run begins again, and the engine appends to existing files
         for name in (EVENTS, TURNS, LOG):
-            (out / cell.name / name).unlink(missing_ok=True)
+            (task.folder / name).unlink(missing_ok=True)
     return left
 
 
@@ -116,12 +109,6 @@ def _notes(setup: Setup) -> tuple[str, ...]:
         "gaps between output tokens are recorded (--token-times)": setup.token_times,
     }
     return tuple(note for note, holds in notes.items() if holds)
-
-
-def run(experiment: Experiment, on_report: Listener) -> Outcome:
-    """Run every cell, at most ``jobs`` at once. Ctrl-C stops the cells that run; finished cells are kept."""
-    tasks = [CellTask(experiment.setup, cell, cell.name, experiment.out / cell.name) for cell in experiment.cells]
-    return play_here(tasks, experiment.jobs, on_report) if tasks else Outcome()
 
 
 @dataclass(frozen=True, slots=True)
