@@ -15,9 +15,11 @@ from continuum_traces.stats import TABLE_2, slowest_tenth_share, trace_stats
 from continuum_traces.synth import (
     BUNDLED,
     PROFILES,
+    SUMMARY_TOKENS,
     Reading,
     WorkloadProfile,
     bundled,
+    compact,
     fit,
     load_profile,
     scale_turns,
@@ -118,3 +120,12 @@ def test_every_profile(name: str) -> None:
     if name == "long-prompts":
         prompts = [tokens for program in programs for tokens in program.prompt_tokens()]
         assert 77_000 < min(prompts) <= max(prompts) < 84_000
+
+
+def test_a_compacted_program_begins_again_with_its_first_prompt_and_a_summary() -> None:
+    program = Program("a", (Turn(1000, 10), Turn(500, 10), Turn(700, 10), Turn(20, 10)))
+    compacted = compact(program, 2000)
+    assert [turn.kept_tokens for turn in compacted.turns] == [None, None, None, 1000]
+    assert compacted.turns[-1].new_input_tokens == SUMMARY_TOKENS + 20
+    assert compacted.final_context_tokens == 1000 + SUMMARY_TOKENS + 20 + 10
+    assert compact(program, 10_000).turns == program.turns

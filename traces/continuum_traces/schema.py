@@ -313,6 +313,7 @@ class Workload:
     turn_scale: float | None = None
     length_scale: float | None = None
     shared_prefix: int | None = None
+    compact_at: int | None = None
     jps: float | None = None
     """Programs per second; None: the arrivals need no rate."""
     arrivals: str | None = None

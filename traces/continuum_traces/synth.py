@@ -277,6 +277,23 @@ def scale_turns(program: Program, k: int) -> Program:
     return replace(shorter, turns=(*repeated, *turns, last), source=f"{program.source} x{k}")
 
 
+SUMMARY_TOKENS = 2000
+"""Length of the summary that replaces a history."""
+
+
+def compact(program: Program, most_tokens: int) -> Program:
+    """Return the program as if its agent had summarised its history whenever the context exceeded ``most_tokens``: the
+    next prompt is the first prompt, a summary, and the turn's new input."""
+    first, turns, context = program.turns[0].new_input_tokens, [], 0
+    for turn in program.turns:
+        if context > most_tokens:
+            turn = replace(turn, kept_tokens=first, new_input_tokens=SUMMARY_TOKENS + turn.new_input_tokens)
+        kept = context if turn.kept_tokens is None else min(context, turn.kept_tokens)
+        context = kept + turn.new_input_tokens + turn.carried
+        turns.append(turn)
+    return replace(program, turns=tuple(turns), source=f"{program.source}, compacted at {most_tokens} tokens")
+
+
 def put_behind(programs: Sequence[Program], tokens: int) -> list[Program]:
     """Put a prefix of ``tokens`` tokens, the same for all programs, before each program.
 

@@ -95,6 +95,8 @@ class TraceOptions(Options):
         turn_scale: Multiply the number of turns by this factor and divide their lengths by it.
         length_scale: Multiply every length in tokens by this factor.
         shared_prefix: Put this many tokens before the first prompt of every program, the same tokens for all programs.
+        compact_at: Let agents write their history anew when a context exceeds this many tokens: a summary of
+            2,000 tokens follows the first prompt.
         skip_invalid: Leave out programs that are longer than the model's context.
     """
 
@@ -107,6 +109,7 @@ class TraceOptions(Options):
     turn_scale: Annotated[int, at_least(1), at_most(1000)] = 1
     length_scale: Annotated[float, ABOVE_ZERO] = 1.0
     shared_prefix: Annotated[int, NOT_NEGATIVE] = 0
+    compact_at: Annotated[int, NOT_NEGATIVE] = 0
     skip_invalid: bool = False
 
 

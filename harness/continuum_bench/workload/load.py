@@ -17,6 +17,7 @@ from continuum_traces.synth import (
     Reading,
     bundled,
     bundled_path,
+    compact,
     load_profile,
     put_behind,
     scale_lengths,
@@ -60,6 +61,8 @@ def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -
         programs = [scale_lengths(program, options.length_scale) for program in programs]
     if options.turn_scale > 1:
         programs = [scale_turns(program, options.turn_scale) for program in programs]
+    if options.compact_at:
+        programs = [compact(program, options.compact_at) for program in programs]
     if options.shared_prefix:
         programs = put_behind(programs, options.shared_prefix)
     kept, skipped = _fitting(programs, options.skip_invalid, context_tokens)
@@ -122,4 +125,5 @@ def _facts(name: str, options: TraceOptions, programs: Sequence[Program], number
         turn_scale=options.turn_scale,
         length_scale=options.length_scale if options.length_scale != 1 else None,
         shared_prefix=options.shared_prefix or None,
+        compact_at=options.compact_at or None,
     )
