@@ -85,6 +85,24 @@ def test_the_same_on_a_model_that_is_computed(cpu: Live) -> None:
     assert ours >= context - 2 * 32
 
 
+def test_a_conversation_without_an_id_is_held_from_its_second_turn_on(paced: Live) -> None:
+    (_, seed), held = fresh("untagged"), ""
+    prompt = tokens(3000, seed)
+    for turn in range(3):
+        before = set(paced.pins())
+        answer = paced.complete(prompt, output=40)
+        assert paced.wait_for(paced.is_idle)
+        new = set(paced.pins()) - before
+        assert len(new) == (turn == 1)  # a first answer without a tool is not held, and the third is the same program's
+        held = next(iter(new), held)
+        if turn:
+            assert cached(answer) >= 3000 - 2 * BLOCK
+        prompt = continued(prompt, answer, 100, seed + turn)
+        crowd(paced, seed + 10 * (turn + 1), programs=4 if turn else 0)
+    assert said(paced.events(held), "arrive", "turn") == [0, 1, 2]
+    paced.release(held)
+
+
 def test_a_stop_string_ends_a_turn_as_well_as_any_other_end(paced: Live) -> None:
     """An agent in ReAct style: each answer is cut where its tool's output would begin."""
     program, seed = fresh("stops")
