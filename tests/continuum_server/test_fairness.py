@@ -14,6 +14,7 @@ from continuum_server.policy.program_table import Guards
 from continuum_server.policy.registry import POLICIES
 from fairness_bench import honest_times_s
 from fairness_rows import FRESH, PROGRAMS, ROWS, invented
+from nano import each_policy
 
 NEAR_FRESH = ("working-set", "continuum", "program-fcfs")
 """Policies under which no row may slow honest programs down more than twice as much as fresh ids do."""
@@ -40,7 +41,7 @@ def beside_fresh_ids_s(policy: str) -> float:
 
 
 @pytest.mark.parametrize("row", sorted(set(ROWS) - CONTINUED))
-@pytest.mark.parametrize("policy", NEAR_FRESH)
+@each_policy(NEAR_FRESH)
 def test_no_row_is_twice_as_slow_as_fresh_ids(policy: str, row: str) -> None:
     fresh_s = beside_fresh_ids_s(policy)
     times_s = honest_times_s(ROWS[row][0], policy, limit_s=3 * fresh_s)
@@ -49,9 +50,7 @@ def test_no_row_is_twice_as_slow_as_fresh_ids(policy: str, row: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize(
-    "policy", [NEAR_FRESH[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NEAR_FRESH[1:])]
-)
+@each_policy(NEAR_FRESH)
 def test_no_invented_row_is_twice_as_slow_as_fresh_ids(policy: str, seed: int) -> None:
     fresh_s = beside_fresh_ids_s(policy)
     times_s = honest_times_s(invented(seed), policy, limit_s=3 * fresh_s)
@@ -60,13 +59,13 @@ def test_no_invented_row_is_twice_as_slow_as_fresh_ids(policy: str, seed: int) -
 
 
 @pytest.mark.parametrize("row", REUSING)
-@pytest.mark.parametrize("policy", OTHERS)
+@each_policy(OTHERS)
 def test_every_honest_program_ends(policy: str, row: str) -> None:
     times_s = honest_times_s(ROWS[row][0], policy, OPTIONS.get(policy), limit_s=BOUND_S)
     assert len(times_s) == PROGRAMS, f"{len(times_s)} of {PROGRAMS} over in {BOUND_S:.0f} s"
 
 
-@pytest.mark.parametrize("policy", [*NEAR_FRESH, *OTHERS])
+@each_policy([*NEAR_FRESH, *OTHERS])
 def test_nobody_is_overtaken_for_longer_than_the_guard_says(policy: str) -> None:
     """Each of the two turns waits at most 5 s behind requests that came later, then for those that came before."""
     guards = Guards(max_overtake_s=5.0)

@@ -11,6 +11,7 @@ from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
+from nano import each_policy
 
 DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-set")
 
@@ -70,7 +71,7 @@ def test_pins_count_the_blocks_they_hold(policy: str, options: dict[str, Any]) -
         (None, (10_000, 96, 300, 100)),  # an H100: counted whole more than twice the pool, in distinct blocks a seventh
     ],
 )
-@pytest.mark.parametrize("policy", DEFAULT_POLICIES)
+@each_policy(DEFAULT_POLICIES)
 def test_tags_cost_nothing_where_all_fit(policy: str, blocks: int | None, shape: tuple[int, int, int, int]) -> None:
     jobs = behind_a_prefix(*shape)
     assert makespan_s(jobs, policy, blocks) <= 1.1 * makespan_s(jobs, policy, blocks, Untagged)

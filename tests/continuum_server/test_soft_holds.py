@@ -12,7 +12,7 @@ import pytest
 from continuum_server.policy.program_table import Guards
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Tags
-from nano import Played, play, program
+from nano import Played, each_policy, play, program
 
 HELD = 336 // 16 - 1
 """Full blocks of the first turn's context."""
@@ -37,7 +37,7 @@ def waits(played: Played) -> list[float]:
     return [event.t - arrived[event.request_id] for event in played.of("start")]
 
 
-@pytest.mark.parametrize("policy", ["program-fcfs", "static-ttl", "continuum", "working-set"])
+@each_policy(["program-fcfs", "static-ttl", "continuum", "working-set"])
 def test_what_nobody_else_wants_is_kept(policy: str) -> None:
     jobs = [asking("a"), asking("b", 1.0), *one_offs(new=400)]
     options: dict[str, Any] = {"ttl_s": 1.0} if policy == "static-ttl" else {}

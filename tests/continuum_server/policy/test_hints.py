@@ -12,6 +12,7 @@ from continuum_server.policy.hints import CLIENTS, Predictions
 from continuum_server.policy.tool_times import RecentToolTimes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nano import each_policy
 from policy_driver import MACHINE, Driver
 
 # ---------------------------------------------------------------------------------- predicted tool times
@@ -75,7 +76,7 @@ said = {"tool_hint": names, "tool_hint_s": seconds, "tool_hint_p90_s": seconds, 
 hints = st.fixed_dictionaries({}, optional=said)
 
 
-@pytest.mark.parametrize("policy", ["working-set", "continuum", "continuum-v1", "continuum-fixed"])
+@each_policy(["working-set", "continuum", "continuum-v1", "continuum-fixed"])
 @given(told=st.lists(hints, min_size=8, max_size=30), chance=st.randoms(use_true_random=False))
 @settings(max_examples=settings.default.max_examples // 2)
 def test_what_a_client_says_changes_nobody_else_s_holds(

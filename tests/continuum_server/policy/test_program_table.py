@@ -145,6 +145,13 @@ def test_idle_programs_are_forgotten_first_and_so_is_a_flood_under_one_id() -> N
 # ------------------------------------------------------------------------------------------- guards and victims
 
 
+def test_guards_cap_time_and_share() -> None:
+    driver = Driver(**{**LONG, "guards": Guards(max_ttl_s=1.0, max_pinned_share=0.15)})
+    turn(driver, "a")
+    turn(driver, "b")  # 100 of 150 tokens are pinned: no room for another 100
+    assert (list(driver.table.pins), driver.table.pinned_tokens, driver.table.next_deadline_s()) == (["a"], 100, 1.0)
+
+
 def test_a_client_has_as_many_pins_as_the_guard_says() -> None:
     driver = Driver(**{**LONG, "guards": Guards(max_pins_per_client=1)})
     for name, client in (("a", "k1"), ("b", "k1"), ("c", "k2")):

@@ -6,10 +6,9 @@ import gc
 import weakref
 from dataclasses import replace
 
-import pytest
 from continuum_server.policy.facts import ProgramState
 from continuum_server.policy.program_table import Guards
-from nano import SERVED
+from nano import SERVED, each_policy
 from policy_driver import MACHINE, Driver
 
 SMALL = replace(MACHINE, kv_tokens=10_000)
@@ -58,7 +57,7 @@ class Chain(list[str]):
     """A request's block hashes, as vLLM has them: megabytes for a long prompt. Can be referred to weakly."""
 
 
-@pytest.mark.parametrize("policy", SERVED)
+@each_policy(SERVED)
 def test_a_policy_remembers_no_program_and_no_block_hashes_for_ever(policy: str) -> None:
     """300 programs for each way to end, under a guard that remembers one; a while later few are left anywhere."""
     drivers, chains = [], []
