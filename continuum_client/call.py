@@ -42,7 +42,6 @@ class Call:
         url: the client's base URL.
         shape: the shape of the prompt, if it is known already.
         conversation: the conversation in which the call is made, if it is outside ``client.program``.
-        on_end: receives the reply, or what there is of it, when it has ended.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class Call:
         url: str,
         shape: Shape | None = None,
         conversation: Conversation | None = None,
-        on_end: OnEnd | None = None,
     ) -> None:
         self.url = url
         self.tagged = False
@@ -79,11 +77,9 @@ class Call:
         self._listeners: list[OnEnd] = []
         if conversation is not None:
             self._listeners.append(conversation.ended)
-        if on_end is not None:
-            self._listeners.append(on_end)
         if settings.on_call is not None:
             on_call = settings.on_call
-            self._listeners.append(lambda reply, at_s, error: on_call(program.id, reply))
+            self._listeners.append(lambda reply, at_s, error: on_call(program, reply, at_s))
         if program.ledger is not None:
             program.ledger.begin_turn()
 
@@ -229,7 +225,7 @@ def call_for(settings: ClientSettings, bound: Program | None, options: Any, url:
         return None
     call = _tagged_call(settings, bound, options, url)
     if call is None and settings.on_call is not None:
-        settings.on_call(None, None)
+        settings.on_call(None, None, settings.clock())
     return call
 
 

@@ -128,6 +128,7 @@ class Proxy:
         self.tally = Tally()
         self._listen = listen
         self._settings = settings
+        settings.on_call = self._turn_ended
         self._watcher = watcher
         self._tool_key = settings.recorder.tool_key if settings.recorder is not None else tool_by_command
         self._conversations = Conversations(self._begin)
@@ -212,17 +213,15 @@ class Proxy:
         named = any(name.lower() == "x-session-id" for name in options.headers)
         found = None if self._listen is not None and named else self._conversations.find(shape, options.json_data)
         if found is None and self._listen is not None:
-            self.tally.add(None, None, None)
+            self._turn_ended(None, None, self._settings.clock())
             return None
         program = self.program if found is None else found.program
         self._report_tools(program)
+        return Call(self._settings, program, options, self.url, shape, found)
 
-        def ended(reply: Reply, at_s: float, error: str | None) -> None:
-            self._turn_ended(program, reply, at_s)
-
-        return Call(self._settings, program, options, self.url, shape, found, ended)
-
-    def _turn_ended(self, program: Program, reply: Reply, at_s: float) -> None:
+    def _turn_ended(self, program: Program | None, reply: Reply | None, at_s: float) -> None:
+        if program is None or reply is None:
+            return self.tally.add(None, None, None)
         if reply.finished:
             self._ended[program] = at_s, reply.asked
         self.tally.add(program.id, reply.prompt_tokens, reply.cached_tokens)

@@ -9,13 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from continuum_client.program import Program
 from continuum_client.reply import Reply
 
 TALLY_VARIABLE = "CONTINUUM_TALLY"
 """Names the file to which the processes under ``continuum-instrument`` add a line for each call."""
 
-OnCall = Callable[[str | None, Reply | None], None]
-"""Receives the program id and the reply of each call that has ended; both are None for a call without tags."""
+OnCall = Callable[[Program | None, Reply | None, float], None]
+"""Receives each call that has ended: its program, its reply, and the instant of its end on the client's clock. Program
+and reply are None for a call without tags."""
 
 
 @dataclass(slots=True)
@@ -55,15 +57,15 @@ def _counted(number: int, noun: str) -> str:
 def on_call_from_environment() -> OnCall | None:
     """Return a function that adds each call to the file in ``CONTINUUM_TALLY``; None if there is none."""
     path = os.environ.get(TALLY_VARIABLE)
-    return None if not path else lambda program_id, reply: _append(path, program_id, reply)
+    return None if not path else lambda program, reply, at_s: _append(path, program, reply)
 
 
-def _append(path: str, program_id: str | None, reply: Reply | None) -> None:
+def _append(path: str, program: Program | None, reply: Reply | None) -> None:
     counts = (None, None) if reply is None else (reply.prompt_tokens, reply.cached_tokens)
     with suppress(OSError):  # the command has ended, or this process sees other files
         file = os.open(path, os.O_WRONLY | os.O_APPEND)
         try:
-            os.write(file, json.dumps([program_id, *counts]).encode() + b"\n")
+            os.write(file, json.dumps([program and program.id, *counts]).encode() + b"\n")
         finally:
             os.close(file)
 
