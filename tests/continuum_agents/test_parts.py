@@ -256,16 +256,6 @@ def test_entries_have_bfcl_s_names() -> None:
     assert both == [f"web_search_{kind}_{number}" for kind in ("base", "no_snippet") for number in (1, 2)]
 
 
-@pytest.mark.parametrize(
-    ("file", "names"),
-    [("tasks.jsonl", ["roman", "spans", "slugs"]), ("openhands-tasks.jsonl", ["roman", "shop__words-7", "menu"])],
-)
-def test_the_scenarios_are_tasks(file: str, names: list[str]) -> None:
-    tasks = read_tasks(SCENARIOS / file)
-    assert [task.instance_id for task in tasks] == names
-    assert all(task.folder is not None and task.folder.is_dir() and task.test for task in tasks)
-
-
 def test_a_line_of_multi_swe_bench_is_a_task(tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     file.write_text(multi())
