@@ -14,7 +14,6 @@ from typing import Any, cast
 import numpy as np
 from continuum_agents.environments import Framework, find_framework
 from continuum_agents.protocol import CHECK, Start, to_line
-from continuum_traces.names import which
 from continuum_traces.schema import Engine, Manifest, Workload
 
 from continuum_bench.agents.batch import Arrival, Batch, play
@@ -29,7 +28,6 @@ from continuum_bench.options.run import uses_rate
 from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import arrival_times, lanes_of, pace
-from continuum_client.dialects import DIALECTS
 
 WORKERS = 4
 """Number of agent processes at the same time if the user gives none."""
@@ -126,9 +124,6 @@ def at_once(options: AgentOptions) -> int:
 
 def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -> Start:
     """Return the message that starts a program, without the program's id, task and folders."""
-    dialect = options.dialect or endpoint.dialect.name
-    if dialect not in DIALECTS:
-        raise BenchError(f"--dialect {dialect}: {which(dialect, DIALECTS)}")
     return Start(
         program_id="",
         task="",
@@ -137,7 +132,7 @@ def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -
         model=options.model or endpoint.models[0],
         run_dir="",
         trajectory="",
-        dialect=dialect,
+        dialect=endpoint.dialect_of(options.dialect).name,
         content=options.content,
         config=config or tuple(options.config or find_framework(options.framework).config),
         step_limit=options.step_limit,

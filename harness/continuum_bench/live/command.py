@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from continuum_analysis.compare.summary import RESUMED
-from continuum_traces.names import counted, which
+from continuum_traces.names import counted
 from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, begin, rows_of, write_json, write_manifest
 from continuum_traces.schema import Engine, Manifest
 
@@ -37,7 +37,6 @@ from continuum_bench.show import conclude, goes_on, print_notice
 from continuum_bench.virtual.pool import Report
 from continuum_bench.workload.arrivals import pace
 from continuum_bench.workload.workload import JobSource, workload_of
-from continuum_client.dialects import DIALECTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +132,7 @@ def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
 
 
 def _load_options(endpoint: Endpoint, options: RunOptions, live: LiveOptions, api_key: str | None) -> LoadOptions:
-    dialect = live.dialect or endpoint.dialect.name
-    if dialect not in DIALECTS:
-        raise BenchError(f"--dialect {dialect}: {which(dialect, DIALECTS)}")
+    dialect = endpoint.dialect_of(live.dialect)
     prompts = live.prompts or ("tokens" if endpoint.vllm_version is not None else "text")
     model = live.served_model or endpoint.models[0]
     if model not in endpoint.models:
@@ -144,12 +141,12 @@ def _load_options(endpoint: Endpoint, options: RunOptions, live: LiveOptions, ap
         **live.shared_with(LoadOptions),
         "base_url": endpoint.base_url,
         "model": model,
-        "dialect": DIALECTS[dialect],
+        "dialect": dialect,
         "prompts": prompts,
         "api_key": api_key,
         "salt": uuid.uuid4().hex,
         "token_times": options.token_times,
-        "release": options.tags != "none" and (bool(endpoint.state) or dialect == "thunderagent"),
+        "release": options.tags != "none" and (bool(endpoint.state) or dialect.name == "thunderagent"),
     }
     return LoadOptions(**given)
 

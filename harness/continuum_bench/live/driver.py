@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 from continuum_traces.conversation import Conversation, Ended, Send, Wait, converse, go_on
@@ -34,12 +34,8 @@ EXACT_LENGTHS = ("vllm", "sglang")
 """Dialects whose servers accept ``ignore_eos`` and ``min_tokens`` in chat requests."""
 
 
-class Sink(Protocol):
-    """Receives each record of a run as soon as it is complete."""
-
-    def arrived(self, record: ArrivalRecord) -> None: ...
-
-    def turn(self, record: TurnRecord) -> None: ...
+Sink = Callable[[ArrivalRecord | TurnRecord], None]
+"""Receives each record of a run as soon as it is complete."""
 
 
 @dataclass(slots=True)
@@ -146,7 +142,7 @@ class LoadDriver:
 
     async def _play(self, play: LivePlay, due_s: float) -> None:
         await self._sleep_until(due_s)
-        self._sink.arrived(ArrivalRecord(play.program_id, play.number, due_s, play.counted))
+        self._sink(ArrivalRecord(play.program_id, play.number, due_s, play.counted))
         under_way = self._begin(play, due_s)
         try:
             async with asyncio.timeout(self._options.program_limit_s):
@@ -187,7 +183,7 @@ class LoadDriver:
     async def _converse(self, under_way: _UnderWay) -> bool:
         """Carry out the actions of the program's conversation. Returns False if a turn got no answer."""
         result: Ended[Reply] | None = None
-        while (action := go_on(under_way.conversation, result, self._sink.turn)) is not None:
+        while (action := go_on(under_way.conversation, result, self._sink)) is not None:
             if isinstance(action, Wait):
                 await self._sleep_until(action.until_s)
                 result = None
@@ -199,7 +195,7 @@ class LoadDriver:
         """Record a failure of the program's current turn, or of its next turn if none was sent."""
         sent_s = self.now_s() if under_way.sent_s is None else under_way.sent_s
         failed: Ended[Reply] = Ended(sent_s, finish_s, error=error, failed_tries=under_way.failed_tries)
-        go_on(under_way.conversation, failed, self._sink.turn)
+        go_on(under_way.conversation, failed, self._sink)
 
     async def _send(self, under_way: _UnderWay, send: Send) -> Ended[Reply]:
         content = under_way.context.body(send.turn)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+from continuum_traces.names import which
 from continuum_traces.schema import Hardware, KvPool
 
 from continuum_bench.errors import BenchError
@@ -58,6 +59,16 @@ class Endpoint:
         if self.vllm_version is not None:
             return DIALECTS["vllm"]
         return BY_HOST.get(urlsplit(self.base_url).hostname or "") or BY_OWNER.get(self.owner or "", HEADERS)
+
+    def dialect_of(self, asked: str | None) -> Dialect:
+        """Return the dialect that the user asks for, else the server's.
+
+        Raises:
+            BenchError: there is no dialect of that name.
+        """
+        if asked is not None and asked not in DIALECTS:
+            raise BenchError(f"--dialect {asked}: {which(asked, DIALECTS)}")
+        return self.dialect if asked is None else DIALECTS[asked]
 
     @property
     def policy(self) -> str:

@@ -18,7 +18,6 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import uvloop
-from continuum_traces.schema import ArrivalRecord, TurnRecord
 
 from continuum_bench.errors import BenchError
 from continuum_bench.live.driver import LoadDriver, Sink
@@ -125,14 +124,11 @@ class _Team:
             raise BenchError(f"a load process ended with exit code {process.exitcode}") from None
 
     def _take(self, connection: Connection, message: Any) -> None:
-        if isinstance(message, TurnRecord):
-            self._sink.turn(message)
-        elif isinstance(message, ArrivalRecord):
-            self._sink.arrived(message)
-        elif isinstance(message, LoadCounters):
-            self._counters.add(message)
-            self._live.pop(connection).join()
-            connection.close()
+        if not isinstance(message, LoadCounters):
+            return self._sink(message)
+        self._counters.add(message)
+        self._live.pop(connection).join()
+        connection.close()
 
 
 def _share(lanes: Lanes | None, index: int, number: int) -> Lanes | None:
@@ -141,23 +137,10 @@ def _share(lanes: Lanes | None, index: int, number: int) -> Lanes | None:
     return replace(lanes, number=lanes.number // number + (index < lanes.number % number))
 
 
-class _Pipe:
-    """The sink of a child process, which sends the records to the parent."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def arrived(self, record: ArrivalRecord) -> None:
-        self._connection.send(record)
-
-    def turn(self, record: TurnRecord) -> None:
-        self._connection.send(record)
-
-
 def _member(load: LoadOptions, plays: Sequence[LivePlay], lanes: Lanes | None, connection: Connection) -> None:
     """Run as a child process. The parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    driver = LoadDriver(load, _Pipe(connection))
+    driver = LoadDriver(load, connection.send)
     connection.send("ready")
     try:
         zero_s = connection.recv()

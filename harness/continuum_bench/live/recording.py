@@ -22,7 +22,7 @@ INTERRUPTED = "interrupted.jsonl"
 
 
 class LiveRecorder:
-    """The sink of one run. A record is on disk when its method returns.
+    """The sink of one run. A record is on disk when the call returns.
 
     Args:
         folder: the run's directory.
@@ -40,10 +40,9 @@ class LiveRecorder:
         self.lateness_s: list[float] = []
         """Seconds between the due and the sending instant of every turn."""
 
-    def arrived(self, record: ArrivalRecord) -> None:
-        self._arrivals.write(record)
-
-    def turn(self, record: TurnRecord) -> None:
+    def __call__(self, record: ArrivalRecord | TurnRecord) -> None:
+        if isinstance(record, ArrivalRecord):
+            return self._arrivals.write(record)
         self._turns.write(record)
         self.lateness_s.append(record.sent_s - record.due_s)
         if record.is_last or record.error is not None:
