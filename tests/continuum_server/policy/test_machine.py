@@ -5,6 +5,7 @@ The rules use few ids, so that ids are reused, shared by requests at once, and n
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from dataclasses import fields
 from typing import Any
@@ -22,7 +23,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from nano import each_policy
+from nano import SERVED, each_policy
 from reference_engine import BLOCK_SIZE, BLOCKS, MACHINE, Engine, Request
 from test_options import MACHINES, VALUES, accepted
 
@@ -37,6 +38,10 @@ GUARDS = Guards(max_ttl_s=60.0, max_pinned_share=0.4, max_programs=6, max_overta
 
 NAMES = st.sampled_from("abc")
 SIZES = st.sampled_from([1, 3, 10, 20])
+
+
+class Chain(list[str]):
+    """A request's block hashes, as vLLM has them; can be referred to weakly."""
 
 
 class Machine(RuleBasedStateMachine):
@@ -220,6 +225,26 @@ class Machine(RuleBasedStateMachine):
         engine.step(2 * GUARDS.max_ttl_s)
         assert not engine.held
         assert engine.table.pinned_tokens == 0
+
+
+@pytest.mark.parametrize("policy", SERVED)
+def test_a_request_s_block_hashes_go_with_it(policy: str) -> None:
+    """They are vLLM's own list, megabytes for a long prompt, and programs are remembered for long."""
+    engine, chains = Engine(policy, ACTING.get(policy, {}), GUARDS), []
+    for number in range(30):
+        chain = Chain(f"{number}.{index}" for index in range(20))
+        chains.append(weakref.ref(chain))
+        request: Any = engine.arrive(f"p{number}", chain)  # type: ignore[arg-type]
+        del chain
+        engine.step(0.1)
+        if number % 3 or request not in engine.running:
+            engine.abort(request)
+        else:
+            engine.finish(request, [], "ls")  # type: ignore[arg-type]
+        del request
+    engine.step(2 * GUARDS.max_ttl_s)
+    engine.started.clear()
+    assert not any(chain() for chain in chains[:-1])
 
 
 @pytest.mark.hypothesis  # `make fuzz` runs it too
