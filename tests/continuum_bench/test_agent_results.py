@@ -20,11 +20,8 @@ def results(out: Path) -> Results:
 
 def test_a_batch_goes_on_with_more_programs_and_not_with_another_model(tmp_path: Path) -> None:
     def begun(programs: int, model: str) -> None:
-        manifest = Manifest(
-            workload=Workload(name="agent mini-swe", programs=programs),
-            hardware=Hardware(model=model),
-            created="now",
-        )
+        facts = {"workload": Workload(name="agent mini-swe", programs=programs), "hardware": Hardware(model=model)}
+        manifest = Manifest(created="now", **facts)  # type: ignore[arg-type]
         Results(tmp_path / "out", manifest, START, "mini-swe-agent").__exit__()
 
     begun(2, "m")

@@ -116,9 +116,7 @@ def test_a_turn_longer_than_the_context(tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     write_programs(path, [Program("short", (Turn(100, 5),)), Program("long", (Turn(100, 5), Turn(140_000, 5)))])
     assert "program 'long', turn 1: prompt and output are 140110 tokens" in refused("replay", path)
-    done = succeeded(
-        "replay", path, "--skip-invalid", "--policy", "vllm", "--no-report", "--json", "--out", tmp_path / "r"
-    )
+    done = succeeded("replay --skip-invalid --policy vllm --no-report --json", path, "--out", tmp_path / "r")
     assert "skipped: program 'long', turn 1" in done.stderr
     assert json.loads(done.stdout)["policies"]["vllm"]["programs_finished"] == 1
 

@@ -30,22 +30,13 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "bfcl --jps 0.5 --policy vllm,continuum --policy static-ttl --seeds 3 --policy-option static-ttl.ttl_s=5",
-        "openhands --gpu a100-80gb --out runs/o --no-report --json --quiet --offload dram-100 --jobs 2",
-        "replay trace.jsonl --num-programs 3 --base-url http://127.0.0.1:1/v1 --label new --warm-up 60s --retries 0",
-    ],
-)
-def test_a_printed_file_is_read_as_the_same_options(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_printed_file_is_read_as_the_same_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "replay trace.jsonl --num-programs 3 --base-url http://127.0.0.1:1/v1 --label new --warm-up 60s"
     monkeypatch.chdir(tmp_path)
     write_programs(Path("trace.jsonl"), synthesize(load_profile("swebench"), 2, seed=1))
-    printed = succeeded(*command.split(), "--print-config")
+    printed = succeeded(command, "--print-config")
     found = read_experiment(written(Path(), printed.stdout))
-    assert found.workload == command.split()[0]
+    assert found.workload == "replay"
     assert experiment_yaml(found.workload, found.options, found.live) == printed.stdout
 
 

@@ -18,16 +18,8 @@ from small_replays import trace_of
 from continuum_client import instrument_command, proxy_command
 
 ROW = '{"program_id": "p", "prompt_tokens": 100, "output_tokens": 5}'
-GIVEN = {
-    "RUNS": "runs",
-    "BEGUN": "begun",
-    "SWEEP": "begun/sweep",
-    "BAD": "bad",
-    "TABLE": "table.jsonl",
-    "FILE": "file",
-    "LOG": "log.json",
-}
-GIVEN |= {"NO": "no", "TOOLLESS": "toolless.jsonl", "INTO_FILE": "file/new", "FOLDER": "."}
+GIVEN = {"RUNS": "runs", "BEGUN": "begun", "SWEEP": "begun/sweep", "BAD": "bad", "TABLE": "table.jsonl", "FILE": "file"}
+GIVEN |= {"LOG": "log.json", "NO": "no", "TOOLLESS": "toolless.jsonl", "INTO_FILE": "file/new", "FOLDER": "."}
 
 
 @pytest.fixture(scope="module")

@@ -56,11 +56,9 @@ def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_grid_is_the_product_of_its_axes(tmp_path: Path) -> None:
-    raw = {
-        "policy": ["vllm", {"policy": "static-ttl", "options": {"ttl_s": 2}}, "continuum+offload"],
-        "seed": [3, 5],
-        "cases": [{"jps": [0.1, 1]}, {"jps": 2, "chunk_tokens": [512, 1024], "policy": "vllm", "seeds": 1}],
-    }
+    cases = [{"jps": [0.1, 1]}, {"jps": 2, "chunk_tokens": [512, 1024], "policy": "vllm", "seeds": 1}]
+    policies = ["vllm", {"policy": "static-ttl", "options": {"ttl_s": 2}}, "continuum+offload"]
+    raw = {"policy": policies, "seed": [3, 5], "cases": cases}
     grid = grid_of(raw, "here", Path(), "g")
     points = [(point.options.jps, point.options.chunk_tokens) for point in grid.points]
     assert points == [(0.1, 2048), (1.0, 2048), (2.0, 512), (2.0, 1024)]
