@@ -20,10 +20,11 @@ MOST_MARKS = 64
 """Number of earlier prompts with which a prompt is compared, and that are kept for one block."""
 PROMPTS = 4
 """Number of prompts remembered per program."""
-ANSWER, PROBE = 64, 4
+ANSWER, PROBE = 32, 4
 """An answer is represented by its last ``ANSWER`` tokens, in probes of ``PROBE`` tokens."""
-LONGEST_ANSWER = 1 << 14
-"""Number of tokens after a prompt in which its answer is sought."""
+SOUGHT = 2048
+"""Number of tokens after a prompt in which the end of its answer is sought. The blocks show that a longer answer is
+repeated in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,6 @@ class Mark:
     """The prompt's other tokens."""
     keys: list[Hashable] = field(default_factory=list)
     """Hashes of the last two full blocks of the prompt, and of the context at its end."""
-    answer_tokens: int = 0
     answer: array[int] = field(default_factory=lambda: array("q"))
     """The last tokens of the answer, without the token that ended it."""
     failed: bool = False
@@ -97,6 +97,7 @@ class Recogniser:
         ids, fork = prompt.ids, None
         if not prompt.blocks or ids is None:
             return None
+        after = _After(ids)
         for end, marks in self._candidates(scope, prompt.blocks):
             if len(marks) == 1 and end >= marks[0].tokens + PROBE:  # the key covers a part of the answer
                 return self._decide(marks[0])
@@ -106,7 +107,7 @@ class Recogniser:
                 retried = (mark.program for mark in same if mark.failed and self._waits(mark))
                 program = next(retried, None)
                 return None if program is None else Found(program, continues=True)
-            repeated = ((_repeated(ids, mark), mark) for mark in extended)
+            repeated = ((after.repeated(mark), mark) for mark in extended)
             best = max((known for known in repeated if known[0]), key=self._preference, default=None)
             if best is not None:
                 return self._decide(best[1])
@@ -188,7 +189,7 @@ class Recogniser:
         if known is None:
             return
         mark = known.marks[-1]
-        mark.answer_tokens, mark.tool = len(answer), tool
+        mark.tool = tool
         mark.answer = array("q", answer[-ANSWER - 1 : -1])
         of_prompt = mark.tokens // self._block_size
         self._add(known.scope, mark, blocks[max(of_prompt, len(blocks) - 2) :])
@@ -239,20 +240,28 @@ def _extends(ids: Sequence[int], mark: Mark) -> bool:
     return rest[same:] == array("q", ids[len(ids) - len(rest) + same :])
 
 
-def _repeated(ids: Sequence[int], mark: Mark) -> int:
-    """Return how many probes of a mark's answer a prompt that extends its prompt contains.
+class _After:
+    """The tokens of a prompt after those of earlier prompts, in which their answers are sought."""
 
-    Templates write some answers otherwise than the model did, and drop reasoning. So a part of the answer is enough.
-    """
-    answer, start = mark.answer, max(mark.rest_from, mark.tokens - ANSWER)
-    after = array("q", ids[start : mark.tokens + min(mark.answer_tokens, LONGEST_ANSWER) + ANSWER]).tobytes()
-    probes = [answer[max(0, end - PROBE) : end] for end in range(len(answer), 0, -PROBE)]
-    return sum(_contains(after, probe.tobytes()) for probe in probes)
+    def __init__(self, ids: Sequence[int]) -> None:
+        self._ids = ids
+        self._runs: dict[tuple[int, int], set[tuple[int, ...]]] = {}
 
+    def repeated(self, mark: Mark) -> int:
+        """Return how many probes of a mark's answer follow the mark's prompt.
 
-def _contains(tokens: bytes, probe: bytes) -> bool:
-    """Whether the tokens contain the probe, both as 8 bytes per token."""
-    at = tokens.find(probe)
-    while at >= 0 and at % 8:
-        at = tokens.find(probe, at + 1)
-    return at >= 0
+        Templates write some answers otherwise than the model did, and drop reasoning. A part of the answer is enough.
+        """
+        answer, length = mark.answer, min(PROBE, len(mark.answer))
+        if not length:
+            return 0
+        runs = self._runs_after(mark.tokens, length)
+        return sum(tuple(answer[end - length : end]) in runs for end in range(len(answer), length - 1, -length))
+
+    def _runs_after(self, tokens: int, length: int) -> set[tuple[int, ...]]:
+        """Return all runs of so many consecutive tokens after the first ``tokens`` ones, and a few before."""
+        known = self._runs.get((tokens, length))
+        if known is None:
+            part = self._ids[max(0, tokens - ANSWER) : tokens + SOUGHT]
+            known = self._runs[tokens, length] = set(zip(*(part[shift:] for shift in range(length)), strict=False))
+        return known
