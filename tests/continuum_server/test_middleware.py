@@ -322,6 +322,7 @@ def test_counting() -> None:
     page = Http().ask("GET", "/metrics")[1].decode() + prometheus_text([{**STATE, "metrics": metrics.to_json()}])
     found = {f.name: f.samples for f in text_string_to_metric_families(page)}
     assert [sample.value for sample in found["vllm:y"]] == [2]
+    assert 'continuum:pinned_blocks{engine="1"} 10' in page
     assert not {"continuum:eta", "continuum:programs_outside"} & set(found)  # not known
     ours = {name.removeprefix("continuum:"): samples for name, samples in found.items()}
     values = {name: ours[name][0].value for name in ("up", "tags_rejected", "programs_inside", "hit_tokens")}
