@@ -155,7 +155,7 @@ def second_turns(out: Path) -> set[str]:
 
 
 def through_a_restart(folder: Path, run: Callable[[str], Batch], name: str, script: list[dict[str, Any]]) -> Batch:
-    """A batch of one program whose server dies in its second turn, and comes back at the same port once a call failed.
+    """A batch of one program whose server dies in its second turn, and comes back at the same port.
 
     Args:
         folder: the test's; the batch records into ``run`` below it.
@@ -178,7 +178,7 @@ def through_a_restart(folder: Path, run: Callable[[str], Batch], name: str, scri
         wait_for(lambda: is_free(port), batch)
         if (out / "workspaces").exists():
             (out / "workspaces" / name / "go").touch()  # its next call finds nobody
-        wait_for(lambda: any(turn.error for turn in read_turns(out)), batch)
+            wait_for(lambda: any(turn.error for turn in read_turns(out)), batch)
         with scripted(folder / "second", {name: script}, port=port) as second:
             batch.ended()
             assert len(finished(second, name, 3)) == 3
