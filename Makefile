@@ -54,10 +54,14 @@ $(STAMP): requirements/embedded.txt requirements/overrides.txt pyproject.toml
 agents: setup ## The environments of the agent frameworks (.agents), each with its own pins.
 	PIP_FIND_LINKS="$(LINKS)" $(RUN) agent setup
 
-frameworks: setup ## The environments of frameworks that use the client (.frameworks), for their tests.
+frameworks: setup ## The environments of frameworks that use the client, and of agents (.frameworks), for their tests.
 	@set -e; uv=$$(command -v uv || echo .uv/bin/uv); \
 	grep -v '^#' requirements/frameworks.txt | while IFS=: read -r name packages; do \
 	  echo "frameworks: $$name"; \
+	  case $$packages in *npm:*) \
+	    npm install --silent --no-audit --no-fund --prefix .frameworks/$$name $${packages#*npm:} || echo "frameworks: no $$name"; \
+	    continue;; \
+	  esac; \
 	  [ -x .frameworks/$$name/bin/python ] || "$$uv" venv -q --python $(PY) .frameworks/$$name; \
 	  "$$uv" pip install -q --python .frameworks/$$name/bin/python $$packages pytest hypothesis aiohttp; \
 	done

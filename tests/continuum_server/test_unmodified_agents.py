@@ -1,0 +1,170 @@
+"""Agents as their makers publish them, against a real server: each conversation is one program, and its holds are hit.
+
+``make frameworks`` installs the agents in ``.frameworks``; those that are missing are skipped. Their answers are filler
+without tool calls, so every agent is asked three times in one conversation: the hold begins with the second turn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from continuum_server.emulated.settings import EmulatedSettings
+from continuum_traces.run_dir import read_events
+from live_server import Live, live
+
+pytestmark = pytest.mark.slow
+
+ENVIRONMENTS = Path(__file__).resolve().parents[2] / ".frameworks"
+CODEX = """
+model = "MODEL"
+model_provider = "local"
+approval_policy = "never"
+sandbox_mode = "read-only"
+check_for_update_on_startup = false
+analytics.enabled = false
+[model_providers.local]
+name = "local"
+base_url = "URL/v1"
+wire_api = "responses"
+"""
+OPENCODE = {
+    "model": "local/MODEL",
+    "small_model": "local/MODEL",
+    "autoupdate": False,
+    "share": "disabled",
+    "provider": {
+        "local": {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": "URL/v1", "apiKey": "x"},
+            "models": {"MODEL": {"limit": {"context": 100_000, "output": 1000}}},
+        }
+    },
+}
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A published agent, and how it is asked."""
+
+    program: str
+    """In its environment."""
+    first: Sequence[str]
+    again: Sequence[str]
+    """Another question in the same conversation; empty: the agent goes on by itself."""
+    by: str
+    """How the server recognises it."""
+    variables: dict[str, str] = field(default_factory=dict)
+    settings: tuple[str, str] = ("", "")
+    """A file in its home, and the text in it."""
+
+
+OPENAI = {"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": "URL/v1", "OPENAI_API_BASE": "URL/v1", "OPENAI_MODEL": "MODEL"}
+AGENTS = {
+    "codex": Agent(
+        "node_modules/.bin/codex",
+        ("exec", "--skip-git-repo-check", "say hi"),
+        ("exec", "resume", "--last", "--skip-git-repo-check", "again"),
+        "header:thread-id",
+        settings=(".codex/config.toml", CODEX),
+    ),
+    "claude-code": Agent(
+        "node_modules/.bin/claude",
+        ("-p", "say hi", "--setting-sources", ""),
+        ("-p", "again", "--continue", "--setting-sources", ""),
+        "header:x-claude-code-session-id",
+        {
+            "ANTHROPIC_BASE_URL": "URL",
+            "ANTHROPIC_AUTH_TOKEN": "x",
+            "ANTHROPIC_MODEL": "MODEL",
+            "ANTHROPIC_SMALL_FAST_MODEL": "MODEL",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "1000",
+            "DISABLE_AUTOUPDATER": "1",
+        },
+    ),
+    "opencode": Agent(
+        "node_modules/.bin/opencode",
+        ("run", "say hi"),
+        ("run", "--continue", "again"),
+        "header:x-session-id",
+        {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
+        (".config/opencode/opencode.json", json.dumps(OPENCODE)),
+    ),
+    "qwen-code": Agent(
+        "node_modules/.bin/qwen",
+        ("--auth-type", "openai", "-p", "say hi"),
+        ("--auth-type", "openai", "--continue", "-p", "again"),
+        "prompt",
+        OPENAI,
+    ),
+    "mini-swe-agent": Agent(
+        "bin/mini",
+        ("-y", "--exit-immediately", "-t", "say hi", "-m", "openai/MODEL"),
+        (),
+        "prompt",
+        {**OPENAI, "MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """Holds last until they are hit."""
+    folder = tmp_path_factory.mktemp("server")
+    with live(
+        folder, policy="static-ttl", policy_options={"ttl_s": 600.0}, emulated=EmulatedSettings(time_scale=20.0)
+    ) as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_conversation_is_one_program_and_its_holds_are_hit(name: str, server: Live, tmp_path: Path) -> None:
+    agent, environment = AGENTS[name], ENVIRONMENTS / name
+    if not (environment / agent.program).exists():
+        pytest.skip(f"{name} is not installed (make frameworks)")
+    before = len(list(read_events(server.record)))
+    _talk(agent, environment / agent.program, server, tmp_path)
+    events = list(read_events(server.record))[before:]
+    arrivals = [event for event in events if event.event == "arrive"]
+    assert {event.recognised_by for event in arrivals} == {agent.by}
+    (main, turns), *others = Counter(event.program_id for event in arrivals).most_common()
+    assert all(count == 1 for _, count in others)  # side requests, such as titles
+    pins = [(event.program_id, event.turn) for event in events if event.event == "pin"]
+    assert len(pins) >= 2
+    assert pins == [(main, turn) for turn in range(turns - len(pins), turns)]  # no side request is held
+    hits = [(event.program_id, event.turn) for event in events if event.event == "unpin" and event.reason == "hit"]
+    assert hits == pins[:-1]
+    last = [event for event in events if event.event == "start" and event.program_id == main][-1]
+    assert last.hit_tokens is not None
+    assert last.prompt_tokens is not None
+    assert last.hit_tokens > 0.9 * last.prompt_tokens
+
+
+def _talk(agent: Agent, program: Path, server: Live, folder: Path) -> None:
+    """Ask the agent three times."""
+    home, work = folder / "home", folder / "work"
+    work.mkdir()
+    file, text = agent.settings
+    (home / file).parent.mkdir(parents=True)
+    if file:
+        (home / file).write_text(_filled(text, server))
+    variables = {name: _filled(value, server) for name, value in agent.variables.items()}
+    environ = {"HOME": str(home), "PATH": os.environ["PATH"], "TERM": "dumb", "CI": "1", "DO_NOT_TRACK": "1"}
+    for words in (agent.first, *([agent.again] * 2 if agent.again else [])):
+        done = subprocess.run(
+            [program, *(_filled(word, server) for word in words)],
+            cwd=work, env={**environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", **variables}, capture_output=True,
+            text=True, stdin=subprocess.DEVNULL, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0 or not agent.again, done.stdout[-1500:] + done.stderr[-1500:]
+
+
+def _filled(text: str, server: Live) -> str:
+    return text.replace("URL", server.server.url).replace("MODEL", server.model)
