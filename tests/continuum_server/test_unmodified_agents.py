@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / ".frameworks"
 CODEX = """
-model = "MODEL"
+model = "<MODEL>"
 model_provider = "local"
 approval_policy = "never"
 sandbox_mode = "read-only"
@@ -31,19 +32,19 @@ check_for_update_on_startup = false
 analytics.enabled = false
 [model_providers.local]
 name = "local"
-base_url = "URL/v1"
+base_url = "<URL>/v1"
 wire_api = "responses"
 """
 OPENCODE = {
-    "model": "local/MODEL",
-    "small_model": "local/MODEL",
+    "model": "local/<MODEL>",
+    "small_model": "local/<MODEL>",
     "autoupdate": False,
     "share": "disabled",
     "provider": {
         "local": {
             "npm": "@ai-sdk/openai-compatible",
-            "options": {"baseURL": "URL/v1", "apiKey": "x"},
-            "models": {"MODEL": {"limit": {"context": 100_000, "output": 1000}}},
+            "options": {"baseURL": "<URL>/v1", "apiKey": "x"},
+            "models": {"<MODEL>": {"limit": {"context": 100_000, "output": 1000}}},
         }
     },
 }
@@ -65,7 +66,12 @@ class Agent:
     """A file in its home, and the text in it."""
 
 
-OPENAI = {"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": "URL/v1", "OPENAI_API_BASE": "URL/v1", "OPENAI_MODEL": "MODEL"}
+OPENAI = {
+    "OPENAI_API_KEY": "x",
+    "OPENAI_BASE_URL": "<URL>/v1",
+    "OPENAI_API_BASE": "<URL>/v1",
+    "OPENAI_MODEL": "<MODEL>",
+}
 AGENTS = {
     "codex": Agent(
         "node_modules/.bin/codex",
@@ -80,10 +86,10 @@ AGENTS = {
         ("-p", "again", "--continue", "--setting-sources", ""),
         "header:x-claude-code-session-id",
         {
-            "ANTHROPIC_BASE_URL": "URL",
+            "ANTHROPIC_BASE_URL": "<URL>",
             "ANTHROPIC_AUTH_TOKEN": "x",
-            "ANTHROPIC_MODEL": "MODEL",
-            "ANTHROPIC_SMALL_FAST_MODEL": "MODEL",
+            "ANTHROPIC_MODEL": "<MODEL>",
+            "ANTHROPIC_SMALL_FAST_MODEL": "<MODEL>",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "1000",
             "DISABLE_AUTOUPDATER": "1",
@@ -106,7 +112,7 @@ AGENTS = {
     ),
     "mini-swe-agent": Agent(
         "bin/mini",
-        ("-y", "--exit-immediately", "-t", "say hi", "-m", "openai/MODEL"),
+        ("-y", "--exit-immediately", "-t", "say hi", "-m", "openai/<MODEL>"),
         (),
         "prompt",
         {**OPENAI, "MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors"},
@@ -131,6 +137,8 @@ def test_a_conversation_is_one_program_and_its_holds_are_hit(name: str, server: 
         pytest.skip(f"{name} is not installed (make frameworks)")
     before = len(list(read_events(server.record)))
     _talk(agent, environment / agent.program, server, tmp_path)
+    assert server.wait_for(server.is_idle)
+    time.sleep(1.0)  # the recorder writes at most a quarter of a second late
     events = list(read_events(server.record))[before:]
     arrivals = [event for event in events if event.event == "arrive"]
     assert {event.recognised_by for event in arrivals} == {agent.by}
@@ -152,8 +160,9 @@ def _talk(agent: Agent, program: Path, server: Live, folder: Path) -> None:
     home, work = folder / "home", folder / "work"
     work.mkdir()
     file, text = agent.settings
-    (home / file).parent.mkdir(parents=True)
+    home.mkdir()
     if file:
+        (home / file).parent.mkdir(parents=True)
         (home / file).write_text(_filled(text, server))
     variables = {name: _filled(value, server) for name, value in agent.variables.items()}
     environ = {"HOME": str(home), "PATH": os.environ["PATH"], "TERM": "dumb", "CI": "1", "DO_NOT_TRACK": "1"}
@@ -167,4 +176,4 @@ def _talk(agent: Agent, program: Path, server: Live, folder: Path) -> None:
 
 
 def _filled(text: str, server: Live) -> str:
-    return text.replace("URL", server.server.url).replace("MODEL", server.model)
+    return text.replace("<URL>", server.server.url).replace("<MODEL>", server.model)
