@@ -112,8 +112,11 @@ AGENTS = {
     ),
     "mini-swe-agent": Agent(
         "bin/mini",
-        ("-y", "--exit-immediately", "-t", "say hi", "-m", "openai/<MODEL>"),
-        (),
+        (
+            *("-y", "--exit-immediately", "-t", "say hi", "-m", "openai/<MODEL>"),
+            *("-c", "mini.yaml", "-c", "agent.max_consecutive_format_errors=5"),
+        ),
+        (),  # it asks again by itself, without the answer that it could not use
         "prompt",
         {**OPENAI, "MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors"},
     ),
@@ -152,7 +155,7 @@ def test_a_conversation_is_one_program_and_its_holds_are_hit(name: str, server: 
     last = [event for event in events if event.event == "start" and event.program_id == main][-1]
     assert last.hit_tokens is not None
     assert last.prompt_tokens is not None
-    assert last.hit_tokens > 0.9 * last.prompt_tokens
+    assert last.hit_tokens > 0.8 * last.prompt_tokens
 
 
 def _talk(agent: Agent, program: Path, server: Live, folder: Path) -> None:
