@@ -59,7 +59,7 @@ frameworks: setup ## The environments of frameworks that use the client, and of 
 	grep -v '^#' requirements/frameworks.txt | while IFS=: read -r name packages; do \
 	  echo "frameworks: $$name"; \
 	  case $$packages in *npm:*) \
-	    npm install --silent --no-audit --no-fund --prefix .frameworks/$$name $${packages#*npm:} </dev/null || echo "frameworks: no $$name"; \
+	    npm install --silent --no-audit --no-fund --fetch-retries 0 --fetch-timeout 60000 --prefix .frameworks/$$name $${packages#*npm:} </dev/null || echo "frameworks: no $$name"; \
 	    continue;; \
 	  esac; \
 	  [ -x .frameworks/$$name/bin/python ] || "$$uv" venv -q --python $(PY) .frameworks/$$name; \
