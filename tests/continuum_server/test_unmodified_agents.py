@@ -137,7 +137,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def test_a_conversation_is_one_program_and_its_holds_are_hit(name: str, server: Live, tmp_path: Path) -> None:
     agent, environment = AGENTS[name], ENVIRONMENTS / name
     if not (environment / agent.program).exists():
-        pytest.skip(f"{name} is not installed (make frameworks)")
+        pytest.skip(f"{name} is not there: `make frameworks` could not install it from npm or PyPI")
     before = len(list(read_events(server.record)))
     _talk(agent, environment / agent.program, server, tmp_path)
     assert server.wait_for(server.is_idle)
