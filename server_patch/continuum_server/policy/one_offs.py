@@ -28,8 +28,10 @@ RECENT = 64
 """Number of first and second turns from which that share is learned."""
 SHAPES = 4096
 """Number of shapes of first prompts remembered. The shape that was not seen for longest is forgotten first."""
-ENOUGH = RECENT / 2 + 4
-"""A first block's own share counts from this number of first turns on. ``RECENT / 2`` are assumed before the first."""
+UNKNOWN = 8.0, 4.0
+"""Large first prompts without an id: so many first turns, and second ones, are assumed before the first."""
+ENOUGH = 12.0
+"""A shape's own share counts from this number of first turns on, with those assumed."""
 
 
 class OneOffs:
@@ -47,7 +49,7 @@ class OneOffs:
         self._taken = 1.0
         self._named = RecentShare(RECENT, RECENT / 2, RECENT / 2)
         """The share of programs with ids and small first prompts that sent a second turn."""
-        self._shapes = Lru[Hashable, RecentShare](lambda: RecentShare(RECENT, RECENT / 2), SHAPES)
+        self._shapes = Lru[Hashable, RecentShare](lambda: RecentShare(RECENT, *UNKNOWN), SHAPES)
         """The share of programs without ids that sent a second turn, by the shape of their first prompt: its first
         block, which is the same for all runs of an agent, or about its size."""
 
@@ -65,24 +67,28 @@ class OneOffs:
             return True
         if turn.program.turns_arrived or turn.program.family is not None or not self._enabled:
             return False
-        small, named = turn.prompt_tokens <= self._small_tokens, turn.program.recognised_by != "prompt"
+        small, named = self.is_small(turn.prompt_tokens), turn.program.recognised_by != "prompt"
         if small and (turn.is_last or not named):
             return True
         shares = self._shares(turn, turn.prompt_tokens)
         known = next((share for share in shares if share.trials >= ENOUGH), shares[-1] if shares else None)
         return known is not None and known.successes < FEW * known.trials
 
+    def is_small(self, prompt_tokens: int) -> bool:
+        """Whether a prompt takes so little that it matters to nobody else."""
+        return prompt_tokens <= self._small_tokens
+
     def _shares(self, turn: TurnState, prompt_tokens: int) -> list[RecentShare]:
         """Return how often programs with such a first prompt go on, the most special knowledge first; none if it is not
         learned. Sub-agents belong to their parents."""
-        small, named = prompt_tokens <= self._small_tokens, turn.program.recognised_by != "prompt"
+        small, named = self.is_small(prompt_tokens), turn.program.recognised_by != "prompt"
         if turn.program.family is not None or small != named:
             return []
         if named:
             return [self._named]
         key = turn.program.namespace
-        alike = [("begins", turn.blocks[0])] if turn.blocks else []
-        return [self._shapes.of((key, shape)) for shape in (*alike, ("size", prompt_tokens.bit_length()))]
+        alike: list[Hashable] = [("begins", turn.blocks[0])] if turn.blocks else []
+        return [self._shapes.of((key, shape)) for shape in (*alike, ("size", prompt_tokens.bit_length()), "any")]
 
     def returned(self, turn: TurnState) -> None:
         """Note that a program's second turn arrives."""

@@ -328,7 +328,7 @@ class ProgramTable:
         if tool is None and turn.tool_hint is not None:  # for this decision only: it names no sample
             tool = hinted(turn.tool_hint)
         hold = NO_HOLD
-        if not turn.one_off and not self._is_side_request(turn, tool):
+        if not turn.one_off and not self._is_side_request(turn, tool, now_s):
             share = self._returns.share(program, tool, now_s)
             self._returns.finished(program, tool, now_s)
             hold = self.policy.turn_finished(
@@ -345,10 +345,12 @@ class ProgramTable:
             return allowed
         return replace(allowed or NO_HOLD, soft_s=soft_s)
 
-    def _is_side_request(self, turn: TurnState, tool: str | None) -> bool:
+    def _is_side_request(self, turn: TurnState, tool: str | None, now_s: float) -> bool:
         """Whether a request that no tag names is probably all that its program sends, such as for a title: it continues
-        nothing, and its answer calls no tool. Nothing is held after it, and nothing is learned from it."""
-        return turn.program.recognised_by != "tag" and turn.program.turns_arrived == 1 and tool is None
+        nothing, its answer calls no tool, and few go on after that. Nothing is held then, and nothing learned."""
+        unnamed = turn.program.recognised_by != "tag" and turn.program.turns_arrived == 1 and tool is None
+        small = self.one_offs.is_small(turn.prompt_tokens)
+        return unnamed and not self._returns.goes_on(turn.program, small, now_s)
 
     def abort(self, turn: TurnState) -> None:
         """Note that the turn was aborted or failed. It gives no sample, and its KV is not held."""
