@@ -346,11 +346,12 @@ class ProgramTable:
         return replace(allowed or NO_HOLD, soft_s=soft_s)
 
     def _is_side_request(self, turn: TurnState, tool: str | None, now_s: float) -> bool:
-        """Whether a request that no tag names is probably all that its program sends, such as for a title: it continues
+        """Whether a request without tags is probably all that its program sends, such as for a title: it continues
         nothing, its answer calls no tool, and few go on after that. Nothing is held then, and nothing learned."""
-        unnamed = turn.program.recognised_by != "tag" and turn.program.turns_arrived == 1 and tool is None
-        small = self.one_offs.is_small(turn.prompt_tokens)
-        return unnamed and not self._returns.goes_on(turn.program, small, now_s)
+        tags = turn.program.recognised_by == "tag" or turn.turn_id is not None
+        if tags or turn.program.turns_arrived > 1 or tool is not None:
+            return False
+        return not self._returns.goes_on(turn.program, self.one_offs.is_small(turn.prompt_tokens), now_s)
 
     def abort(self, turn: TurnState) -> None:
         """Note that the turn was aborted or failed. It gives no sample, and its KV is not held."""
