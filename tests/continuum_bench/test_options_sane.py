@@ -33,7 +33,7 @@ LIMITS = {
     "num_programs pp processes repeats replicas seeds step_limit tool_limit_s tp turn_scale workers",
     "must be at least 2": "kv_blocks",
     "must be at least 0": "drain_s health_port port",
-    "must not be negative": "retries seed shared_prefix",
+    "must not be negative": "compact_at retries seed shared_prefix",
     "must not be negative or infinite": "step_overhead_ms",
     "must be above 0": "first_token_s length_scale program_limit_s ready_timeout_s request_limit_s time_limit_s "
     "time_scale",
@@ -46,7 +46,7 @@ LIMITS = {
     "must be at most 100,000": "num_programs",
     "must be at most 10,000,000": "kv_blocks",
     "no such folder": "scheduler_records",
-    WRITABLE.words: "junit out record_web report target",
+    WRITABLE.words: "junit out record_web target",
 }
 """The options of all commands that have this limit."""
 EDGES = [
