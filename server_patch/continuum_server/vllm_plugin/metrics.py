@@ -61,12 +61,14 @@ class Metrics:
                 self._start(event)
             case "finish":
                 self._arrived.pop(event.request_id, None)
-                self.turns[event.status or "error"] += 1
+                status = event.status or "error"
+                self.turns[status] = self.turns.get(status, 0) + 1
             case "pin":
                 self.pins += 1
                 self.ttl_s.add(event.ttl_s or 0.0)
             case "unpin":
-                self.unpins[event.reason or "shutdown"] += 1
+                reason = event.reason or "shutdown"
+                self.unpins[reason] = self.unpins.get(reason, 0) + 1
             case "preempt":
                 self.preemptions += 1
 
