@@ -28,7 +28,7 @@ RECENT = 64
 """Number of first and second turns from which that share is learned."""
 SHAPES = 4096
 """Number of shapes of first prompts remembered. The shape that was not seen for longest is forgotten first."""
-UNKNOWN = 8.0, 4.0
+UNKNOWN = 8.0, 2.0
 """Large first prompts without an id: so many first turns, and second ones, are assumed before the first."""
 ENOUGH = 12.0
 """A shape's own share counts from this number of first turns on, with those assumed."""

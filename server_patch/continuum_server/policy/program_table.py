@@ -327,17 +327,17 @@ class ProgramTable:
             return None
         if tool is None and turn.tool_hint is not None:  # for this decision only: it names no sample
             tool = hinted(turn.tool_hint)
+        large = program.recognised_by == "prompt" and not self.one_offs.is_small(turn.prompt_tokens)
         hold = NO_HOLD
-        if not turn.one_off and not self._is_side_request(turn, tool, now_s):
+        if turn.one_off and not large:
+            program.policy_state = None  # the policy sees the program's next turn as its first
+        elif self._is_side_request(turn, tool, now_s):
+            self.policy.turn_lost(turn)
+        else:
             share = self._returns.share(program, tool, now_s)
             self._returns.finished(program, tool, now_s)
-            hold = self.policy.turn_finished(
-                TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored, share)
-            )
-        elif not turn.one_off:
-            self.policy.turn_lost(turn)
-        if turn.one_off:  # the policy sees the program's next turn as its first
-            program.policy_state = None
+            finish = TurnFinish(turn, now_s, context_tokens, output_tokens, tool, stored, share)
+            hold = self.policy.turn_finished(finish)
         turn.blocks = None  # a policy may remember the turn, but not the memory of its request
         allowed = self._allow(hold, blocks, turn.client)
         soft_s = min(turn.soft_hold_s, self.guards.max_ttl_s)

@@ -350,3 +350,11 @@ def test_another_session_never_matches() -> None:
     assert recognise(programs, talk, "r2", session_id="two") is not first
     assert recognise(programs, talk, "r3") is not first
     assert recognise(programs, talk, "r4", session_id="one") is first
+
+
+def test_a_sub_agents_id_belongs_to_the_session_of_its_parent() -> None:
+    """Claude Code: the main agent sends the session's id, a sub-agent an id of its own and the session's as parent."""
+    programs, main = table(), talk_of(False, False)
+    first = recognise(programs, main, "r1", session_id="session", is_family=True)
+    sub_agent = programs.program_for("agent-7", 0.0, "session", prompt_of(words("sub-agent", 100)))
+    assert sub_agent.root is first
