@@ -97,22 +97,24 @@ class Recogniser:
         ids, fork = prompt.ids, None
         if not prompt.blocks or ids is None:
             return None
-        after = _After(ids)
+        after, sampled = _After(ids), False
         for end, marks in self._candidates(scope, prompt.blocks):
-            if len(marks) == 1 and end >= marks[0].tokens + PROBE:  # the key covers a part of the answer
-                return self._decide(marks[0])
             extended = [mark for mark in marks if _extends(ids, mark)]
-            same = [mark for mark in extended if len(ids) == mark.tokens]
-            if same:  # a retry, or a parallel sample
-                retried = (mark.program for mark in same if mark.failed and self._waits(mark))
-                program = next(retried, None)
-                return None if program is None else Found(program, continues=True)
-            repeated = ((after.repeated(mark), mark) for mark in extended)
-            best = max((known for known in repeated if known[0]), key=self._preference, default=None)
-            if best is not None:
-                return self._decide(best[1])
+            for mark in extended:
+                if len(ids) == mark.tokens:  # a retry, or another sample of the same prompt
+                    if mark.failed and self._waits(mark):
+                        return Found(mark.program, continues=True)
+                    sampled = True
+            if len(marks) == 1 and end >= marks[0].tokens + PROBE:  # the key covers a part of the answer
+                best: Mark | None = marks[0]
+            else:
+                repeated = ((after.repeated(mark), mark) for mark in extended if len(ids) > mark.tokens)
+                best = max((known for known in repeated if known[0]), key=self._preference, default=(0, None))[1]
+            found = None if best is None else self._decide(best)
+            if found is not None and (found.continues or not sampled):
+                return found
             fork = fork or (extended[-1] if extended else None)
-        return None if fork is None else Found(fork.program, self._continues_bare(fork), bare=True)
+        return None if sampled or fork is None else Found(fork.program, self._continues_bare(fork), bare=True)
 
     def _candidates(self, scope: Hashable, blocks: Sequence[Hashable]) -> Iterator[tuple[int, list[Mark]]]:
         """Yield the earlier prompts that the blocks may extend, and the number of tokens that both certainly have in

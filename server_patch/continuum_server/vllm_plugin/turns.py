@@ -52,7 +52,7 @@ def program_of(
     if prompt.blocks and tags.program_id is None and recognise == "ids,prompts":
         program = table.recognise(name, now_s, prompt, namespace)
         program.recognised_by = "prompt"
-    elif prompt.blocks and caller.weak:
+    elif caller.weak:
         is_session = caller.source.startswith("header:")  # a key for caches in the body may be that of a whole company
         program = table.recognise(name, now_s, prompt, namespace, tags.program_id, is_session)
         program.recognised_by = caller.source

@@ -176,6 +176,25 @@ def test_a_retry_continues_and_a_repetition_does_not() -> None:
     assert world.send(talk.ids()) is not program  # it did not fail: a sample of its own
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_equal_conversations_keep_apart(at_once: bool) -> None:
+    """Greedy samples of one task: equal prompts, equal answers, equal tools."""
+    world, talks_of_all = World(), [talk_of(False, False) for _ in range(6)]
+    programs: list[list[ProgramState]] = [[] for _ in talks_of_all]
+    for number, talk in [] if at_once else enumerate(talks_of_all):
+        programs[number] = [world.turn(talk, turn) for turn in range(4)]
+    for turn in range(4 if at_once else 0):
+        for number, talk in enumerate(talks_of_all):
+            talk.messages.append(Message(0, words((turn, "says"), 40)))
+            programs[number].append(world.send(talk.ids()))
+        for number, talk in enumerate(talks_of_all):
+            message, answer = talk.answer(turn, 30, True)
+            world.finish(programs[number][-1], talk.ids(), answer, True)
+            talk.messages.append(message)
+    assert [len(set(each)) for each in programs] == [1] * 6
+    assert len({each[0] for each in programs}) == 6
+
+
 def test_a_fork_is_a_program_of_its_own() -> None:
     world, talk = World(), talk_of(False, False)
     world.turn(talk, 0)
@@ -358,3 +377,10 @@ def test_a_sub_agents_id_belongs_to_the_session_of_its_parent() -> None:
     first = recognise(programs, main, "r1", session_id="session", is_family=True)
     sub_agent = programs.program_for("agent-7", 0.0, "session", prompt_of(words("sub-agent", 100)))
     assert sub_agent.root is first
+
+
+def test_short_prompts_under_one_id_of_several_conversations_are_not_joined() -> None:
+    programs = table()
+    short = [prompt_of(words(text, 12)) for text in ("hi", "who")]
+    found = [programs.recognise(f"r{n}", 0.0, prompt, None, "company") for n, prompt in enumerate(short)]
+    assert found[0] is not found[1]
