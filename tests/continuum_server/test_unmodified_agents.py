@@ -147,11 +147,14 @@ def test_a_conversation_is_one_program_and_its_holds_are_hit(name: str, server: 
     assert {event.recognised_by for event in arrivals} == {agent.by}
     (main, turns), *others = Counter(event.program_id for event in arrivals).most_common()
     assert all(count == 1 for _, count in others)  # side requests, such as titles
-    pins = [(event.program_id, event.turn) for event in events if event.event == "pin"]
-    assert len(pins) >= 2
-    assert pins == [(main, turn) for turn in range(turns - len(pins), turns)]  # no side request is held
+    pins = [event for event in events if event.event == "pin"]
+    if agent.by != "prompt":
+        assert {event.program_id for event in pins} == {main}  # side requests under the conversation's id are not held
+    held = [event.turn for event in pins if event.program_id == main]
+    assert len(held) >= 2
+    assert held == list(range(turns - len(held), turns))
     hits = [(event.program_id, event.turn) for event in events if event.event == "unpin" and event.reason == "hit"]
-    assert hits == pins[:-1]
+    assert hits == [(main, turn) for turn in held[:-1]]
     last = [event for event in events if event.event == "start" and event.program_id == main][-1]
     assert last.hit_tokens is not None
     assert last.prompt_tokens is not None
