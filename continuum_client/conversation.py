@@ -36,7 +36,7 @@ class Conversation:
     worker: weakref.ref[Any] | None = None
     """The task or thread that sent the request."""
     failed: bool = False
-    """Whether the request has no complete answer. The agent may send the same messages again."""
+    """The request failed, or its answer was cut off. The agent may send the same messages again."""
 
     def ended(self, reply: Reply, at_s: float, error: str | None) -> None:
         """Note that the latest request has ended, with an answer or an error."""

@@ -99,7 +99,7 @@ def measure(facts: RunFacts) -> RunMetrics:
     return RunMetrics(values, dict(sorted(endings.items())), errors_by_kind(facts), facts)
 
 
-# ------------------------------------------------------------------------------------------- how they are declared
+# ------------------------------------------------------------------------------------------- the table of metrics
 
 _metrics: list[Metric] = []
 

@@ -1,4 +1,4 @@
-"""A made-up live run, with retries and a late load generator: the server's records change no client time."""
+"""Metrics of a synthetic live run, with retries and a late load generator, computed again by other code."""
 
 from __future__ import annotations
 

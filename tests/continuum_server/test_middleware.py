@@ -348,7 +348,7 @@ STRANGE = b'{"session_id": "s", "vllm_xargs": {"program_id": "p", "kv_ttl_s": nu
 @pytest.mark.parametrize(
     ("keys", "path", "body", "headers", "reaches"),
     [
-        # vLLM refuses these, and gets the very bytes
+        # vLLM refuses these itself, so it gets the bytes unchanged
         *((["a", "b"], CHAT[1], MALFORMED, head, MALFORMED + b"|") for head in ({}, {"Authorization": "Bearer c"})),
         (["a", "b"], CHAT[1], MALFORMED, {"Authorization": "a"}, MALFORMED + b"|"),
         (None, "/v1/embeddings", MALFORMED, {"Content-Length": "49"}, MALFORMED + b"|49"),

@@ -174,7 +174,7 @@ def test_each_exception_has_a_command() -> None:
 
 
 def test_traces_that_pages_make_fit_the_default_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the size that the page names, while commands are run at smaller sizes below."""
+    """The other tests make smaller traces; here each has the size that its page names."""
     monkeypatch.chdir(tmp_path)
     made = [c for page in PAGES for c in commands(page) if c.startswith("continuum-bench traces synth")]
     for command in made:

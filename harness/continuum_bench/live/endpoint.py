@@ -61,7 +61,7 @@ class Endpoint:
         return BY_HOST.get(urlsplit(self.base_url).hostname or "") or BY_OWNER.get(self.owner or "", HEADERS)
 
     def dialect_of(self, asked: str | None) -> Dialect:
-        """Return the dialect that the user asks for, else the server's.
+        """Return the dialect named, or the server's if none is.
 
         Raises:
             BenchError: there is no dialect of that name.

@@ -181,8 +181,8 @@ class EngineOptions(GpuOptions):
             anyone (of all programs). With policy, the policy decides.
         one_offs: Order of requests that belong to no conversation, such as single chats: first (before programs, within
             a share of the engine's work) or fcfs (the policy's own order, as in the papers).
-        recognise: How the server recognises the conversations of agents that send none of our tags: by ids that they
-            send (ids), also by prompts that continue earlier ones (ids,prompts), or not at all (none).
+        recognise: How the server recognises the conversations of agents that send none of our tags: ids (by the ids
+            that agents send), ids,prompts (where there is no id, by prompts that continue earlier ones), none.
         first_token_s: Target for the first token of a program. A first turn that would miss it runs before all others.
     """
 

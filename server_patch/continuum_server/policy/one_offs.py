@@ -48,7 +48,7 @@ class OneOffs:
         self._token_s = None if machine.decode is None else machine.decode.full_token_s(machine.kv_tokens)
         self._taken = 1.0
         self._named = RecentShare(RECENT, RECENT / 2, RECENT / 2)
-        """The share of programs with ids and small first prompts that sent a second turn."""
+        """Of the programs that send an id and begin with a small prompt, the share that sent a second turn."""
         self._shapes = Lru[Hashable, RecentShare](lambda: RecentShare(RECENT, *UNKNOWN), SHAPES)
         """The share of programs without ids that sent a second turn, by the shape of their first prompt: its first
         block, which is the same for all runs of an agent, or about its size."""

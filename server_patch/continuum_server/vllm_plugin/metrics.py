@@ -94,7 +94,7 @@ State = Mapping[str, Any]
 
 
 class Row(NamedTuple):
-    """A metric, and how its value is read from an engine's state."""
+    """A metric, and where its value stands in an engine's state."""
 
     kind: type[GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily]
     name: str

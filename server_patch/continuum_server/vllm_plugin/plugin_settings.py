@@ -40,8 +40,8 @@ class Settings:
     tool_parser: str | None = None
     """vLLM's tool-call parser (``--tool-call-parser``), which is tried before those in ``tool_calls``."""
     recognise: Recognise = "ids,prompts"
-    """How conversations without our tags are recognised: by ids that agents send (``continuum_traces.foreign_ids``), by
-    prompts that continue earlier ones, or not at all."""
+    """How conversations without our tags are recognised. ``ids``: by the ids that agents send
+    (``continuum_traces.foreign_ids``). ``ids,prompts``: where there is no id, by prompts that continue earlier ones."""
 
     def __post_init__(self) -> None:
         check_fields(self)

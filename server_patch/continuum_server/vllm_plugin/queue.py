@@ -57,9 +57,7 @@ class RankedQueue(RequestQueue):
         one_offs_first: whether one-offs come first now. It changes between scheduling steps only.
     """
 
-    def __init__(
-        self, key: Callable[[Request], tuple[int, Rank] | None], one_offs_first: Callable[[], bool] = lambda: True
-    ) -> None:
+    def __init__(self, key: Callable[[Request], tuple[int, Rank] | None], one_offs_first: Callable[[], bool]) -> None:
         self._key = key
         self._one_offs_first = one_offs_first
         self._programs, self._one_offs = _Line(), _Line()

@@ -65,7 +65,7 @@ def test_soft_holds_cost_no_memory_and_no_search() -> None:
         ("abcdefgh", 0, "abcdefghijkl", True),
         ("abcdefgh", 0, "abcdeXghij", True),  # an edited tail, of which at least half is kept
         ("abcdefgh", 0, "abcde", True),
-        ("abcdefgh", 0, "abXXXXXXXX", False),
+        ("abcdefgh", 0, "abQRSTUVWX", False),
         ("SSSSSSSSab", 8, "SSSSSSSSxyz", False),  # a shared system prompt: two blocks are its own
         ("SSSSSSSSab", 8, "SSSSSSSSabc", True),
     ],
@@ -90,7 +90,7 @@ def test_a_program_keeps_as_much_of_its_seniority_as_of_its_prompt(kept: int, sh
     for number in range(7):
         turn(driver, f"b{number}", f"{number}")
     driver.now_s = 100.0
-    back = driver.arrive("a", "abcdefghijklmnop"[:kept] + "XYZ")
+    back = driver.arrive("a", "abcdefghijklmnop"[:kept] + "uvw")
     assert back.program is first.program
     assert back.program.arrival_s == pytest.approx(100.0 * (1.0 - share))
     assert back.program.sequence == pytest.approx(1.0 + 8.0 * (1.0 - share))
