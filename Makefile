@@ -16,7 +16,7 @@ PROCESSES ?= -n $(shell expr $$(nproc) + 1) --maxprocesses 4 --dist loadgroup --
 LINKS := $(or $(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
 TORCH := $(if $(LINKS),--find-links "$(LINKS)",--torch-backend cpu)
 
-.PHONY: help setup agents frameworks bench test fuzz check lock golden docs clean
+.PHONY: help setup agents frameworks endpoints bench test fuzz check lock golden docs clean
 
 help: ## What there is.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -54,17 +54,25 @@ $(STAMP): requirements/embedded.txt requirements/overrides.txt pyproject.toml
 agents: setup ## The environments of the agent frameworks (.agents), each with its own pins.
 	PIP_FIND_LINKS="$(LINKS)" $(RUN) agent setup
 
+# One environment for each line of requirements/$@.txt, in .$@; what is installed into each besides.
+define ENVIRONMENTS
+@set -e; uv=$$(command -v uv || echo .uv/bin/uv); \
+grep -v '^#' requirements/$@.txt | while IFS=: read -r name packages; do \
+  echo "$@: $$name"; \
+  case $$packages in *npm:*) \
+    npm install --silent --no-audit --no-fund --fetch-retries 0 --fetch-timeout 60000 --prefix .$@/$$name $${packages#*npm:} </dev/null || echo "$@: no $$name"; \
+    continue;; \
+  esac; \
+  [ -x .$@/$$name/bin/python ] || "$$uv" venv -q --python $(PY) .$@/$$name; \
+  "$$uv" pip install -q --python .$@/$$name/bin/python $$packages $(1) || $(2); \
+done
+endef
+
 frameworks: setup ## The environments of frameworks that use the client, and of agents (.frameworks), for their tests.
-	@set -e; uv=$$(command -v uv || echo .uv/bin/uv); \
-	grep -v '^#' requirements/frameworks.txt | while IFS=: read -r name packages; do \
-	  echo "frameworks: $$name"; \
-	  case $$packages in *npm:*) \
-	    npm install --silent --no-audit --no-fund --fetch-retries 0 --fetch-timeout 60000 --prefix .frameworks/$$name $${packages#*npm:} </dev/null || echo "frameworks: no $$name"; \
-	    continue;; \
-	  esac; \
-	  [ -x .frameworks/$$name/bin/python ] || "$$uv" venv -q --python $(PY) .frameworks/$$name; \
-	  "$$uv" pip install -q --python .frameworks/$$name/bin/python $$packages pytest hypothesis aiohttp; \
-	done
+	$(call ENVIRONMENTS,pytest hypothesis aiohttp,exit 1)
+
+endpoints: setup ## The environments of routers and gateways (.endpoints), for their tests.
+	$(call ENVIRONMENTS,,echo "$@: no $$name")
 
 bench: setup ## The main job: five policies on the bundled SWE-bench workload, table and report.
 	$(RUN) swebench $(if $(JPS),--jps $(JPS)) $(ARGS)
@@ -101,4 +109,4 @@ lock: setup ## requirements/embedded.txt from embedded.in, and the agents' pins 
 	python3 requirements/lock_agents.py "$$(command -v uv || echo .uv/bin/uv)" $(if $(LINKS),--find-links "$(LINKS)")
 
 clean: ## Everything that was built.
-	rm -rf $(VENV) .uv .agents .frameworks .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .uv .agents .frameworks .endpoints .mypy_cache .ruff_cache .pytest_cache .hypothesis
