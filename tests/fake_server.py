@@ -285,7 +285,12 @@ class FakeServer:
         model = {"id": "m", "object": "model", "created": 1, "owned_by": owner, "max_model_len": 4096}
         data = [{"object": "embedding", "index": 0, "embedding": [0.0]}]
         usage = {"prompt_tokens": 1, "total_tokens": 1}
+        text = {"type": "text", "text": "fine"}
+        message = {"id": "msg", "type": "message", "role": "assistant", "model": "m", "content": [text]}
+        counts = {"input_tokens": 1, "output_tokens": 1}
         answers: dict[str, Json] = {
+            "/health": {},
+            "/v1/messages": {**message, "stop_reason": "end_turn", "stop_sequence": None, "usage": counts},
             "/v1/models": {"object": "list", "data": [model]},
             "/v1/embeddings": {"object": "list", "data": data, "model": "m", "usage": usage},
         }

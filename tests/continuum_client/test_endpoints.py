@@ -1,0 +1,145 @@
+"""What reaches a server behind real routers and gateways, and that a program stays on one server there.
+
+``make endpoints`` installs them in ``.endpoints``; those that are missing are skipped. The table of
+docs/client/dialects.md must say what is measured here; ``REWRITE=1`` in the environment writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from continuum_server.vllm_plugin.request_tags import normalize_tags
+from endpoints import AUTHORIZED, ENVIRONMENTS, Gateway, dynamo, gateway
+from fake_server import FakeServer, Seen
+
+pytestmark = pytest.mark.slow
+
+REPO = ENVIRONMENTS.parent
+PAGE = REPO / "docs" / "client" / "dialects.md"
+BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "chat/completions": lambda text: {"messages": [{"role": "user", "content": text}], "max_tokens": 4},
+    "completions": lambda text: {"prompt": text, "max_tokens": 4},
+    "responses": lambda text: {"input": text, "max_output_tokens": 16},
+    "messages": lambda text: {"messages": [{"role": "user", "content": text}], "max_tokens": 4},
+}
+WAYS: dict[str, Callable[[str], tuple[dict[str, str], dict[str, Any]]]] = {
+    "`X-Session-ID`": lambda name: ({"X-Session-ID": name}, {}),
+    "`session_id`": lambda name: ({}, {"session_id": name}),
+    "`vllm_xargs`": lambda name: ({}, {"vllm_xargs": {"program_id": name}}),
+    "`prompt_cache_key`": lambda name: ({}, {"prompt_cache_key": name}),
+    "Claude Code's": lambda name: ({"X-Claude-Code-Session-Id": name}, {}),
+    "Codex's": lambda name: ({"thread-id": name}, {}),
+}
+"""Ways to name a program: headers and body fields."""
+HEADING = ["", "route", *WAYS, "API key"]
+GATEWAYS = {
+    "vllm-router": {"m": ""},
+    "litellm": {"m": "", "forwarded": ", headers forwarded"},
+    "sglang-router": {"m": ""},
+    "smg": {"m": ""},
+}
+"""The models that each is asked for, and what is said of them."""
+MARKS = "<!-- arrivals -->\n", "<!-- end of arrivals -->"
+NUMBERS = count(10)
+
+Arrived = Callable[[str], tuple[str | None, bool] | None]
+"""The program under which the server sees the request with this text, and whether it has the client's API key."""
+
+
+def measure(gate: Gateway, model: str, arrived: Arrived) -> dict[str, list[str]]:
+    """For each route and way: ``yes``, ``-`` (the request arrives without it), or the status of the refusal."""
+    found = {}
+    for route, body in BODIES.items():
+        cells, key = list[str](), ""
+        for way in WAYS.values():
+            name, text = f"program-{next(NUMBERS)}", f"question {next(NUMBERS)} of them"
+            headers, fields = way(name)
+            answer = gate.post(f"/v1/{route}", {"model": model, **body(text), **fields}, {**headers, **AUTHORIZED})
+            came = arrived(text) if answer.status_code in (200, 500) else None
+            cells.append(str(answer.status_code) if came is None else "yes" if came[0] == name else "-")
+            key = key if came is None else "yes" if came[1] else "-"
+        found[route] = [*cells, key]
+    return found
+
+
+def release(gate: Gateway, server: FakeServer) -> list[str]:
+    answer = gate.post("/continuum/programs/p/release", {}, AUTHORIZED)
+    came = [seen for seen in server.seen if seen.path.endswith("/release")]
+    status = "yes" if came else str(answer.status_code)
+    return [status, *[""] * (len(WAYS) - 1), "yes" if came and has_key(came[-1]) else "-" if came else ""]
+
+
+def has_key(seen: Seen) -> bool:
+    return seen.headers.get("Authorization") == AUTHORIZED["Authorization"]
+
+
+def program_of(seen: Seen) -> str | None:
+    """As our server's plugin reads it."""
+    headers = {name.lower(): value for name, value in seen.headers.items()}
+    body = json.loads(normalize_tags(json.dumps(seen.body).encode(), headers).body)
+    found = body.get("vllm_xargs", {}).get("program_id")
+    return None if found is None else str(found)
+
+
+def check(title: str, found: dict[str, list[str]]) -> None:
+    """Compare the rows with the page's."""
+    routes: dict[tuple[str, ...], list[str]] = {}
+    for route, cells in found.items():
+        routes.setdefault(tuple(cells), []).append(route)
+    rows = ["| " + " | ".join((title, ", ".join(names), *cells)) + " |" for cells, names in routes.items()]
+    before, rest = PAGE.read_text().split(MARKS[0])
+    inside, after = rest.split(MARKS[1])
+    lines = inside.splitlines()
+    if os.environ.get("REWRITE"):
+        kept = [line for line in lines[2:] if not line.startswith(f"| {title} |")]
+        heading = ["| " + " | ".join(HEADING) + " |", "|---" * len(HEADING) + "|"]
+        PAGE.write_text(
+            "\n".join([before + MARKS[0] + heading[0], *heading[1:], *sorted([*kept, *rows]), MARKS[1] + after])
+        )
+    else:
+        assert [line for line in lines if line.startswith(f"| {title} |")] == sorted(rows)
+
+
+def version(name: str) -> str:
+    found = re.search(rf"^{name}:.*==([\d.]+)$", (REPO / "requirements/endpoints.txt").read_text(), re.MULTILINE)
+    assert found is not None
+    return f"{name} {found[1]}"
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer("plugin") as server:
+        server.refuses = lambda *_: None
+        yield server
+
+
+@pytest.mark.parametrize("name", GATEWAYS)
+def test_what_arrives_behind_a_gateway(name: str, server: FakeServer, tmp_path: Path) -> None:
+    def arrived(text: str) -> tuple[str | None, bool] | None:
+        seen = [one for one in server.seen if text in json.dumps(one.body)]
+        return (program_of(seen[-1]), has_key(seen[-1])) if seen else None
+
+    with gateway(name, [server.root], tmp_path) as gate:
+        for model, said in GATEWAYS[name].items():
+            check(version(name) + said, {**measure(gate, model, arrived), "release": release(gate, server)})
+
+
+def test_what_arrives_in_dynamo(tmp_path: Path) -> None:
+    """The oracle is Dynamo's own record of the requests that its workers answered."""
+    with dynamo(tmp_path) as gate:
+        done = count(1)
+
+        def arrived(text: str) -> tuple[str | None, bool]:
+            ended = next(done)
+            events = gate.wait_for(lambda: (found := gate.traced())[ended - 1 :] and found)
+            return events[-1].get("agent_context", {}).get("session_id"), False
+
+        check(version("dynamo"), {route: [*cells[:-1], ""] for route, cells in measure(gate, "m", arrived).items()})
+        assert gate.post("/continuum/programs/p/release", {}).status_code == 404

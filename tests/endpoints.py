@@ -1,0 +1,191 @@
+"""Real routers and gateways for the tests, each started from its own environment (``make endpoints``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from continuum_server.bound_process import BoundProcess
+from continuum_server.local_model import TINY, ensure_model
+from continuum_server.ports import hold_port
+
+ENVIRONMENTS = Path(__file__).resolve().parents[1] / ".endpoints"
+SANDBOX = ("bwrap", "--dev-bind", "/", "/", "--unshare-net")
+"""A network of its own, with a loopback device only: some parts listen on all interfaces."""
+
+KEY = "sk-7f0c1d6a2b9e48358c41e0d5a6f39b72"
+"""Of the clients; LiteLLM wants a long one."""
+AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
+LITELLM = {
+    "model_list": [
+        {"model_name": name, "litellm_params": {"model": "hosted_vllm/m", "api_base": "<URL>/v1", "api_key": "x"}}
+        for name in ("m", "forwarded")
+    ],
+    "litellm_settings": {
+        "telemetry": False,
+        "num_retries": 0,
+        "model_group_settings": {"forward_client_headers_to_llm_api": ["forwarded"]},
+    },
+}
+
+_RELAY = """
+import asyncio, contextlib, sys
+async def pipe(reader, writer):
+    with contextlib.suppress(OSError), contextlib.closing(writer):
+        while chunk := await reader.read(65536):
+            writer.write(chunk)
+            await writer.drain()
+async def serve(reader, writer):
+    try:
+        there = await asyncio.open_connection("127.0.0.1", 8000)
+    except OSError:
+        return writer.close()
+    await asyncio.gather(pipe(reader, there[1]), pipe(there[0], writer))
+async def main():
+    async with await asyncio.start_unix_server(serve, sys.argv[1]) as server:
+        await server.serve_forever()
+asyncio.run(main())
+"""
+"""From a Unix socket, which a sandbox shares with the tests, to port 8000 in it."""
+
+
+@dataclass
+class Gateway:
+    """A router or gateway that runs."""
+
+    name: str
+    http: httpx.Client
+    """Its base URL is the root."""
+    log: Path
+    workers: list[int] = field(default_factory=list)
+    """Dynamo's workers, by process id."""
+    trace: Path | None = None
+    """Dynamo's record of requests."""
+
+    def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> httpx.Response:
+        return self.http.post(path, json=body, headers=headers)
+
+    def traced(self) -> list[dict[str, Any]]:
+        """Dynamo's record of each request that ended."""
+        assert self.trace is not None
+        lines = self.trace.read_text().splitlines() if self.trace.exists() else []
+        events = [json.loads(line)["event"] for line in lines]
+        return [event for event in events if event.get("event_type") == "request_end"]
+
+    def wait_for(self, found: Callable[[], Any], seconds: float = 60.0) -> Any:
+        """What is found, once it is."""
+        for _ in range(int(seconds * 20)):
+            if found():
+                return found()
+            time.sleep(0.05)
+        raise AssertionError(self.log.read_text()[-3000:])
+
+
+def environment(name: str) -> Path:
+    """The environment's folder of programs; skips the test if it is not there."""
+    found = ENVIRONMENTS / name / "bin"
+    if not (found / "python").exists():
+        pytest.skip(f"{name} is not there: `make endpoints` could not install it from PyPI")
+    return found
+
+
+@contextmanager
+def gateway(name: str, servers: Sequence[str], folder: Path) -> Iterator[Gateway]:
+    """Start a router or gateway in front of the servers at these root URLs."""
+    log = folder / f"{name}.log"
+    with ExitStack() as stack:
+        port = stack.enter_context(hold_port("127.0.0.1", 0)).getsockname()[1]
+        metrics = str(stack.enter_context(hold_port("127.0.0.1", 0)).getsockname()[1])
+        here = ["--host", "127.0.0.1", "--port", str(port)]
+        router = [*here, "--prometheus-host", "127.0.0.1", "--prometheus-port", metrics, "--worker-urls", *servers]
+        client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0, trust_env=False))
+        if name == "litellm":
+            config = folder / "litellm.json"
+            config.write_text(json.dumps(LITELLM).replace("<URL>", servers[0]))
+            command = [environment(name) / name, "--config", config, *here]
+        elif name == "smg":
+            command = [environment(name) / name, "launch", *router]
+        else:
+            command = [environment(name) / "python", "-m", f"{name.replace('-', '_')}.launch_router", *router]
+            command += ["--policy", "consistent_hash"] if name == "vllm-router" else []
+        process = _started(command, log, LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_MASTER_KEY=KEY)
+        stack.callback(process.kill)
+        ready = "/health/liveliness" if name == "litellm" else "/v1/models"
+        _wait(process, log, lambda: client.get(ready, headers=AUTHORIZED).status_code == 200)
+        yield Gateway(name, client, log)
+
+
+@contextmanager
+def dynamo(folder: Path, workers: int = 1) -> Iterator[Gateway]:
+    """Dynamo's frontend with session affinity, and mocked workers, in a sandbox."""
+    python = environment("dynamo") / "python"
+    if shutil.which("bwrap") is None or subprocess.run([*SANDBOX, "true"], capture_output=True).returncode:
+        pytest.skip("bubblewrap may not make namespaces here")
+    model = ensure_model(TINY)
+    log, trace = folder / "dynamo.log", folder / "trace.jsonl"
+    variables = {
+        "DYN_DISCOVERY_BACKEND": "file",
+        "DYN_FILE_KV": str(folder / "discovery"),
+        "DYN_REQUEST_PLANE": "tcp",
+        "DYN_EVENT_PLANE": "zmq",
+        "DYN_TCP_RPC_HOST": "127.0.0.1",
+        "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
+        "DYN_EVENT_PLANE_HOST": "127.0.0.1",
+        "DYN_SYSTEM_PORT": "-1",
+        "DYN_REQUEST_TRACE": "1",
+        "DYN_REQUEST_TRACE_SINKS": "jsonl",
+        "DYN_REQUEST_TRACE_OUTPUT_PATH": str(trace),
+        "DYN_REQUEST_TRACE_JSONL_FLUSH_INTERVAL_MS": "50",
+        "HF_HUB_OFFLINE": "1",
+    }
+    with tempfile.TemporaryDirectory() as short, ExitStack() as stack:  # a socket's path has at most 107 characters
+        socket = f"{short}/socket"
+        script = f"""
+            {sys.executable} -c "$0" {socket} &
+            {python} -m dynamo.frontend --http-host 127.0.0.1 --http-port 8000 --enable-anthropic-api \
+                --router-mode kv --router-session-affinity-ttl-secs 600 &
+            for number in $(seq {workers}); do
+                DYN_REQUEST_TRACE=0 {python} -m dynamo.mocker --model-path {model} --model-name m --block-size 16 \
+                    --num-gpu-blocks-override 4000 --max-model-len 8192 --speedup-ratio 20 &
+                echo $! >> {folder}/workers
+            done
+            wait
+        """
+        (folder / "discovery").mkdir()
+        process = _started([*SANDBOX, "bash", "-c", script, _RELAY], log, **variables)
+        stack.callback(process.kill)
+        transport = httpx.HTTPTransport(uds=socket, limits=httpx.Limits(max_connections=None))
+        client = stack.enter_context(httpx.Client(base_url="http://dynamo", transport=transport, timeout=60.0))
+        _wait(process, log, lambda: bool(client.get("/v1/models").json()["data"]))
+        yield Gateway("dynamo", client, log, [int(line) for line in (folder / "workers").read_text().split()], trace)
+
+
+def _started(command: Sequence[object], log: Path, **variables: str) -> BoundProcess:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(log.parent), "DO_NOT_TRACK": "1", **variables}
+    with log.open("ab") as file:
+        return BoundProcess([str(word) for word in command], environ, file)
+
+
+def _wait(process: BoundProcess, log: Path, ready: Callable[[], bool], seconds: float = 240.0) -> None:
+    for _ in range(int(seconds * 10)):
+        assert process.ended is None, log.read_text()[-3000:]
+        try:
+            if ready():
+                return
+        except (httpx.TransportError, ValueError):
+            pass
+        time.sleep(0.1)
+    raise AssertionError(log.read_text()[-3000:])
