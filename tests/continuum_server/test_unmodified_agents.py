@@ -2,6 +2,7 @@
 
 ``make frameworks`` installs the agents in ``.frameworks``; those that are missing are skipped. Their answers are filler
 without tool calls, so every agent is asked three times in one conversation: the hold begins with the second turn.
+Only Claude Code's session with a sub-agent has scripted answers.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_traces.run_dir import read_events
+from continuum_traces.schema import SchedulerEvent
 from live_server import Live, live
 
 pytestmark = pytest.mark.slow
 
+WITH_SUB_AGENT = "00000000-0000-4000-8000-000000000007"
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / ".frameworks"
 CODEX = """
 model = "<MODEL>"
@@ -125,24 +128,21 @@ AGENTS = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """Holds last until they are hit."""
+    """Holds last until they are hit. One conversation has scripted answers: a call of a sub-agent, and a text."""
     folder = tmp_path_factory.mktemp("server")
-    with live(
-        folder, policy="static-ttl", policy_options={"ttl_s": 600.0}, emulated=EmulatedSettings(time_scale=20.0)
-    ) as found:
+    call = {"description": "look", "prompt": "List the files.", "subagent_type": "general-purpose"}
+    replies = [{"tool_calls": [{"name": "Agent", "arguments": call}]}, {"text": "Done."}]
+    script = folder / "replies.jsonl"
+    script.write_text(json.dumps({"program": WITH_SUB_AGENT, "replies": replies}))
+    emulated = EmulatedSettings(time_scale=20.0, replies=str(script))
+    with live(folder, policy="static-ttl", policy_options={"ttl_s": 600.0}, emulated=emulated) as found:
         yield found
 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_conversation_is_one_program_and_its_holds_are_hit(name: str, server: Live, tmp_path: Path) -> None:
-    agent, environment = AGENTS[name], ENVIRONMENTS / name
-    if not (environment / agent.program).exists():
-        pytest.skip(f"{name} is not there: `make frameworks` could not install it from npm or PyPI")
-    before = len(list(read_events(server.record)))
-    _talk(agent, environment / agent.program, server, tmp_path)
-    assert server.wait_for(server.is_idle)
-    time.sleep(1.0)  # the recorder writes at most a quarter of a second late
-    events = list(read_events(server.record))[before:]
+    agent = AGENTS[name]
+    events = _talk(name, agent, server, tmp_path)
     arrivals = [event for event in events if event.event == "arrive"]
     assert {event.recognised_by for event in arrivals} == {agent.by}
     (main, turns), *others = Counter(event.program_id for event in arrivals).most_common()
@@ -161,8 +161,23 @@ def test_a_conversation_is_one_program_and_its_holds_are_hit(name: str, server: 
     assert last.hit_tokens > 0.8 * last.prompt_tokens
 
 
-def _talk(agent: Agent, program: Path, server: Live, folder: Path) -> None:
-    """Ask the agent three times."""
+def test_a_sub_agent_is_a_program_of_its_own_and_its_parent_s_hold_is_hit(server: Live, tmp_path: Path) -> None:
+    first = ("-p", "say hi", "--setting-sources", "", "--session-id", WITH_SUB_AGENT)
+    events = _talk("claude-code", replace(AGENTS["claude-code"], first=first, again=()), server, tmp_path)
+    main, sub, back = (event for event in events if event.event == "arrive")
+    assert [main.program_id, back.program_id] == [WITH_SUB_AGENT] * 2
+    assert (sub.program_id != WITH_SUB_AGENT, sub.recognised_by) == (True, "header:x-claude-code-agent-id")
+    assert [main.root_id, sub.root_id, back.root_id] == [None, WITH_SUB_AGENT, None]
+    ends = {(event.program_id, event.turn): event.reason for event in events if event.event == "unpin"}
+    assert ends[WITH_SUB_AGENT, 0] == "hit"
+
+
+def _talk(name: str, agent: Agent, server: Live, folder: Path) -> list[SchedulerEvent]:
+    """Ask the agent once, or three times. Returns what the server recorded."""
+    program = ENVIRONMENTS / name / agent.program
+    if not program.exists():
+        pytest.skip(f"{name} is not there: `make frameworks` could not install it from npm or PyPI")
+    before = len(list(read_events(server.record)))
     home, work = folder / "home", folder / "work"
     work.mkdir()
     file, text = agent.settings
@@ -179,6 +194,9 @@ def _talk(agent: Agent, program: Path, server: Live, folder: Path) -> None:
             text=True, stdin=subprocess.DEVNULL, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0 or not agent.again, done.stdout[-1500:] + done.stderr[-1500:]
+    assert server.wait_for(server.is_idle)
+    time.sleep(1.0)  # the recorder writes at most a quarter of a second late
+    return list(read_events(server.record))[before:]
 
 
 def _filled(text: str, server: Live) -> str:

@@ -234,6 +234,8 @@ class SchedulerEvent:
     """The turn id that the client sent; None for unpin."""
     recognised_by: str | None = None
     """How the server found an arriving request's program: tag, header:NAME, body:NAME or prompt; None: not at all."""
+    root_id: str | None = None
+    """The oldest known ancestor of an arriving request's program; None: the program is nobody's sub-program."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,8 +219,9 @@ class ProgramSchedulerMixin(Scheduler):
         self.table.arrive(turn, now_s)
         if turn.compacted:
             self.held.release_program(turn.program, now_s, "pressure")
-        known = turn.program.recognised_by or None
-        self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens, recognised_by=known)
+        program = turn.program
+        by, root = program.recognised_by or None, None if program.family is None else program.family.name
+        self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens, recognised_by=by, root_id=root)
         self._open.add(turn.request_id)
 
     def _started(self, request_id: str, hit_tokens: int, now_s: float) -> None:
