@@ -1,18 +1,14 @@
-"""Ends of real BFCL programs: answers right and wrong, limits, pages that hang, dead processes, Ctrl-C, restarts."""
+"""Ends of real BFCL programs: answers right and wrong, limits, pages that hang, restarts of the server."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from agent_batches import Batch, events_of, finished, scripted, second_turns, through_a_restart, unpinned, wait_for
+from agent_batches import Batch, events_of, finished, scripted, through_a_restart
 from bfcl_batches import HUGE, NEVER, calls, entry, fetches, own_record, questions, says, tools_said, web, write_lines
 from continuum_traces.run_dir import read_turns
 from live_server import Live
@@ -29,10 +25,6 @@ SCRIPT: dict[int, list[dict[str, Any]]] = {
     6: [fetches(), says("I could not find out.")],
     7: [fetches(), fetches(), fetches()],
     8: [{"text": "[fetch_url_content(url='https://lights.example/halden-reach', mode='truncate')]"}, says()],
-    9: [fetches(), fetches(NEVER)],
-    10: [fetches(), fetches(), fetches(), says()],
-    11: [fetches(), fetches(NEVER)],
-    12: [fetches(), fetches(NEVER)],
 }
 """What a model says to each question. The fourth calls with arguments that are no object."""
 SCRIPT[4][1]["tool_calls"][0]["arguments"] = ["a list"]
@@ -49,7 +41,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(data: Path) -> Iterator[Live]:
-    script = {entry(number): replies for number, replies in SCRIPT.items()} | {f"{entry(9)}#2": SCRIPT[0]}
+    script = {entry(number): replies for number, replies in SCRIPT.items()}
     with scripted(data, script, policy_options={"ttl_s": 2.0}, max_model_len=16_000) as found:
         yield found
 
@@ -121,57 +113,6 @@ def test_calls_in_text(server: Live, tmp_path: Path, ask: Callable[..., Batch]) 
     assert (done["status"], done["passed"], done["tools"]) == ("Answered", True, ["fetch_url_content"])
     assert "Ida Corran" in tools_said(own_record(out, entry(8)))[0]
     assert finished(server, entry(8), 2) == ["fetch_url_content", None]
-
-
-def test_a_killed_process_ends_its_program_alone(server: Live, tmp_path: Path, ask: Callable[..., Batch]) -> None:
-    out = tmp_path / "run"
-    batch = ask(server.server.url, out, "9:11", "--workers", "2")
-    wait_for(lambda: entry(9) in second_turns(out), batch)
-    os.kill(process_of(batch, entry(9)), signal.SIGKILL)
-    batch.ended(1)
-    programs = batch.programs()
-    assert {name: done["status"] for name, done in programs.items()} == {entry(9): "AgentDied", entry(10): "Answered"}
-    assert "signal 9" in programs[entry(9)]["error"]
-    assert programs[entry(10)]["passed"] is True
-    assert server.wait_for(lambda: entry(9) not in server.pins())
-    assert unpinned(server, entry(9), 2) == ["hit", "expired"]
-    turns = [turn.program_id for turn in read_turns(out)]
-    assert (turns.count(entry(9)), turns.count(entry(10))) == (2, 4)
-    the_dead_one_is_tried_again(ask(server.server.url, out, "9:11"))
-
-
-def process_of(batch: Batch, instance_id: str) -> int:
-    """The agent that logs into this program's file."""
-    log = batch.out / "logs" / f"{instance_id}.log"
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            out = Path(f"/proc/{process.pid}/fd/2").readlink()
-            if out == log and any("continuum_agents.bfcl" in word for word in process.cmdline()):
-                return process.pid
-    raise AssertionError(f"nobody logs into {log}")
-
-
-def the_dead_one_is_tried_again(batch: Batch) -> None:
-    said = batch.ended()
-    assert "1 programs" in said
-    assert "1 finished before" in said
-    assert batch.programs()[f"{entry(9)}#2"]["passed"] is True
-    assert "2 of 2 right" in said
-    assert set(json.loads((batch.out / "answers.json").read_text())) == {entry(9), entry(10)}
-
-
-def test_ctrl_c_keeps_records_and_leaves_no_process(server: Live, tmp_path: Path, ask: Callable[..., Batch]) -> None:
-    out = tmp_path / "run"
-    batch = ask(server.server.url, out, "11:13", "--workers", "2")
-    wait_for(lambda: {entry(11), entry(12)} <= second_turns(out), batch)
-    batch.process.send_signal(signal.SIGINT)
-    batch.ended(130)
-    assert {done["status"] for done in batch.programs().values()} == {"Interrupted"}
-    assert not (out / "answers.json").exists()
-    recorded = sorted((turn.program_id, turn.turn) for turn in read_turns(out))
-    assert recorded == [(entry(number), turn) for number in (11, 12) for turn in (0, 1)]
-    for name in (entry(11), entry(12)):
-        assert len(finished(server, name, 2)) == 2
 
 
 def test_a_program_outlives_its_server(data: Path, tmp_path: Path, ask: Callable[..., Batch]) -> None:

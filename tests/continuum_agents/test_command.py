@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from agent_batches import SCENARIOS, Batch, events_of, scripted, unpinned, wait_for
+from agent_batches import SCENARIOS, Batch, events_of, scripted, unpinned
 from agent_checks import (
     a_replay_has_the_same_turns_and_tokens,
     pins_are_hit_by_the_next_turn,
     programs_of,
     the_trace_is_what_the_server_saw,
 )
-from continuum_traces.run_dir import read_manifest, read_turns
+from continuum_traces.run_dir import read_manifest
 from live_server import Live
 
 pytestmark = pytest.mark.slow
@@ -85,17 +84,6 @@ def test_the_step_limit_stops_a_command(server: Live, play: Callable[..., Batch]
     assert batch.wait()[0] == 0
     (done,) = batch.programs().values()
     assert (done["status"], done["turns"], done["passed"]) == ("LimitsExceeded", 2, False)
-    assert not server.pins()
-
-
-def test_ctrl_c_keeps_records_and_leaves_no_process(server: Live, play: Callable[..., Batch]) -> None:
-    script = f"{PYTHON[0]} {PYTHON[1]} '{{model}}' '{{task}}'; sleep 987"
-    batch = play({"long": "Say fine."}, agent=("bash", "-c", script))
-    wait_for(lambda: (batch.out / "turns.jsonl").exists() and len(list(read_turns(batch.out))) == 5, batch)
-    wait_for(lambda: bool(batch.processes("sleep 987")), batch)
-    batch.process.send_signal(signal.SIGINT)
-    batch.ended(130)
-    assert [done["status"] for done in batch.programs().values()] == ["Interrupted"]
     assert not server.pins()
 
 

@@ -17,7 +17,6 @@ from continuum_analysis.records.generator import lateness_warning
 from continuum_analysis.records.reading import order_events
 from continuum_analysis.report.page import write_report
 from continuum_traces.run_dir import EVENTS, TURNS, RunDirError, write_json, write_manifest, write_rows
-from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord, Workload
 
 # Program a: two turns, one second in the queue, a pin that is hit; program b: one turn, preempted once.
@@ -152,20 +151,6 @@ def test_lateness_is_a_load_generator_s_and_none_runs_in_virtual_time(tmp_path: 
         folder = make_run(tmp_path / str(late), "vllm", engine=engine)
         assert any("ms late" in text for text in summarize(folder).warnings) == late
         assert (analyze_run(folder).values["send_lateness_p99_s"] is not None) == late
-
-
-def test_the_previews_file_gives_the_same_times(tmp_path: Path) -> None:
-    written = write_preview(tmp_path / "scheduler_timestamps", EVENTS_BY_HAND)
-    assert written.events == len(EVENTS_BY_HAND)
-    assert written.dropped_facts > 0
-    run = analyze_run(tmp_path)
-    for name in ("jct_mean_s", "bubble_mean_s", "prefix_hit_ratio", "pin_duration_mean_s", "requeue_mean_s"):
-        assert run.values[name] == pytest.approx(EXPECTED[name]), name
-    assert run.pins_by_ending == {"hit": 1}  # no reason in the file; the next turn came at 4.5, in the pin
-    assert run.values["pin_hit_ratio"] == 1.0
-    assert run.values["throughput_output_tokens_per_s"] is None  # nor does it hold output tokens
-    again = [event.t for event in read_preview(tmp_path / "scheduler_timestamps")]
-    assert sorted(again) == sorted(event.t for event in EVENTS_BY_HAND)
 
 
 def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:

@@ -10,33 +10,16 @@ import threading
 from pathlib import Path
 
 import pytest
-from continuum_bench.virtual.pool import Outcome, Report, play_here
+from continuum_bench.virtual.pool import Outcome, play_here
 from pool_tasks import Ends, Lingers, Presses
 
 
-@pytest.mark.slow
-def test_ctrl_c_keeps_what_is_done_and_starts_no_more(tmp_path: Path) -> None:
-    told: list[tuple[str, str]] = []
-    second_began = tmp_path / "began"
-
-    def tell(report: Report) -> None:
-        told.append((report.cell, report.state))
-        if told[-1] == ("second", "loading"):
-            second_began.touch()
-
-    tasks = [Ends("first"), Presses("second", os.getpid(), after=second_began), Ends("third")]
-    before = signal.getsignal(signal.SIGINT)
-    outcome = play_here(tasks, 1, tell)
-    assert outcome == Outcome(done=["first"], interrupted=True)
-    assert told == [("first", "loading"), ("first", "done"), ("second", "loading")]
-    assert signal.getsignal(signal.SIGINT) is before
-
-
 def test_ctrl_c_again_where_a_process_does_not_end(tmp_path: Path) -> None:
-    told = tmp_path / "told"
+    told, before = tmp_path / "told", signal.getsignal(signal.SIGINT)
     outcome = play_here([Lingers("a", told), Presses("b", os.getpid(), 2, told)], 2, lambda report: None)
     assert outcome.interrupted
     assert outcome.failed == {}
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_where_ctrl_c_is_ignored_it_stays_so() -> None:

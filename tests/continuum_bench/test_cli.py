@@ -62,13 +62,6 @@ def test_equal_commands_write_equal_bytes(trace: Path, experiment: Path, tmp_pat
         assert files[name].read_bytes() == (experiment / "continuum-seed0" / name).read_bytes(), name
 
 
-def test_reading_a_finished_experiment(experiment: Path) -> None:
-    assert len(json.loads(bench("analyze --json", experiment).stdout)) == 4
-    assert json.loads(bench("compare --json", experiment).stdout)["policies"]["vllm"]["jct_mean_ratio"] == 1.0
-    assert bench("report", experiment).exit_code == 0
-    assert "jct_mean_s" in bench("analyze", experiment / "vllm-seed0").stdout
-
-
 def test_json_is_alone_and_policy_options_reach_the_policy(trace: Path, tmp_path: Path) -> None:
     policy = ("--policy", "static-ttl", "--policy-option", "static-ttl.ttl_s=0.75")
     done = bench("replay", trace, *policy, "--num-programs", 9, "--no-report", "--json", "--out", tmp_path / "r")

@@ -50,11 +50,7 @@ DAMAGES: list[tuple[str, Callable[[str], str], str]] = [
     (T, cut_rows, "turns.jsonl: 1 lines, but the run wrote 2: the file was cut or changed later"),
     (S, cut_rows, "scheduler_timestamps.jsonl: 5 lines, but the run wrote 6"),
     (T, with_field("due_s", "soon"), "turns.jsonl:2: due_s: 'soon' is not a number"),
-    (T, with_field("due_s", None), "turns.jsonl:2: due_s: None is not a number"),
     (T, with_field("turn", 1.5), "turns.jsonl:2: turn: 1.5 is not a whole number"),
-    (T, with_field("tools", "ls"), "turns.jsonl:2: tools: 'ls' is not a list"),
-    (T, with_field("failed_tries", [{}]), "failed_tries[0]: {} is not text"),
-    (T, with_field("token_gaps_ms", {"1": -1}), "turns.jsonl:2: token_gaps_ms: '1': '-1': expected"),
     (T, with_field("token_gaps_ms", {"x": 1}), "turns.jsonl:2: token_gaps_ms: 'x': '1': expected"),
     (T, with_field("colour", 1), "turns.jsonl:2: colour: unknown field; written by a newer version?"),
     (T, with_field("finish_s", float("nan")), "turns.jsonl:2: finish_s: nan is not a finite number"),
@@ -66,9 +62,7 @@ DAMAGES: list[tuple[str, Callable[[str], str], str]] = [
     (E, with_field("rows.../x", 3), "engine.json: rows: '../x' is no record of a run (scheduler"),
     (M, lambda text: text[:40], "manifest.json: not JSON"),
     (M, with_field("workload", None), "manifest.json: workload: None is not an object"),
-    (M, with_field("seed", "7"), "manifest.json: seed: '7' is not a whole number"),
     (M, with_field("workload.jps", "fast"), "manifest.json: workload.jps: 'fast' is not a number"),
-    (M, with_field("hardware.tensor_parallel", []), "hardware.tensor_parallel: [] is not a whole number"),
 ]
 
 

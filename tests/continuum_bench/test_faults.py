@@ -272,19 +272,6 @@ def test_a_full_disk_is_said_and_what_was_recorded_stays(tmp_path: Path) -> None
 # ------------------------------------------------------------------------------------------- two at one place
 
 
-def test_two_runs_into_one_directory(tmp_path: Path) -> None:
-    trace, out = trace_of(tmp_path, 2), tmp_path / "out"
-    with serving(good) as server:
-        assert replay(trace, server.url, out).exit_code == 0
-        before = (run_of(out) / TURNS).read_bytes()
-        second = replay(trace, server.url, out)
-        other = replay(trace, server.url, out, "--retries", 1)
-    assert (second.exit_code, "complete already" in second.stderr) == (0, True)
-    assert other.exit_code == 2
-    assert "holds another run: engine_options.retries differs: 3 against 1 now; choose another --out" in other.stderr
-    assert (run_of(out) / TURNS).read_bytes() == before
-
-
 # ------------------------------------------------------------------------------------------- killed, resumed
 
 
@@ -349,6 +336,7 @@ def test_a_run_that_was_stopped_can_be_analysed_and_resumed(tmp_path: Path, how:
     assert (folder / TURNS).read_text().splitlines()[: len(kept)] == kept
     assert analyzed(out)["programs_finished"] == 5
     assert any("1 of 5 programs had finished and are kept" in note for note in read_manifest(folder).notes)
+    assert ("generator: 2 processes" in read_manifest(folder).notes) == (processes == 2)
     assert read_json(folder / "engine.json")["programs_finished_before"] == 1
     interrupted = [json.loads(line) for line in (folder / "interrupted.jsonl").read_text().splitlines()]
     assert {record["program_id"] for record in interrupted} <= seen - finished

@@ -26,7 +26,7 @@ from continuum_traces.run_dir import read_arrivals, read_events, read_json, read
 from continuum_traces.schema import Program, Turn
 from fake_server import good, hang_up
 from live_server import Live
-from small_replays import replay, replay_command, replayed, run_of, serving, start, trace_of, turns_of
+from small_replays import replay, replayed, run_of, serving, trace_of
 
 
 def test_prompts_grow_by_exactly_what_the_trace_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,22 +190,6 @@ def test_a_time_limit_leaves_the_rest_unfinished(tmp_path: Path) -> None:
     row, counted = done.summary["policies"]["vllm"], read_json(done.run / "engine.json")
     assert row["programs_finished"] + row["programs_unfinished"] == row["programs"] < 40
     assert counted["programs_stopped"] == row["programs_unfinished"] == counted["errors"]["time-limit"] > 0
-
-
-@pytest.mark.slow
-def test_several_processes_share_a_run(tmp_path: Path) -> None:
-    with serving(good) as server:
-        out = tmp_path / "out"
-        done = start(replay_command(trace_of(tmp_path, 7), server.url, out, "--processes", 2))
-        _, stderr = done.communicate(timeout=300)
-    assert done.returncode == 0, stderr
-    records = turns_of(out)
-    assert Counter((r.program_id, r.turn) for r in records) == {(f"p{i}", n): 1 for i in range(7) for n in range(3)}
-    assert all(record.sent_s >= record.due_s for record in records)
-    summary = read_json(out / "summary.json")
-    assert summary["policies"]["vllm"]["programs_finished"] == 7
-    assert "generator: 2 processes" in summary["manifest"]["notes"]
-    assert read_json(run_of(out) / "engine.json")["requests"] == 21
 
 
 DIALECTS = [

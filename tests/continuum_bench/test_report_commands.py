@@ -94,11 +94,6 @@ def test_images_of_every_figure(experiment: Path) -> None:
     assert {f"{name}.svg" for name in wanted} <= names
 
 
-def test_a_baseline_is_asked_for(experiment: Path) -> None:
-    said = " ".join(bench("compare --baseline continuum", experiment).stdout.split())
-    assert "times as long as under continuum" in said
-
-
 def test_a_table_for_programs_has_every_digit(tmp_path: Path) -> None:
     """A live server's instants are seconds since 1970."""
     write_run(tmp_path / "r", "vllm", 0, 1.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_cli import refused, succeeded
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.sweep.grid import grid_of
 from continuum_bench.sweep.plan import plan
@@ -18,7 +16,6 @@ from continuum_bench.workload.load import LoadedTrace
 from continuum_bench.workload.tool_times import tool_times
 from continuum_bench.workload.workload import JobSource, load_workload
 from continuum_traces.conversation import Job
-from continuum_traces.jsonl import write_programs
 from continuum_traces.schema import Program, ToolCall, Turn, Workload
 from continuum_traces.synth import bundled, scale_lengths
 
@@ -146,22 +143,3 @@ def test_scaled_lengths() -> None:
     assert len(short.turns) == len(program.turns)
     assert gaps(short) == gaps(program)
     assert all(turn.new_input_tokens >= 1 and turn.output_tokens >= 1 for turn in scale_lengths(program, 1e-9).turns)
-
-
-@pytest.mark.slow
-def test_hangs_and_a_shift_from_end_to_end(tmp_path: Path) -> None:
-    turns = (Turn(3000, 20, tool_calls=(ToolCall("ls", 0.5),)), Turn(100, 20, tool_calls=(ToolCall("ls", 0.5),)))
-    write_programs(tmp_path / "small.jsonl", [Program(f"p{i}", (*turns, Turn(10, 5))) for i in range(4)])
-    (tmp_path / "grid.yaml").write_text(
-        "workload: small.jsonl\njps: 1\nkv_blocks: 1200\npolicy: [vllm, continuum]\n"
-        "tool_times: ['hang:1:500', 'shift:10']\n"
-    )
-    out = tmp_path / "out"
-    succeeded("sweep", tmp_path / "grid.yaml", "--out", out, "--no-report")
-    groups = {g["axes"]["tool_times"]: g["policies"] for g in json.loads((out / "summary.json").read_text())["groups"]}
-    for policy in ("vllm", "continuum"):
-        assert groups["hang:1:500"][policy]["jct_min_s"] > 500
-        assert 10 < groups["shift:10"][policy]["jct_max_s"] < 30
-        assert groups["shift:10"][policy]["jct_min_s"] < 5
-    folders = [path.parent for path in out.glob("*/vllm-seed0/manifest.json")]
-    assert "workload.tool_times differs" in refused("compare", *folders)

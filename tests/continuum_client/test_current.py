@@ -46,19 +46,6 @@ def job(client: OpenAI, program_id: str, turns: int = 2) -> Iterator[Program]:
     return steps()
 
 
-def test_two_generators_stepped_in_turn(client: OpenAI, vllm: FakeServer) -> None:
-    one, two = job(client, "job1"), job(client, "job2")
-    programs = [next(one), next(two)]
-    assert current_program() is None
-    ask(client)
-    for each in (one, two, one, two):
-        next(each, None)
-    assert labels(vllm) == ["job1", "job2", None, "job1", "job2"]
-    assert [(p.parent_id, p.closed) for p in programs] == [(None, True)] * 2
-    with client.program("after") as p:
-        assert p.parent_id is None
-
-
 def test_a_bare_generator(client: OpenAI) -> None:
     """It has no context of its own, so its program would be its caller's too."""
 

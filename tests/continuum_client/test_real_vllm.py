@@ -18,7 +18,7 @@ from typing import Any
 import openai
 import pytest
 
-from continuum_client import OpenAI, wrap
+from continuum_client import OpenAI
 from continuum_client.dialects import DIALECTS
 
 pytestmark = pytest.mark.slow
@@ -133,11 +133,6 @@ def test_vllm_refuses_what_is_not_flat(stock: str) -> None:
             plain.chat.completions.create(**ask, extra_body={"vllm_xargs": wrong})
 
 
-def test_wrapped_client(stock: str) -> None:
-    client = wrap(openai.OpenAI(base_url=stock), dialect="auto")
-    assert len(agent(client, MODEL, "wrapped")) == 4
-
-
 def pins(server: Any) -> dict[str, Any]:
     with urllib.request.urlopen(f"{server.url}/continuum/state", timeout=120) as answer:
         (engine,) = json.load(answer)["engines"]
@@ -160,13 +155,6 @@ def test_the_plugin_holds_and_lets_go(plugin: Any, dialect: str) -> None:
         p.last_step()
         client.chat.completions.create(**ask)
         assert f"last {dialect}" not in pins(plugin)
-
-
-def test_agents_on_the_plugin(plugin: Any, tmp_path: Path) -> None:
-    client = OpenAI(base_url=f"{plugin.url}/v1", dialect="vllm", record=tmp_path)
-    model = server_command.model_name(plugin.config)
-    assert agent(client, model, "one") == agent(client, model, "two")
-    assert [len(program.turns) for program in jsonl.read_programs(tmp_path / "trace.jsonl")] == [4, 4]
 
 
 STRANGER = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -79,23 +78,6 @@ def test_what_a_policy_shows(folder: Path) -> None:
     state = json.loads(json.dumps(Online(scheduler, Settings(PATH, {})).state()))
     assert state["gauges"] == {"longest_hold_seconds": {"value": 1.5, "help": "Longest TTL so far"}}
     assert 'continuum:longest_hold_seconds{engine="0"} 1.5' in prometheus_text([state])
-
-
-@pytest.mark.slow
-def test_virtual_time_beside_others_and_in_a_sweep(tmp_path: Path) -> None:
-    """From the working directory; each run is a process of its own."""
-    (tmp_path / "my_policy.py").write_text(CODE)
-
-    def bench(*words: str) -> None:
-        command = [sys.executable, "-P", "-m", "continuum_bench", *words]
-        subprocess.run(command, cwd=tmp_path, check=True)
-
-    small = ("--num-programs", "3", "--jps", "0.5", "--no-report", "--policy-option", f"{PATH}.factor=5")
-    bench("swebench", *small, "--policy", f"vllm,{PATH}", "--out", "run")
-    assert list(json.loads((tmp_path / "run" / "summary.json").read_text())["policies"]) == ["vllm", PATH]
-    manifest = json.loads((tmp_path / "run" / f"{PATH}-seed0" / "manifest.json").read_text())
-    assert (manifest["policy"], manifest["policy_options"]) == (PATH, {"factor": 5.0})
-    bench("sweep", "--set", f"policy={PATH}", "--set", "num_programs=2", "--set", "jps=0.5", "--out", "grid")
 
 
 MINE = f"{HEAD}class Mine(Policy):\n  "
