@@ -328,9 +328,11 @@ def test_a_run_that_was_stopped_can_be_analysed_and_resumed(tmp_path: Path, how:
         kept = [line for line in lines if json.loads(line)["program_id"] in finished]
         before = len(server.bodies)
         again, complete = replay(*words), replay(*words)
+        other = replay(*words, "--retries", 1)
         played = Counter(body["vllm_xargs"]["program_id"] for body in server.bodies[before:])
     assert (again.exit_code, complete.exit_code) == (0, 0), again.output
     assert "complete already" in complete.stderr
+    assert "holds another run: engine_options.retries differs: 3 against 1 now; choose another --out" in other.stderr
     assert played == {f"p{i}": 3 for i in range(5) if f"p{i}" not in finished}
     assert set(server.released) == set(played)  # what the server held of the first attempts
     assert (folder / TURNS).read_text().splitlines()[: len(kept)] == kept

@@ -7,14 +7,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_server import FakeServer, Seen
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sdk import ask, turns_of
+from sdk import ask
 
 from continuum_client import AsyncOpenAI, OpenAI
 
@@ -34,31 +33,6 @@ def check(turns: list[Seen], expected: Counter[str]) -> None:
         tool = turn.body["vllm_xargs"].get("last_func_call")
         assert tool is None or tool == f"tool of {name}"
     assert meant == expected
-
-
-def test_sixty_four_threads(vllm: FakeServer, tmp_path: Path) -> None:
-    """Each opens programs; all share one client, one pool of workers, one record, and start threads of their own."""
-    client = OpenAI(base_url=vllm.url, dialect="vllm", max_retries=0, timeout=300, record=tmp_path)
-    start = threading.Barrier(64)
-
-    def one(number: int, pool: ThreadPoolExecutor) -> None:
-        start.wait(300)
-        for turn in range(2):
-            name = f"program {number}.{turn}"
-            with client.program(name) as p:
-                shared = pool.submit(says, client, name)
-                own = threading.Thread(target=says, args=(client, name))
-                own.start()
-                with p.tool(f"tool of {name}"):
-                    own.join()
-                says(client, name)
-                shared.result(300)
-
-    with ThreadPoolExecutor(8) as pool, ThreadPoolExecutor(64) as agents:
-        list(agents.map(lambda number: one(number, pool), range(64)))
-    expected = Counter({f"program {number}.{turn}": 3 for number in range(64) for turn in range(2)})
-    check(vllm.turns, expected)
-    assert turns_of(tmp_path) == expected
 
 
 KINDS = ["ask", "thread", "pool", "to_thread", "child", "task"]

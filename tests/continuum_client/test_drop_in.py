@@ -283,14 +283,6 @@ def test_wrap_azure(vllm: FakeServer, options: dict[str, str]) -> None:
     assert vllm.ids == ["p", "p"]
 
 
-def test_copies_share_our_settings(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = continuum_client.OpenAI(base_url=server.url, record=tmp_path / "mine", dialect="openai")
-    monkeypatch.setenv("CONTINUUM_RECORD", str(tmp_path / "other"))
-    monkeypatch.setenv("CONTINUUM_DIALECT", "nonsense")
-    assert client.with_options(timeout=3).copy(max_retries=0)._continuum is client._continuum
-    assert not (tmp_path / "other").exists()
-
-
 @pytest.mark.parametrize(
     ("mistake", "error", "said"),
     [

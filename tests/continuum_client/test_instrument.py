@@ -16,7 +16,7 @@ import openai
 import pytest
 from continuum_traces.run_dir import read_turns
 from fake_server import ASK, FakeServer, Planned
-from sdk import ask, items, ours_of, ran, trace_of, value
+from sdk import ask, ours_of, ran, trace_of, value
 
 import continuum_client
 from continuum_client import ContinuumWarning, UnknownDialect, current_program, instrument, uninstrument
@@ -65,21 +65,6 @@ def test_clients_made_before_and_after(vllm: FakeServer, tmp_path: Path) -> None
     assert [turn.program_id for turn in read_turns(tmp_path)] == vllm.ids[1:]
     assert [program.metadata for program in trace_of(tmp_path).values()] == [{"client": number} for number in range(5)]
     assert type(before) is openai.OpenAI
-
-
-def test_async_clients(vllm: FakeServer) -> None:
-    agents = instrument(dialect="vllm")
-
-    async def run() -> None:
-        async with openai.AsyncOpenAI(base_url=vllm.url) as client, agents.program("p"):
-            await ask(client)
-            await items(await ask(client, stream=True))
-            async with client.chat.completions.with_streaming_response.create(**ASK) as response:
-                await response.json()
-            await client.responses.create(model="m", input="hi")
-
-    asyncio.run(run())
-    assert (vllm.ids, vllm.released) == (["p"] * 4, ["p"])
 
 
 @pytest.mark.parametrize("cls", CLASSES[:2])

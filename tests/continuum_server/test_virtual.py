@@ -19,7 +19,7 @@ from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nano import BITING, TIERS, Played, build, each_policy, play, program, tier, workloads
+from nano import BITING, TIERS, Played, build, each_policy, play, program, workloads
 from policy_cost import Stock
 from vllm.v1.request import RequestStatus
 
@@ -62,34 +62,6 @@ def test_skipping_steps_changes_nothing(policy: str, jobs: list[Job], shape: dic
 def test_recording_the_times_of_tokens_changes_nothing_else(jobs: list[Job]) -> None:
     recorded = play(jobs, blocks=48, token_times=True).turns
     assert [replace(turn, token_gaps_ms=None) for turn in recorded] == play(jobs, blocks=48).turns
-
-
-TOOL_TIMES: dict[str, Any] = {
-    "none": lambda program, turn: 0.0,
-    "forever": lambda program, turn: 1e6,
-    "identical": lambda program, turn: 0.5,
-    "bimodal": lambda program, turn: 0.05 if (program + turn) % 2 else 40.0,
-    "a sudden shift": lambda program, turn: 0.1 if turn < 4 else 30.0,
-}
-
-
-@pytest.mark.parametrize("tiered", [False, True])
-@each_policy()
-def test_hostile_tool_times(policy: str, tiered: bool) -> None:
-    """Twelve programs of eight turns in a pool that holds about three of them, above tiers that hold about six."""
-    shape: dict[str, Any] = {
-        "blocks": 112,
-        "offload": replace(TIERS["both"], dram=tier(180, 400.0)) if tiered else None,
-    }
-    for name, tool_s in TOOL_TIMES.items():
-        jobs = []
-        for number in range(12):
-            turns = tuple(Turn(60, 12, tool_calls=(ToolCall("ls", tool_s(number, index)),)) for index in range(8))
-            jobs.append(Job(Program(f"p{number}", turns), 0.2 * number))
-        first = play(jobs, policy, BITING[policy], **shape)
-        if name == "bimodal":
-            second = play(jobs, policy, BITING[policy], **shape)
-            assert (first.turns, first.events) == (second.turns, second.events)
 
 
 @each_policy()

@@ -10,7 +10,6 @@ from any_values import ids, json_values, tags
 from continuum_traces.foreign_ids import find_id
 from continuum_traces.schema import Tags
 from continuum_traces.wire import (
-    ReadTags,
     read_program_id,
     read_turn_id,
     tags_from_headers,
@@ -96,9 +95,3 @@ def test_what_is_rejected_is_named() -> None:
 def test_flags_as_text_and_hints_clipped() -> None:
     read = tags_from_xargs({"is_last_step": "TRUE", "pred_tool_s": 1e9, "last_func_call": "  pytest "})
     assert read.tags == Tags(is_last_step=True, pred_tool_s=86_400.0, last_func_call="pytest")
-
-
-@pytest.mark.parametrize("name", ["remaining_turns", "remaining_tokens", "task"])
-@pytest.mark.parametrize("sent", [3, "2,8", [2, 8], -1, "soon", None, {"a": 1}])
-def test_former_tags_are_ignored_whatever_they_hold(name: str, sent: Any) -> None:
-    assert tags_from_xargs({name: sent, "pred_tool": "t"}) == ReadTags(Tags(pred_tool="t"))

@@ -239,12 +239,6 @@ def test_an_agent_that_never_repeats_answers_is_one_program_from_its_second_turn
     assert len(set(programs[1:])) == 1
 
 
-def test_another_key_never_matches() -> None:
-    world, talk = World(), talk_of(False, False)
-    program = world.turn(talk, 0, key="a")
-    assert world.turn(talk, 1, key="b") is not program
-
-
 def test_forgotten_programs_leave_nothing() -> None:
     world, talk = World(), talk_of(False, False)
     program = world.turn(talk, 0)
