@@ -314,7 +314,6 @@ def test_a_run_that_was_stopped_can_be_analysed_and_resumed(tmp_path: Path, how:
         folder = run_of(out)
         finished = {record.program_id for record in turns_of(out) if record.is_last}
         seen = {arrival.program_id for arrival in read_arrivals(folder)}
-        assert (len(finished), len(seen)) == (1, 3)
         found = analyzed(out)
         assert (found["programs_finished"], found["programs"], set(found["unfinished"])) == (1, 3, seen - finished)
         assert bench("compare", out).exit_code == 2  # a run that was cut short is in no summary
@@ -324,11 +323,10 @@ def test_a_run_that_was_stopped_can_be_analysed_and_resumed(tmp_path: Path, how:
             assert "Traceback" not in stderr
             stopped = {record.program_id for record in turns_of(out) if record.error == "stopped: the run ended"}
             assert stopped == seen - finished <= set(server.released)
-        lines = (folder / TURNS).read_text().splitlines()
-        kept = [line for line in lines if json.loads(line)["program_id"] in finished]
+        recorded = (folder / TURNS).read_text().splitlines()
+        kept = [line for line in recorded if json.loads(line)["program_id"] in finished]
         before = len(server.bodies)
-        again, complete = replay(*words), replay(*words)
-        other = replay(*words, "--retries", 1)
+        again, complete, other = replay(*words), replay(*words), replay(*words, "--retries", 1)
         played = Counter(body["vllm_xargs"]["program_id"] for body in server.bodies[before:])
     assert (again.exit_code, complete.exit_code) == (0, 0), again.output
     assert "complete already" in complete.stderr
@@ -340,7 +338,7 @@ def test_a_run_that_was_stopped_can_be_analysed_and_resumed(tmp_path: Path, how:
     assert any("1 of 5 programs had finished and are kept" in note for note in read_manifest(folder).notes)
     assert ("generator: 2 processes" in read_manifest(folder).notes) == (processes == 2)
     assert read_json(folder / "engine.json")["programs_finished_before"] == 1
-    interrupted = [json.loads(line) for line in (folder / "interrupted.jsonl").read_text().splitlines()]
+    interrupted = map(json.loads, (folder / "interrupted.jsonl").read_text().splitlines())
     assert {record["program_id"] for record in interrupted} <= seen - finished
     due = [record.due_s for record in turns_of(out)]
     assert min(due[len(kept) :]) >= max(due[: len(kept)]) - 1e-6  # one clock over both
