@@ -52,6 +52,7 @@ class Engine:
         settings = settings_of(config, policy, options)
         self.scheduler: Any = build_engine(shape, self._times, settings, scheduler_type=ProgramScheduler).scheduler
         self.scheduler.clock = lambda: self.now_s
+        self.scheduler.output_tool = lambda request: None  # no answer calls a tool by its text
         self.now_s = 0.0
         self._numbers = count()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -154,4 +155,5 @@ def honest_times_s(
     for program in range(PROGRAMS):
         engine.at(FIRST_PROGRAM_S + program * PROGRAMS_APART_S, partial(_program, engine, program, times_s))
     engine.run(lambda: len(times_s) == PROGRAMS, FIRST_PROGRAM_S + limit_s)
+    assert engine.scheduler.wall.errors == 0
     return list(times_s.values())

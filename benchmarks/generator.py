@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -46,11 +45,6 @@ def light_server() -> Iterator[str]:
         process.wait()
 
 
-def child_cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 # ------------------------------------------------------------------------------------------------ programs
 
 
@@ -74,11 +68,12 @@ def most_at_once(folder: Path) -> int:
 
 def measure_programs(options: argparse.Namespace, trace: Path, out: Path) -> dict[str, float]:
     with light_server() as url:
-        cpu_s = child_cpu_s()
+        before = os.times()
         spec = f"concurrency:{options.programs}:{options.ramp_s:g}"
         load = ["--arrivals", spec, "--processes", options.processes, *options.token_times]
         bench("replay", trace, "--base-url", f"{url}/v1", "--no-report", "--out", out, *load)
-        cpu_s = child_cpu_s() - cpu_s
+        after = os.times()
+    cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
     (folder,) = [path for path in out.iterdir() if path.is_dir()]
     facts, turns = read_json(folder / "engine.json"), list(read_turns(folder))
     finishes = np.array(sorted(turn.finish_s or 0.0 for turn in turns))

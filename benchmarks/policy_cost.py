@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import random
 import statistics
 import sys
@@ -165,13 +164,8 @@ def turn_us(arm: str, waiting: int, turns: int = 1_500) -> float:
     return timed.seconds / (loop.turns_done - before) * 1e6
 
 
-def stepping(arms: list[str], waiting: list[int], steps: int) -> dict[int, dict[str, float]]:
-    """Microseconds of a step by the number of waiting requests and by arm."""
-    return {count: steps_us(["stock", *arms], count, steps) for count in waiting}
-
-
-def print_steps(found: dict[int, dict[str, float]], steps: int) -> None:
-    waiting = list(found)
+def stepping(arms: list[str], waiting: list[int], steps: int) -> None:
+    found = {count: steps_us(["stock", *arms], count, steps) for count in waiting}
     _head(f"A step, us (ratio to stock), medians of {steps}", waiting)
     for arm in found[waiting[0]]:
         cells = [f"{found[count][arm]:.0f} ({found[count][arm] / found[count]['stock']:.3f})" for count in waiting]
@@ -202,12 +196,8 @@ def micros(action: Callable[[float], object], values: list[float]) -> float:
 
 
 def deciding(sizes: list[int]) -> None:
-    sys.stdout.write(
-        "us of the processor; log-normal tool times (median 0.4 s); the window is full, so a sample also\n"
-    )
-    sys.stdout.write(
-        "removes one. G: seconds that a return in time is worth; small: 10 times a tool time drawn anew.\n\n"
-    )
+    """Microseconds of the processor; log-normal tool times (median 0.4 s). The window is full, so a sample also removes
+    one. G: seconds that a return in time is worth; small: 10 times a tool time drawn anew."""
     sys.stdout.write("| samples | a sample | sample and decision, G = 30 s | the same, small G |\n|---|---|---|---|\n")
     for size in sizes:
         draw = random.Random(1)
@@ -280,11 +270,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, nargs="+", help="only the TTL decision, at these numbers of samples")
     parser.add_argument("--table", choices=["step", "turn", *TABLES], help="only this table")
     parser.add_argument("--arms", nargs="+", default=list(POLICIES), metavar="POLICY", help="only these policies")
-    parser.add_argument("--json", action="store_true", help="only the step table, as JSON: {waiting: {arm: us}}")
     options = parser.parse_args()
-    if options.json:
-        json.dump(stepping(options.arms, options.waiting, options.steps), sys.stdout)
-        return
     if options.samples:
         deciding(options.samples)
         return
@@ -292,7 +278,7 @@ def main() -> None:
         TABLES[options.table]()
         return
     if options.table != "turn":
-        print_steps(stepping(options.arms, options.waiting, options.steps), options.steps)
+        stepping(options.arms, options.waiting, options.steps)
     if options.table != "step":
         turning(options.arms, options.waiting)
 
