@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_batches import SCENARIOS, scripted, slow_prefill
+from agent_batches import SCENARIOS, scripted
 from agent_checks import all_is_well
 from continuum_traces.run_dir import read_manifest
 from live_server import Live
@@ -21,24 +21,21 @@ REPLIES = SCENARIOS / "mini-swe-replies.jsonl"
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=["static-ttl", "continuum"])
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """Its holds outlast the tools."""
-    folder = tmp_path_factory.mktemp("agents")
-    config = slow_prefill(folder) if request.param == "continuum" else {"policy_options": {"ttl_s": 120.0}}
-    with scripted(folder, REPLIES, **config) as found:
+    with scripted(tmp_path_factory.mktemp("agents"), REPLIES, policy_options={"ttl_s": 120.0}) as found:
         yield found
 
 
 def test_three_programs_at_once(server: Live, tmp_path: Path, start: Any) -> None:
-    out, all_are_held = tmp_path / "run", server.server.config.policy == "static-ttl"
+    out = tmp_path / "run"
     batch = start(SCENARIOS / "tasks.jsonl", server.server.url, out, "--workers", "3", "--time-limit", "120")
-    all_is_well(batch, server, "Submitted", NAMES, all_are_held)
+    all_is_well(batch, server, "Submitted", NAMES, all_pins_are_hit=True)
     the_patches_solve_the_tasks(batch.predictions(), tmp_path)
-    if all_are_held:
-        again = start(SCENARIOS / "tasks.jsonl", server.server.url, tmp_path / "again", "--workers", "3")
-        assert again.wait()[0] == 0
-        assert again.ends() == dict.fromkeys(NAMES, ("Submitted", True))
+    again = start(SCENARIOS / "tasks.jsonl", server.server.url, tmp_path / "again", "--workers", "3")
+    assert again.wait()[0] == 0
+    assert again.ends() == dict.fromkeys(NAMES, ("Submitted", True))
     assert read_manifest(out).workload.name == "agent mini-swe"
     its_own_record_has_tool_times(out)
 

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from continuum_client.recorder import tool_by_command
 
 COMMANDS: list[tuple[str, str | None, tuple[str, ...]]] = [
-    ("ls -la", "ls", ("ls",)),
     ("cd /testbed && python -m pytest tests", "python", ("python",)),
-    ("cd x; cd y; git status", "git", ("git",)),
     ("cd x || exit 1\ngrep -rn foo .", "grep", ("grep",)),
     ("cat a.txt | grep b | wc -l", "cat", ("cat", "grep", "wc")),
     ("FOO=1 BAR='a b' make -j4", "make", ("make",)),
@@ -26,7 +24,6 @@ COMMANDS: list[tuple[str, str | None, tuple[str, ...]]] = [
     ("source venv/bin/activate && pip install -e .", "pip", ("pip",)),
     ("export A=1", "export", ()),
     ("", None, ()),
-    ("   \n\t ", None, ()),
     ("# a comment\npython x.py # and another", "python", ("python",)),
     ("echo 'a && b; c | d'", "echo", ("echo",)),
     ('echo "a && $(rm -rf / && ls) \\" ; b" && sed -n 1p f', "echo", ("echo", "sed")),
@@ -50,7 +47,6 @@ COMMANDS: list[tuple[str, str | None, tuple[str, ...]]] = [
     ("echo 'unfinished", "echo", ("echo",)),
     ('echo "unfinished\\', "echo", ("echo",)),
     ("echo $(unfinished", "echo", ("echo",)),
-    ("echo `unfinished", "echo", ("echo",)),
     ("$PYTHON x.py", None, ()),
     ("&& || ; |", None, ()),
     ("echo a#b; ls", "echo", ("echo", "ls")),
