@@ -108,6 +108,15 @@ WANTED: dict[str, tuple[str, list[Any]]] = {
     "rows-with-tool-times": ("agentic-mooncake", [("s", [100, 100], [[("unknown", 0.005)], []], 0)]),
     "thinking": ("weka", [("c", [100, 150], [[], []], 0)]),
     "messages": ("mlperf-agentic", [(name, [183, 212], [[("browse", 1.5)], []], 181) for name in "ab"]),
+    "requests": (  # a child shares the system prompt; a rewritten history; a request without ids
+        "dynamo",
+        [
+            ("counter", [85, 146, 187], [[("search", 0.05), ("shell", 0.11)], [("agent", 0.104669)], []], 48),
+            ("helper", [99], [[]], 48),
+            ("rewriter", [59, 100, 37], [[], [], []], 0),
+            ("5090c258-7554-48ab-bad5-200d0b64292a", [71], [[]], 0),
+        ],
+    ),
 }
 """Of each sample its format, and of each program its id, prompts, tools and shared prefix."""
 
@@ -125,13 +134,17 @@ def test_each_format(name: str) -> None:
         (
             program.program_id,
             program.prompt_tokens(),
-            [[(call.name, call.duration_s) for call in turn.tool_calls] for turn in program.turns],
+            [
+                [(call.name, call.duration_s and round(call.duration_s, 6)) for call in t.tool_calls]
+                for t in program.turns
+            ],
             program.shared_prefix_tokens,
         )
         for program in programs
     ]
     assert found == wanted
-    assert len({program.shared_prefix_id for program in programs}) == 1
+    prefixes = [{getattr(program, f"shared_prefix_{part}") for program in programs} for part in ("id", "tokens")]
+    assert len(prefixes[0]) == len(prefixes[1])
     assert list(read_any(SAMPLES / name, form)) == programs
     assert {form for form, _ in WANTED.values()} == set(READERS)
 
@@ -147,6 +160,11 @@ def test_what_only_some_formats_say(tmp_path: Path) -> None:
     assert [turn.llm_s for turn in program["results"].turns] == [1.0, 2.0, 3.0]
     assert (program["thinking"].turns[0].gap_s, program["messages"].turns[0].gap_s) == (2.0, 1.5)
     assert "estimated" in program["messages"].source
+    counter, helper, rewriter, other = read_any(SAMPLES / "requests")
+    assert [call.start_s for call in counter.turns[0].tool_calls] == pytest.approx([0.02, 0.02], abs=1e-3)
+    assert [turn.gap_s for turn in counter.turns] == pytest.approx([0.161649, 0.107669, 0.0], abs=1e-6)
+    assert [(turn.cached_tokens, turn.kept_tokens) for turn in rewriter.turns] == [(0, None), (48, None), (16, 16)]
+    assert (helper.parent_id, helper.model, helper.arrival_s, other.tagged) == ("counter", "tiny", 0.349, False)
     messages = [{"role": "user", "content": "x" * 400}, {"role": "assistant", "content": "y" * 40}]
     (estimated,) = read_any(lines(tmp_path / "e.traj.json", {"messages": messages, "info": {}}))
     assert estimated.prompt_tokens() == [100]
@@ -159,6 +177,13 @@ def test_the_server_reads_terminal_bench_s_answers_as_the_importer_does() -> Non
         assert first_program(keystrokes(list(typed_commands(answer)))) == server_key(answer)
         assert first_program(keystrokes(list(typed_commands(f"```json\n{answer}\n```")))) == server_key(answer)
     assert list(typed_commands('{"commands": "ls"} no')) == []
+
+
+def dynamo(**fields: Any) -> dict[str, Any]:
+    """A record of Dynamo's request trace, with other values of some fields."""
+    request = {"request_id": "r", "request_received_ms": 1000, "input_tokens": 8, "output_tokens": 2}
+    record = {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "event_time_unix_ms": 1100}
+    return {**record, **fields, "request": request | fields.get("request", {})}
 
 
 @pytest.mark.parametrize(
@@ -178,6 +203,17 @@ def test_the_server_reads_terminal_bench_s_answers_as_the_importer_does() -> Non
         ("mini-swe-agent", {"info": {}}, "messages: missing"),
         ("terminal-bench", [], "expected an object"),
         ("terminal-bench", {"steps": [1]}, r"steps\[0\]"),
+        ("dynamo", {"timestamp": 1, "event": []}, "1: event: expected an object"),
+        ("dynamo", {"schema": "dynamo.agent.trace.v1"}, "1: schema: expected dynamo.request.trace.v1, found"),
+        ("dynamo", dynamo(event_type="end"), "1: event_type: expected request_end or tool_end, found 'end'"),
+        ("dynamo", dynamo(event_type="tool_end", tool={}), "1: agent_context: session_id: expected text, found None"),
+        ("dynamo", dynamo(request={"output_tokens": -1}), "1: request: output_tokens: expected a number"),
+        ("dynamo", dynamo(request={"request_received_ms": None}), "1: request: request_received_ms: expected a number"),
+        (
+            "dynamo",
+            dynamo(request={"replay": {"input_sequence_hashes": ["a"]}}),
+            "1: request: replay: input_sequence_hashes: expected a list",
+        ),
     ],
 )
 def test_faults_name_file_line_and_field(tmp_path: Path, form: str, row: Any, message: str) -> None:
@@ -238,8 +274,8 @@ def test_no_reader_falls_over_rubbish(tmp_path: Path, form: str) -> None:
 # -------------------------------------------------------------------------------------------- exporters
 
 
-@pytest.mark.parametrize("form", ["mooncake", "agentic-mooncake"])
-def test_a_round_trip_keeps_lengths_gaps_and_shared_blocks(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize(("form", "kept"), [("mooncake", 1024), ("agentic-mooncake", 1024), ("dynamo", 1152)])
+def test_a_round_trip_keeps_lengths_gaps_and_shared_blocks(tmp_path: Path, form: str, kept: int) -> None:
     programs = synthesize(load_profile("swebench"), 8, 1)
     rewritten = (Turn(3000, 100), Turn(900, 50), Turn(400, 20, kept_tokens=1200), Turn(600, 10))
     programs.append(Program("rewritten", rewritten, shared_prefix_id="other", shared_prefix_tokens=2000))
@@ -250,10 +286,44 @@ def test_a_round_trip_keeps_lengths_gaps_and_shared_blocks(tmp_path: Path, form:
     for ours, theirs in zip(programs, back, strict=True):
         assert theirs.prompt_tokens() == ours.prompt_tokens()
         assert [t.gap_s for t in theirs.turns] == pytest.approx([t.gap_s for t in ours.turns], abs=1e-5)
-    assert [turn.kept_tokens for turn in back[-1].turns] == [None, None, 1024, None]
+    assert [turn.kept_tokens for turn in back[-1].turns] == [None, None, kept, None]
     export(tmp_path / "y.jsonl", back, form)
-    ids = [[json.loads(line)["hash_ids"] for line in (tmp_path / name).open()] for name in ("x.jsonl", "y.jsonl")]
+    ids = [
+        [row.get("hash_ids") or row.get("request") for row in map(json.loads, (tmp_path / name).open())]
+        for name in ("x.jsonl", "y.jsonl")
+    ]
     assert ids[0] == ids[1]
+
+
+def test_dynamo_s_records_carry_tools_reuse_and_ids(tmp_path: Path) -> None:
+    turns = (
+        Turn(1000, 200, tool_calls=(ToolCall("a", 1.5), ToolCall("b", 0.25, start_s=2.0)), cached_tokens=64, llm_s=0.5),
+        Turn(500, 200, carried_tokens=50, tool_calls=(ToolCall("c"),), gap_overhead_s=0.75),
+        Turn(500, 10, tool_calls=(ToolCall("d", 0.1),)),
+    )
+    programs = [Program("p", turns, arrival_s=1.0, model="m"), Program("q", turns[:1], arrival_s=1.25, parent_id="p")]
+    export(tmp_path / "x.jsonl", programs, "dynamo")
+    back, child = read_any(tmp_path / "x.jsonl")
+    # The calls that were not timed share their gap. Where an answer is not carried, its tokens count as new input.
+    assert back.turns == (
+        turns[0],
+        Turn(500, 200, tool_calls=(ToolCall("c", 0.75),), llm_s=0.001),
+        Turn(550, 10, kept_tokens=1700, tool_calls=(ToolCall("d", 0.1),), llm_s=0.001),
+    )
+    assert (back.model, child.parent_id, child.arrival_s) == ("m", "p", 0.25)
+    assert back.reusable_tokens() == programs[0].reusable_tokens()
+
+
+def test_dynamo_s_files_are_one_trace(tmp_path: Path) -> None:
+    """Dynamo begins a new file when one is full, in the middle of a session; a copy among them is found."""
+    text = (SAMPLES / "requests/trace.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    for number, part in enumerate((text[:2], text[2:5], text[5:])):
+        with gzip.open(tmp_path / f"t.00000{number}.jsonl.gz", "wt") as file:
+            file.writelines(part)
+    assert list(read_any(tmp_path)) == list(read_any(SAMPLES / "requests"))
+    (tmp_path / "copy.jsonl").write_text(text[0])
+    with pytest.raises(TraceError, match=r"000000.jsonl.gz:1: request: request_id: '.*' is also at .*copy.jsonl:1"):
+        list(read_any(tmp_path))
 
 
 def moon(length: int, ids: list[int], **more: Any) -> dict[str, Any]:

@@ -6,17 +6,20 @@ Prompts are written as ids of blocks of tokens: prompts with equal leading block
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from continuum_traces.conversation import open_turn
+from continuum_traces.importers.dynamo import SCHEMA
 from continuum_traces.importers.serving import WHOLE
 from continuum_traces.jsonl import TraceError, replacing
 from continuum_traces.names import which
 from continuum_traces.schema import Program, Turn
 
 BLOCK_TOKENS = 512
+DYNAMO_BLOCK_TOKENS = 64
 
 Segment = tuple[Any, int]
 """A key that stands for a sequence of tokens, and the number of these tokens. Equal keys stand for equal tokens."""
@@ -130,6 +133,66 @@ def _request_rows(program: Program, ids: PrefixIds, block_tokens: int) -> Iterat
         yield turn, row
 
 
+def dynamo_rows(programs: Iterable[Program], block_tokens: int = DYNAMO_BLOCK_TOKENS) -> Iterator[dict[str, Any]]:
+    """NVIDIA Dynamo's request trace: a record per request, and a record per tool whose duration is known.
+
+    Requests are received at whole milliseconds from 0. A request lasts as long as was recorded, or up to 1 ms longer,
+    so that the gap behind it is exact.
+    """
+    ids: PrefixIds = {}
+    for program in programs:
+        context = {"session_id": program.program_id, "parent_session_id": program.parent_id}
+        received_ms = round(_arrival_ms(program))
+        prompts = zip(program.turns, program.prompt_tokens(), prompt_segments(program), strict=True)
+        for index, (turn, prompt, segments) in enumerate(prompts):
+            gap_ms = turn.gap_s * 1e3
+            next_ms = math.ceil(received_ms + max(1.0, (turn.llm_s or 0.0) * 1e3) + gap_ms)
+            answer = (("out", program.program_id, index), turn.output_tokens)
+            end_ms, request_id = next_ms - gap_ms, f"{program.program_id}/{index}"
+            calls = [(f"{request_id}/{n}", call) for n, call in enumerate(turn.tool_calls)]
+            request = {
+                "request_id": request_id,
+                "model": program.model,
+                "input_tokens": prompt,
+                "output_tokens": turn.output_tokens,
+                "cached_tokens": turn.cached_tokens,
+                "request_received_ms": received_ms,
+                "total_time_ms": end_ms - received_ms,
+                "replay": {
+                    "trace_block_size": block_tokens,
+                    "input_length": prompt,
+                    "input_sequence_hashes": block_hashes(segments, ids, block_tokens),
+                    "completion_sequence_hashes": block_hashes([*segments, answer], ids, block_tokens),
+                },
+                "finish_reason_metadata": {
+                    "tool_calls": [
+                        {"choice_index": 0, "tool_call_index": n, "id": call_id, "name": call.name}
+                        for n, (call_id, call) in enumerate(calls)
+                    ]
+                },
+            }
+            yield _dynamo_record("request_end", end_ms, context, request=request)
+            for call_id, call in calls:
+                if call.duration_s is not None:
+                    start_ms, duration_ms = end_ms + call.start_s * 1e3, call.duration_s * 1e3
+                    tool = {
+                        "tool_call_id": call_id,
+                        "tool_class": call.name,
+                        "started_at_unix_ms": round(start_ms),
+                        "ended_at_unix_ms": round(start_ms + duration_ms),
+                        "duration_ms": duration_ms,
+                    }
+                    yield _dynamo_record("tool_end", start_ms + duration_ms, context, tool=tool)
+            received_ms = next_ms
+
+
+def _dynamo_record(kind: str, end_ms: float, context: dict[str, Any], **content: dict[str, Any]) -> dict[str, Any]:
+    """Return a record without the fields that are unknown."""
+    record = {"schema": SCHEMA, "event_type": kind, "event_time_unix_ms": round(end_ms), "agent_context": context}
+    known = {part: {k: v for k, v in fields.items() if v is not None} for part, fields in content.items()}
+    return {**record, "agent_context": {k: v for k, v in context.items() if v is not None}, **known}
+
+
 def llmservingsim_rows(programs: Iterable[Program]) -> Iterator[dict[str, Any]]:
     """One row per session, with the lengths of its requests and the tool times (ns). The format has no prefixes."""
     for program in programs:
@@ -152,6 +215,7 @@ EXPORTERS: dict[str, Callable[[Iterable[Program]], Iterator[dict[str, Any]]]] = 
     "agentic-mooncake": agentic_mooncake_rows,
     "mooncake": mooncake_rows,
     "llmservingsim": llmservingsim_rows,
+    "dynamo": dynamo_rows,
 }
 
 

@@ -21,12 +21,13 @@ def programs_of(found: Sequence[Imported]) -> Iterator[Program]:
     A program has one shared prefix, so where prompts branch more than once a part of what they share is lost; then
     ``source`` says how much is kept.
     """
-    block_tokens = _block_tokens(found)
+    inferred = _block_tokens(found)
     firsts = [(number, each.ids[0]) for number, each in enumerate(found) if each.ids and each.ids[0]]
     saved, groups = _grouped(firsts)
     kept = f", {saved / all_saved:.0%} of shared blocks kept" if saved < (all_saved := _repeated(firsts)) else ""
     shared = {n: (f"blocks-{g}", blocks) for g, group in enumerate(groups) for n, blocks in group if blocks}
     for number, each in enumerate(found):
+        block_tokens = each.block_tokens or inferred
         program = replace(each.program, turns=tuple(turns_from_usage(_with_kept(each, block_tokens))))
         if number in shared and program.turns:
             name, blocks = shared[number]
@@ -42,7 +43,7 @@ def alike(ours: Ids, theirs: Ids) -> int:
 
 
 def _block_tokens(found: Iterable[Imported]) -> int:
-    """Return the smallest power of two with which the ids cover every prompt. The formats do not name it."""
+    """Return the smallest power of two with which the ids cover every prompt. Most formats do not name it."""
     sizes = (-(-request.prompt_tokens // len(ids)) for each in found for request, ids in _pairs(each) if ids)
     return int(1 << (max(1, max(sizes, default=1)) - 1).bit_length())
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from continuum_traces.importers.bfcl import read_bfcl
 from continuum_traces.importers.block_ids import programs_of
+from continuum_traces.importers.dynamo import read_dynamo
 from continuum_traces.importers.mini_swe import is_archive, read_mini_swe
 from continuum_traces.importers.numeric import read_numeric
 from continuum_traces.importers.openhands import read_openhands
@@ -26,7 +27,7 @@ from continuum_traces.schema import TRACE_SCHEMA, Program
 
 OWN = "continuum"
 
-READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
+READERS: dict[str, Callable[..., Iterator[Any]]] = {
     OWN: read_programs,
     "numeric": read_numeric,
     "mini-swe-agent": read_mini_swe,
@@ -37,8 +38,12 @@ READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
     "agentic-mooncake": read_agentic_mooncake,
     "weka": read_weka,
     "mlperf-agentic": read_mlperf_agentic,
+    "dynamo": read_dynamo,
 }
 """The reader of each format. It yields what the file says of each program; that of our own format yields programs."""
+
+TOGETHER = frozenset({"dynamo"})
+"""Formats whose files in a folder are one trace: their readers take all of them."""
 
 _MARKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("numeric", frozenset({"program_id", "prompt_tokens", "output_tokens"})),
@@ -51,6 +56,8 @@ _MARKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("mlperf-agentic", frozenset({"conversation_id", "role"})),
     ("mini-swe-agent", frozenset({"messages", "trajectory_format"})),
     ("mini-swe-agent", frozenset({"messages", "info"})),
+    ("dynamo", frozenset({"timestamp", "event"})),
+    ("dynamo", frozenset({"schema", "event_type"})),
 )
 """Formats and the fields by which they are recognised, the most specific format first."""
 
@@ -102,7 +109,8 @@ def _read(name: str, files: list[Path]) -> Iterator[Program]:
         yield from read_programs(files[0])
         return
     try:
-        found = [list(READERS[name](file)) for file in files]
+        batches = [files] if name in TOGETHER else [[file] for file in files]
+        found = [list(READERS[name](*batch)) for batch in batches]
         programs = [program for each in found for program in programs_of(each)]
         for program in with_shared_prefixes(programs, [each.messages for each in chain(*found)]):
             _check(files, program)

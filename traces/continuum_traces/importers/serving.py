@@ -21,6 +21,7 @@ from continuum_traces.importers.usage import (
     estimate_tokens,
     json_lines,
     number,
+    whole_numbers,
 )
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
@@ -47,7 +48,7 @@ def read_mooncake(path: Path) -> Iterator[Imported]:
 
 
 def _repeats(rows: list[Row]) -> bool:
-    ids = [_hash_ids(where, row) for where, row in rows]
+    ids = [whole_numbers(where, row, "hash_ids") for where, row in rows]
     return any(before and after and before[0] == after[0] for before, after in pairwise(ids))
 
 
@@ -73,17 +74,10 @@ def _from_lengths(name: str, rows: list[Row], source: str, whole: bool) -> Impor
         context = 0 if whole else prompt + output
     start = rows[0][1].get("timestamp")
     arrival_s = float(start) / 1e3 if isinstance(start, int | float) else None
-    ids = [_hash_ids(where, row) if whole or n == 0 else () for n, (where, row) in enumerate(rows)]
+    ids = [whole_numbers(where, row, "hash_ids") if whole or n == 0 else () for n, (where, row) in enumerate(rows)]
     if len(rows) > 1 and not agentic:
         source = f"{source}, {'each row a whole prompt' if whole else 'each row added to its session'}"
     return Imported(Program(name, (), source, arrival_s=arrival_s), requests, ids=ids)
-
-
-def _hash_ids(where: str, row: dict[str, Any]) -> list[int]:
-    ids = row.get("hash_ids") or []
-    if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
-        raise TraceError(f"{where}: hash_ids: expected a list of whole numbers")
-    return ids
 
 
 def read_weka(path: Path) -> Iterator[Imported]:
@@ -108,7 +102,9 @@ def _weka(where: str, line: int, row: dict[str, Any]) -> Imported:
     ]
     name = str(row.get("id") or row.get("conversation_id") or f"conversation-{line}")
     model = requests[0].get("model") if requests else None
-    return Imported(Program(name, (), "weka", model), usage, ids=[_hash_ids(where, request) for request in requests])
+    return Imported(
+        Program(name, (), "weka", model), usage, ids=[whole_numbers(where, request, "hash_ids") for request in requests]
+    )
 
 
 def read_mlperf_agentic(path: Path) -> Iterator[Imported]:

@@ -47,6 +47,8 @@ class Imported:
     """The texts of the messages in the first prompt, if the source has them."""
     ids: Sequence[Sequence[int]] | None = None
     """The ids of the blocks of each request's prompt; None if the source has none."""
+    block_tokens: int | None = None
+    """The size of these blocks; None: the source does not say."""
 
 
 def usage_of(where: str, usage: Mapping[str, Any], tool_calls: Iterable[ToolCall] = ()) -> RequestUsage:
@@ -143,6 +145,18 @@ def inner(where: str, data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if value is not None and not isinstance(value, dict):
         raise TraceError(f"{where}: {name}: expected an object, found {repr(value)[:60]}")
     return value or {}
+
+
+def whole_numbers(where: str, data: Mapping[str, Any], name: str) -> list[int]:
+    """Return a field that must be a list of whole numbers; an empty one if it is missing or null.
+
+    Raises:
+        TraceError: the field is something else. The message begins with ``where``.
+    """
+    values = data.get(name) or []
+    if not isinstance(values, list) or not all(isinstance(each, int) for each in values):
+        raise TraceError(f"{where}: {name}: expected a list of whole numbers")
+    return values
 
 
 def json_lines(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
