@@ -13,7 +13,7 @@ from continuum_traces.run_dir import writing
 
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import Summary
-from continuum_analysis.compare.words import columns, summary_rows
+from continuum_analysis.compare.words import TextTable, columns, summary_rows
 from continuum_analysis.records.misses import Return, cause_rows
 from continuum_analysis.records.timeline import AnalysisError, ProgramTimes, TurnTimes
 from continuum_analysis.report.experiment_facts import gpu_time
@@ -147,8 +147,7 @@ def table_text(table: pd.DataFrame, form: str) -> str:
     if form == "json":
         return str(table.to_json(orient="records", indent=2, double_precision=9)) + "\n"
     if form == "markdown":
-        sides = ["left" if name in WORDS else "right" for name in table.columns]
-        return table.map(_text).to_markdown(index=False, disable_numparse=True, colalign=sides) + "\n"
+        return "\n".join(TextTable(list(table.columns), table.map(_text).to_numpy().tolist()).markdown()) + "\n"
     alignment = "".join("l" if name in WORDS else "r" for name in table.columns)
     return table.map(_text).to_latex(index=False, escape=True, column_format=alignment)
 
@@ -173,7 +172,7 @@ def write_table(table: pd.DataFrame, form: str, file: Path | None) -> str:
     """Write the table to the file, or return its text if ``file`` is None.
 
     Raises:
-        AnalysisError: an unknown form, or Parquet without a file.
+        AnalysisError: an unknown form, Parquet without a file, or without pyarrow.
         RunDirError: the file cannot be written.
     """
     if form not in FORMS:
@@ -182,8 +181,11 @@ def write_table(table: pd.DataFrame, form: str, file: Path | None) -> str:
         raise AnalysisError("--format parquet: binary; name a file with --out")
     if form != "parquet" or file is None:
         return write_text(table_text(table, form), file)
-    with writing(file):
-        table.to_parquet(file, index=False)
+    try:
+        with writing(file):
+            table.to_parquet(file, index=False)
+    except ImportError as error:
+        raise AnalysisError("--format parquet: pyarrow is not installed; pip install pyarrow") from error
     return ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +45,8 @@ app.add_typer(step_times_app, name="step-times")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version  # noqa: PLC0415
+
         typer.echo(f"continuum-bench {version('continuum-ttl')}")
         raise typer.Exit
 

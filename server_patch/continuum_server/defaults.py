@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 POLICY = "working-set"
 GPU = "h100-80gb"
 MODEL = "llama-3.1-8b"
@@ -16,5 +18,7 @@ HOST = "127.0.0.1"
 PORT = 8000
 TOOL_CALL_PARSER = "hermes"
 DRAIN_S = 30
+Recognise = Literal["ids,prompts", "ids", "none"]
+RECOGNISE: Recognise = "ids,prompts"
 SERVER_NAME = "CONTINUUM_SERVER"
 """Environment variable that the launcher sets to a random name, which differs each time a server is started."""

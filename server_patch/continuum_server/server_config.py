@@ -9,7 +9,6 @@ from typing import Any, Literal
 from continuum_server import defaults
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.policy.program_table import Guards
-from continuum_server.vllm_plugin.plugin_settings import Recognise
 
 EngineName = Literal["gpu", "emulated", "cpu"]
 STOCK = "stock"
@@ -30,7 +29,7 @@ class ServerConfig:
     policy: str = defaults.POLICY
     policy_options: dict[str, Any] = field(default_factory=dict)
     guards: Guards = field(default_factory=Guards)
-    recognise: Recognise = "ids,prompts"
+    recognise: defaults.Recognise = defaults.RECOGNISE
     model: str | None = None
     """Folder or name of a model. emulated: a model that ``step_times`` knows. cpu: None is a tiny random model."""
     emulated: EmulatedSettings = field(default_factory=EmulatedSettings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,16 @@ def experiment(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_form_holds_the_same_numbers(experiment: Path, tmp_path: Path) -> None:
+def test_every_form_holds_the_same_numbers(experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = summary_table({1.0: summarize(experiment)})
     jct = table.set_index("policy").loc["continuum", "jct_mean_s"]
     assert jct == pytest.approx(np.mean([[6, 9, 20], [7, 9, 20], [8, 9, 20]]))
     assert write_table(table, "parquet", tmp_path / "t.parquet") == ""
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), table)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(AnalysisError, match="pip install pyarrow"):
+            write_table(table, "parquet", tmp_path / "u.parquet")
     write_table(table, "csv", tmp_path / "t.csv")
     assert pd.read_csv(tmp_path / "t.csv").loc[1, "jct_mean_s"] == pytest.approx(jct, rel=1e-5)
     assert json.loads(table_text(table, "json"))[1]["jct_mean_s"] == pytest.approx(jct)

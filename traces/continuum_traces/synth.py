@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from continuum_traces.jsonl import TraceError, read_programs
 from continuum_traces.names import which
@@ -222,7 +222,7 @@ def _uniforms(rng: np.random.Generator, n: int) -> Floats:
 
 
 def _normal(uniforms: Floats, spread: Spread) -> Floats:
-    return np.asarray(np.clip(spread.mean + spread.std * norm.ppf(uniforms), spread.least, spread.most))
+    return np.asarray(np.clip(spread.mean + spread.std * ndtri(uniforms), spread.least, spread.most))
 
 
 def _lognormal(rng: np.random.Generator, n: int, mean: float, std: float) -> Floats:
@@ -231,7 +231,7 @@ def _lognormal(rng: np.random.Generator, n: int, mean: float, std: float) -> Flo
 
 def _lognormal_at(uniforms: Floats, mean: float, std: float) -> Floats:
     sigma2 = np.log1p((std / mean) ** 2)
-    return np.asarray(np.exp(np.log(mean) - sigma2 / 2 + np.sqrt(sigma2) * norm.ppf(uniforms)))
+    return np.asarray(np.exp(np.log(mean) - sigma2 / 2 + np.sqrt(sigma2) * ndtri(uniforms)))
 
 
 def _lognormal_within(uniforms: Floats, spread: Spread) -> Floats:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
-from scipy.stats import bootstrap
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from continuum_analysis.records.timeline import AnalysisError, ProgramTimes
 
@@ -137,11 +136,11 @@ def ratio_by_seed(over: Mapping[int, float], under: Mapping[int, float]) -> Inte
 
 
 def _t(number: int) -> float:
-    return float(student.ppf((1 + CONFIDENCE) / 2, number - 1))
+    return float(stdtrit(number - 1, (1 + CONFIDENCE) / 2))
 
 
 def resampled_ratio(over: Sequence[float], under: Sequence[float]) -> Interval:
-    """Compute the same ratio with a bootstrap interval (``scipy.stats.bootstrap``: paired, percentile, fixed seed).
+    """Compute the same ratio with a bootstrap interval (paired, percentile, fixed seed).
 
     For the programs of one seed the interval is valid for that arrival sequence only. For the means of several seeds it
     is an alternative to ``ratio_interval`` that is too narrow with few seeds (docs/results/trust.md).
@@ -150,17 +149,10 @@ def resampled_ratio(over: Sequence[float], under: Sequence[float]) -> Interval:
     estimate = float(top.mean() / bottom.mean())
     if len(top) < 2 or not top.min() > 0 < bottom.min():  # resamples of times of 0 s have no ratio
         return Interval(estimate)
-    interval = bootstrap(
-        (top, bottom),
-        lambda a, b, axis: a.mean(axis=axis) / b.mean(axis=axis),
-        paired=True,
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return Interval(estimate, float(interval.low), float(interval.high))
+    picks = np.random.default_rng(0).integers(0, len(top), (RESAMPLES, len(top)))
+    ratios = top[picks].mean(axis=1) / bottom[picks].mean(axis=1)
+    low, high = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Interval(estimate, float(low), float(high))
 
 
 def standardized_difference(over: Sequence[float], under: Sequence[float]) -> float | None:

@@ -9,7 +9,6 @@ from typing import Annotated, get_args
 from continuum_server import defaults
 from continuum_server.policy.program_table import Guards, PinsYieldTo
 from continuum_server.step_times.attention import BANDS
-from continuum_server.vllm_plugin.plugin_settings import Recognise, Settings
 from continuum_traces.conversation import Sends
 
 from continuum_bench.errors import OptionError
@@ -195,7 +194,7 @@ class EngineOptions(GpuOptions):
     gpu_memory_utilization: Annotated[float, SHARE] = defaults.GPU_MEMORY_UTILIZATION
     pins_yield_to: Annotated[str, one_of(*get_args(PinsYieldTo))] = Guards().pins_yield_to
     one_offs: Annotated[str, one_of("first", "fcfs")] = Guards().one_offs
-    recognise: Annotated[str, one_of(*get_args(Recognise))] = Settings().recognise
+    recognise: Annotated[str, one_of(*get_args(defaults.Recognise))] = defaults.RECOGNISE
     first_token_s: Annotated[float | None, ABOVE_ZERO] = None
 
 

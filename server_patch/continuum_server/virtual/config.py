@@ -21,7 +21,6 @@ from continuum_server.step_times.profile import ProfileStepTimes, read_profile
 from continuum_server.step_times.stages import staged
 from continuum_server.virtual.offload import GB, Offload
 from continuum_server.virtual.routers import ROUTERS
-from continuum_server.vllm_plugin.plugin_settings import Recognise
 from continuum_server.vllm_plugin.versions import check_version
 
 
@@ -67,7 +66,7 @@ class EngineConfig:
     max_model_len: int | None = None
     """Longest prompt plus output; None: the model's maximum."""
     guards: Guards = field(default_factory=Guards)
-    recognise: Recognise = "ids,prompts"
+    recognise: defaults.Recognise = defaults.RECOGNISE
     """How conversations without our tags are recognised."""
     offload: Offload | None = None
     """Memory tiers below the GPU; None: KV that leaves the GPU is lost."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from continuum_traces.typed import FieldError, from_json
 
@@ -14,7 +14,6 @@ from continuum_server.policy.limits import check_fields
 from continuum_server.policy.program_table import Guards
 
 SECTION = "continuum"
-Recognise = Literal["ids,prompts", "ids", "none"]
 
 
 class SettingsError(ValueError):
@@ -39,7 +38,7 @@ class Settings:
     """File of tool statistics, which is read at start if it exists, and written every 30 s and at shutdown."""
     tool_parser: str | None = None
     """vLLM's tool-call parser (``--tool-call-parser``), which is tried before those in ``tool_calls``."""
-    recognise: Recognise = "ids,prompts"
+    recognise: defaults.Recognise = defaults.RECOGNISE
     """How conversations without our tags are recognised. ``ids``: by the ids that agents send
     (``continuum_traces.foreign_ids``). ``ids,prompts``: where there is no id, by prompts that continue earlier ones."""
 

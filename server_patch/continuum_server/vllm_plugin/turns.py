@@ -8,12 +8,12 @@ from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_from_xargs
 from vllm.v1.request import Request
 
+from continuum_server.defaults import Recognise
 from continuum_server.log_once import LogOnce
 from continuum_server.policy.facts import ProgramState, TurnState
 from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.recognise import Prompt
 from continuum_server.vllm_plugin import touch_points
-from continuum_server.vllm_plugin.plugin_settings import Recognise
 from continuum_server.vllm_plugin.request_tags import Caller, read_caller
 
 
