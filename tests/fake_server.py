@@ -10,7 +10,6 @@ import asyncio
 import json
 import re
 import threading
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -177,14 +176,6 @@ class FakeServer:
         self._started.set()
         await self._stop.wait()
         await runner.cleanup()
-
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Until it holds: a client that gives up may be gone before its request was read here."""
-        for _ in range(6000):
-            if condition():
-                return
-            time.sleep(0.01)
-        raise AssertionError("it never came to that")
 
     # ------------------------------------------------------------------------------------ what came
 

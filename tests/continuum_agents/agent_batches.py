@@ -23,6 +23,7 @@ from continuum_traces.jsonl import validate
 from continuum_traces.run_dir import read_turns
 from continuum_traces.schema import SchedulerEvent
 from live_server import Live, live
+from waiting import until
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "agents" / "scenarios"
 MARK = "CONTINUUM_TEST_BATCH"
@@ -107,7 +108,7 @@ def events_of(server: Live, program_id: str, turns: int) -> list[SchedulerEvent]
     def kinds() -> list[str]:
         return [event.event for event in server.events(program_id)]
 
-    assert server.wait_for(lambda: kinds().count("finish") >= turns and kinds().count("pin") == kinds().count("unpin"))
+    until(lambda: kinds().count("finish") >= turns and kinds().count("pin") == kinds().count("unpin"))
     return server.events(program_id)
 
 

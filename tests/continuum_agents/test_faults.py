@@ -28,6 +28,7 @@ from agent_batches import (
 )
 from continuum_traces.run_dir import read_turns
 from live_server import Live
+from waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -142,7 +143,7 @@ def test_one_program_s_fault_is_its_own(kind: Kind, server: Live, play: Callable
     assert (turns.count("dies"), turns.count("fine")) == (2, 3)
     lines = [json.loads(line) for line in (batch.out / "trace.jsonl").read_text().splitlines()]
     assert {line["program_id"] for line in lines if line["kind"] == "turn"} == set(turns)
-    assert server.wait_for(lambda: "dies" not in server.pins())
+    until(lambda: "dies" not in server.pins())
     assert unpinned(server, "dies", 2) == ["hit", "expired"]
     again = play(*names, "--tool-limit", "3", "--time-limit", "60", without_folder=("bare",))  # skips what finished
     said = again.ended(1)

@@ -32,6 +32,7 @@ from small_replays import (
     trace_of,
     turns_of,
 )
+from waiting import until
 
 
 @pytest.mark.parametrize(
@@ -307,7 +308,7 @@ def test_a_run_that_was_stopped_can_be_analysed_and_resumed(tmp_path: Path, how:
     with serving(stuck, "plugin") as server:
         words = (trace_of(tmp_path, 5), server.url, out, "--arrivals", "concurrency:2", "--processes", processes)
         run = start(replay_command(*words), start_new_session=True)
-        server.wait_for(lambda: stuck.held == 2)
+        until(lambda: stuck.held == 2)
         os.kill(run.pid, how)
         _, stderr = run.communicate(timeout=300)
         stuck.goes_on.set()

@@ -15,6 +15,7 @@ import pytest
 from fake_server import ASK, FakeServer, Planned
 from pydantic import BaseModel
 from sdk import ask, entered, items, value
+from waiting import until
 
 import continuum_client
 from continuum_client import client as client_module
@@ -125,7 +126,7 @@ async def timed_out(client: Any, server: FakeServer) -> Any:
     try:
         await value(ask(client.with_options(timeout=0.1, max_retries=1)))
     finally:
-        await asyncio.to_thread(server.wait_for, lambda: len(server.seen) == 2)
+        await asyncio.to_thread(until, lambda: len(server.seen) == 2)
 
 
 async def refused(client: Any, server: FakeServer) -> Any:

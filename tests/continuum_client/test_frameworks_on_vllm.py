@@ -10,17 +10,15 @@ import json
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_server import launcher, server_config
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.server_command import model_name
-from continuum_traces import jsonl, run_dir
-from continuum_traces.schema import SchedulerEvent
+from continuum_traces import jsonl
+from live_server import Live, live
+from waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -50,28 +48,22 @@ UNRECORDED = {"litellm-2"}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[launcher.Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """Twenty times faster than the modelled GPU; every turn's KV is held for two minutes."""
     folder = tmp_path_factory.mktemp("server")
     programs = {name: replies for script in SCRIPTS.values() for name, replies in script.items()}
     lines = [json.dumps({"program": name, "replies": replies}) for name, replies in programs.items()]
     (folder / "replies.jsonl").write_text("\n".join(lines))
-    config = server_config.ServerConfig(
-        port=0,
-        policy="static-ttl",
-        policy_options={"ttl_s": 120.0},
-        max_model_len=32_000,
-        record=folder / "record",
-        emulated=EmulatedSettings(time_scale=20.0, replies=str(folder / "replies.jsonl")),
-    )
-    with launcher.Server(config, folder / "log") as found:
+    emulated = EmulatedSettings(time_scale=20.0, replies=str(folder / "replies.jsonl"))
+    options = {"ttl_s": 120.0}
+    with live(folder, policy="static-ttl", policy_options=options, max_model_len=32_000, emulated=emulated) as found:
         yield found
 
 
-def example(name: str, server: launcher.Server) -> str:
+def example(name: str, server: Live) -> str:
     """The example that opens the framework's programs."""
     (code,) = (block for block in BLOCKS if f'"{min(SCRIPTS[name])}"' in block)
-    return code.replace("http://localhost:8000", server.url).replace("my-model", model_name(server.config))
+    return code.replace("http://localhost:8000", server.server.url).replace("my-model", server.model)
 
 
 def test_examples_are_short() -> None:
@@ -80,7 +72,7 @@ def test_examples_are_short() -> None:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_an_example_on_a_real_server(name: str, server: launcher.Server, tmp_path: Path) -> None:
+def test_an_example_on_a_real_server(name: str, server: Live, tmp_path: Path) -> None:
     python = ENVIRONMENTS / name / "bin" / "python"
     if not python.exists():
         pytest.skip("make frameworks was not run")
@@ -95,7 +87,8 @@ def test_an_example_on_a_real_server(name: str, server: launcher.Server, tmp_pat
     recorded = {program.program_id: program for program in jsonl.read_programs(tmp_path / "trace" / "trace.jsonl")}
     for program, replies in SCRIPTS[name].items():
         called = [reply["tool_calls"][0]["name"] for reply in replies if "tool_calls" in reply]
-        events = events_of(server, program)
+        until(lambda program=program: any(event.reason == "last" for event in server.events(program)))  # type: ignore[misc]
+        events = server.events(program)
         others: list[str | None] = [None] * (len(replies) - len(called))
         assert [event.tool for event in events if event.event == "finish"] == called + others
         ends = [event.reason for event in events if event.event == "unpin"]
@@ -104,15 +97,3 @@ def test_an_example_on_a_real_server(name: str, server: launcher.Server, tmp_pat
             calls = [call for turn in recorded[program].turns for call in turn.tool_calls]
             assert [call.name for call in calls] == called
             assert all(call.duration_s is not None for call in calls if call.name != "final_answer")  # not a tool
-
-
-def events_of(server: launcher.Server, program: str) -> list[SchedulerEvent]:
-    """Up to the end of the last hold; the recorder is a little late."""
-    folder = server.config.record
-    assert folder is not None
-    for _ in range(1200):
-        found = [event for event in run_dir.read_events(folder) if event.program_id == program]
-        if any(event.reason == "last" for event in found):
-            break
-        time.sleep(0.1)
-    return found

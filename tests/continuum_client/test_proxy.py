@@ -25,6 +25,7 @@ from continuum_traces.run_dir import read_turns
 from fake_server import FakeServer, Planned
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import until
 
 from continuum_client.proxy import Proxy, _web_proxy, with_fields
 from continuum_client.proxy_command import main, proxy_settings
@@ -73,7 +74,7 @@ def hang_up_on(client: httpx.Client, body: dict[str, Any], server: FakeServer) -
     before = len(server.asked)
     with pytest.raises(httpx.TimeoutException):
         client.post(CHAT, json=body, timeout=httpx.Timeout(300.0, read=0.2))
-    server.wait_for(lambda: len(server.asked) > before)
+    until(lambda: len(server.asked) > before)
 
 
 # ------------------------------------------------------------------------------------ what passes

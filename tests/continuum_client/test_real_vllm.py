@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +13,7 @@ from typing import Any
 
 import openai
 import pytest
+from waiting import until
 
 from continuum_client import OpenAI
 from continuum_client.dialects import DIALECTS
@@ -26,23 +23,10 @@ vllm = pytest.importorskip("vllm")
 jsonl = pytest.importorskip("continuum_traces.jsonl")
 local_model = pytest.importorskip("continuum_server.local_model")
 ports = pytest.importorskip("continuum_server.ports")
-launcher = pytest.importorskip("continuum_server.launcher")
-server_command = pytest.importorskip("continuum_server.server_command")
-server_config = pytest.importorskip("continuum_server.server_config")
+live_server = pytest.importorskip("live_server")
 
 MODEL = "tiny"
 TASK = "You are a careful agent. " * 40 + "List what is in the folder, then stop."
-
-
-def wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    for _ in range(1200):
-        assert process.poll() is None, log.read_text()[-3000:]
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-    raise AssertionError(log.read_text()[-3000:])
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +42,8 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with held, log.open("wb") as out:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
         try:
-            wait_until_healthy(process, f"http://127.0.0.1:{port}", log)
+            until(lambda: process.poll() is not None or ports.answers(f"http://127.0.0.1:{port}/health"))
+            assert process.poll() is None, log.read_text()[-3000:]
             yield f"http://127.0.0.1:{port}/v1"
         finally:
             os.killpg(process.pid, signal.SIGKILL)
@@ -68,11 +53,12 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """vLLM with our scheduler, which holds every turn's KV for a minute."""
-    config = server_config.ServerConfig(
-        engine="cpu", port=0, policy="static-ttl", policy_options={"ttl_s": 60.0}, max_model_len=8192
-    )
-    with launcher.Server(config, tmp_path_factory.mktemp("plugin") / "log") as server:
-        yield server
+    options = {"ttl_s": 60.0}
+    folder = tmp_path_factory.mktemp("plugin")
+    with live_server.live(
+        folder, engine="cpu", policy="static-ttl", policy_options=options, max_model_len=8192
+    ) as found:
+        yield found
 
 
 def agent(client: OpenAI, model: str, program_id: str) -> list[str]:
@@ -133,28 +119,22 @@ def test_vllm_refuses_what_is_not_flat(stock: str) -> None:
             plain.chat.completions.create(**ask, extra_body={"vllm_xargs": wrong})
 
 
-def pins(server: Any) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{server.url}/continuum/state", timeout=120) as answer:
-        (engine,) = json.load(answer)["engines"]
-    return {pin["program_id"]: pin for pin in engine["pins"]}
-
-
 @pytest.mark.parametrize("dialect", ["vllm", "auto", "headers"])
 def test_the_plugin_holds_and_lets_go(plugin: Any, dialect: str) -> None:
     """Headers alone say enough for a hold and for the last step; they release nothing."""
-    client = OpenAI(base_url=f"{plugin.url}/v1", dialect=dialect)
-    ask: Any = {"model": server_command.model_name(plugin.config), "max_tokens": 4}
+    client = OpenAI(base_url=f"{plugin.server.url}/v1", dialect=dialect)
+    ask: Any = {"model": plugin.model, "max_tokens": 4}
     ask["messages"] = [{"role": "user", "content": TASK}]
     with client.program(f"closed/{dialect}"):
         client.chat.completions.create(**ask)
-        assert f"closed/{dialect}" in pins(plugin)
-    assert (f"closed/{dialect}" in pins(plugin)) == (dialect == "headers")
+        assert f"closed/{dialect}" in plugin.pins()
+    assert (f"closed/{dialect}" in plugin.pins()) == (dialect == "headers")
     with client.program(f"last {dialect}") as p:
         client.chat.completions.create(**ask)
-        assert f"last {dialect}" in pins(plugin)
+        assert f"last {dialect}" in plugin.pins()
         p.last_step()
         client.chat.completions.create(**ask)
-        assert f"last {dialect}" not in pins(plugin)
+        assert f"last {dialect}" not in plugin.pins()
 
 
 STRANGER = """
@@ -172,11 +152,11 @@ for turn in range(3):
 def test_an_agent_that_does_not_know_us(plugin: Any, tmp_path: Path) -> None:
     """``continuum-instrument``: its turns are one program, find its KV cache, and are released at the end."""
     (tmp_path / "agent.py").write_text(STRANGER)
-    model = server_command.model_name(plugin.config)
+    model = plugin.model
     instrument = [sys.executable, "-m", "continuum_client.instrument_command", "--dialect", "vllm", "--record", "runs"]
-    agent = [sys.executable, "agent.py", f"{plugin.url}/v1", model, TASK]
+    agent = [sys.executable, "agent.py", f"{plugin.server.url}/v1", model, TASK]
     subprocess.run([*instrument, *agent], cwd=tmp_path, check=True, timeout=300)
     (program,) = jsonl.read_programs(tmp_path / "runs" / "trace.jsonl")
     assert len(program.turns) == 3
     assert all((turn.cached_tokens or 0) > 200 for turn in program.turns[1:])
-    assert program.program_id not in pins(plugin)
+    assert program.program_id not in plugin.pins()

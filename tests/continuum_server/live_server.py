@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +23,7 @@ from continuum_server.server_config import ServerConfig
 from continuum_traces.run_dir import read_events
 from continuum_traces.schema import SchedulerEvent
 from openai import OpenAI
+from waiting import until
 
 BLOCK = 16
 
@@ -68,22 +69,15 @@ class Live:
             extra_body={"ignore_eos": True, "return_token_ids": True, "vllm_xargs": xargs},
         )
 
-    def events(self, program_id: str, until: str | None = None) -> list[SchedulerEvent]:
-        """The program's recorded events; waits for the recorder where ``until`` is to come."""
+    def events(self, program_id: str, last: str | None = None) -> list[SchedulerEvent]:
+        """The program's recorded events; waits for the recorder until one of kind ``last`` is there."""
 
         def found() -> list[SchedulerEvent]:
             return [event for event in read_events(self.record) if event.program_id == program_id]
 
-        assert until is None or self.wait_for(lambda: any(event.event == until for event in found())), found()
+        if last is not None:
+            until(lambda: any(event.event == last for event in found()))
         return found()
-
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 120.0) -> bool:
-        """Whether it comes true; the limit is for a machine that is very busy."""
-        for _ in range(int(seconds * 20)):
-            if condition():
-                return True
-            time.sleep(0.05)
-        return False
 
 
 @contextmanager

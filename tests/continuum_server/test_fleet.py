@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from continuum_traces.replica_records import read_record
 from continuum_traces.schema import Program, ToolCall, Turn
 from live_server import ends_soon
 from typer.testing import CliRunner
+from waiting import until
 
 runner = CliRunner()
 
@@ -151,10 +151,7 @@ def test_a_killed_replica_loses_no_program(tmp_path: Path) -> None:
         leaders = {server.process.pid for server in (*running.servers, running.router)}
 
         def kill_in_the_middle() -> None:
-            for _ in range(600):
-                if sum(event.event == "finish" and event.replica == 1 for event in read_record(record)) >= 4:
-                    break
-                time.sleep(0.1)
+            until(lambda: sum(event.event == "finish" and event.replica == 1 for event in read_record(record)) >= 4)
             os.killpg(running.servers[1].process.pid, signal.SIGKILL)
 
         killer = threading.Thread(target=kill_in_the_middle)

@@ -21,6 +21,7 @@ from continuum_server.emulated.settings import EmulatedSettings
 from continuum_traces.run_dir import read_events
 from continuum_traces.schema import SchedulerEvent
 from live_server import Live, live
+from waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -194,7 +195,7 @@ def _talk(name: str, agent: Agent, server: Live, folder: Path) -> list[Scheduler
             text=True, stdin=subprocess.DEVNULL, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0 or not agent.again, done.stdout[-1500:] + done.stderr[-1500:]
-    assert server.wait_for(server.is_idle)
+    until(server.is_idle)
     time.sleep(1.0)  # the recorder writes at most a quarter of a second late
     return list(read_events(server.record))[before:]
 

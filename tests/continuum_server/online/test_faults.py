@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.server_config import ServerError
 from continuum_traces.run_dir import PREVIEW_EVENTS, read_events
 from live_server import ends_soon, live, processes_of, serve_command, sessions_of, tokens
+from waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def test_kill_and_restart_keeps_ids_turns_and_statistics(tmp_path: Path, monkeyp
         tools = server.state()["tools"]
         assert tools  # learned by the engine before
         server.complete(prompts[2], program_id="p", this_func_call="ls")
-        assert server.wait_for(lambda: server.events("p")[-1].turn == 2)  # a kill costs what is not recorded yet
+        until(lambda: server.events("p")[-1].turn == 2)  # a kill costs what is not recorded yet
         server.server.kill()
     monkeypatch.setenv("RUN_OUTPUT_DIR", str(preview))
     with live(tmp_path, **config) as server:
@@ -118,9 +118,5 @@ def test_a_signal_before_it_is_ready_stops_it_at_once(tmp_path: Path, number: in
 
 def engine_that_starts(log: Path) -> int:
     """The process of the engine core, from the first line that it writes."""
-    for _ in range(3000):
-        found = re.search(r"\(EngineCore pid=(\d+)\)", log.read_text()) if log.exists() else None
-        if found:
-            return int(found[1])
-        time.sleep(0.1)
-    raise AssertionError("no engine core has started")
+    found = until(lambda: re.findall(r"\(EngineCore pid=(\d+)\)", log.read_text()) if log.exists() else [])
+    return int(found[0])

@@ -12,6 +12,7 @@ import openai
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from live_server import Live, live, tokens
+from waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +70,7 @@ def test_a_scripted_agent_is_a_real_conversation(agents: Live) -> None:
     assert json.loads(arguments) == {"command": "cd src && ls é"}
     for (_, before, _), (_, _, found) in pairwise(seen):
         assert found >= before - 16  # the template repeats what was generated, token by token
-    assert agents.wait_for(lambda: len(tools_of(agents)) == 4)
+    until(lambda: len(tools_of(agents)) == 4)
     assert tools_of(agents) == ["ls", "fetch+search", "pytest", None]
 
 
@@ -97,7 +98,7 @@ def test_tags_of_every_kind_and_malformed_ones(agents: Live) -> None:
     before = agents.state(KEY)["tags_rejected"]
     for name, tags in kinds.items():
         ask(model=agents.model, prompt=tokens(200, 7), max_tokens=4, **tags)
-        finish = next(e for e in agents.events(f"tag-{name}", until="finish") if e.event == "finish")
+        finish = next(e for e in agents.events(f"tag-{name}", last="finish") if e.event == "finish")
         assert finish.tool == ("ls" if name == "preview" else None)
     assert agents.state(KEY)["tags_rejected"] == before + 1
     log = (agents.record.parent / "server.log").read_text()

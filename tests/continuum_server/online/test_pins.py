@@ -12,6 +12,7 @@ import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_traces.schema import SchedulerEvent
 from live_server import BLOCK, Live, cached, continued, live, tokens
+from waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +46,7 @@ def _nothing_leaks(request: pytest.FixtureRequest) -> Any:
     yield
     for name in {"emulated", "paced", "cpu"} & set(request.fixturenames):
         server: Live = request.getfixturevalue(name)
-        assert server.wait_for(server.is_idle)
+        until(server.is_idle)
         for held in [*server.state()["pins"], *server.state()["soft_holds"]]:
             server.release(held["program_id"])
         state = server.state()
@@ -91,7 +92,7 @@ def test_a_conversation_without_an_id_is_held(paced: Live) -> None:
     for turn in range(3):
         before = set(paced.pins())
         answer = paced.complete(prompt, output=40)
-        assert paced.wait_for(paced.is_idle)
+        until(paced.is_idle)
         new = set(paced.pins()) - before
         assert len(new) == (turn == 0)  # it is held after a large first prompt, and later turns are the same program's
         held = next(iter(new), held)
@@ -114,8 +115,8 @@ def test_a_stop_string_ends_a_turn_as_well_as_any_other_end(paced: Live) -> None
     ask = paced.client.completions.create
     first: Any = ask(model=paced.model, prompt=prompt, max_tokens=3000, stop=[stop], extra_body=body)
     assert first.choices[0].finish_reason == "stop"
-    assert paced.wait_for(lambda: program in paced.pins())
-    assert paced.wait_for(lambda: endings(paced, program) == ["length", "stop"])
+    until(lambda: program in paced.pins())
+    until(lambda: endings(paced, program) == ["length", "stop"])
     crowd(paced, seed + 1)
     second = paced.complete(continued(prompt, first, 50, seed + 9), program_id=program)
     assert cached(second) >= 3000 - 2 * BLOCK
@@ -137,15 +138,15 @@ def test_a_client_that_leaves_in_mid_stream_leaves_nothing(paced: Live, stop: li
     )
     next(iter(stream))
     stream.close()
-    assert paced.wait_for(lambda: endings(paced, program) == ["length", "abort"])
+    until(lambda: endings(paced, program) == ["length", "abort"])
     assert program not in paced.pins()
 
 
 def test_an_expired_pin_is_gone(emulated: Live) -> None:
     program, seed = fresh("expiry")
     emulated.complete(tokens(3000, seed), program_id=program)
-    assert emulated.wait_for(lambda: program not in emulated.pins())
-    events = emulated.events(program, until="unpin")
+    until(lambda: program not in emulated.pins())
+    events = emulated.events(program, last="unpin")
     assert (said(events, "pin", "ttl_s"), said(events, "unpin", "reason")) == ([2.0], ["expired"])
     assert said(events, "unpin", "t")[0] > said(events, "pin", "t")[0] + 2.0
 
@@ -171,7 +172,7 @@ def test_two_requests_of_one_id_at_once_are_two_programs(paced: Live) -> None:
         with held_open(paced, tokens(7000, seed)), held_open(paced, tokens(7000, seed + 1)):  # neither fits beside them
             prompts = [tokens(length, seed + 2 + number) for number, length in enumerate(lengths)]
             asked = [pool.submit(paced.complete, prompt, 30, program_id=program) for prompt in prompts]
-            assert paced.wait_for(lambda: len(said(paced.events(program), "arrive")) == 2)
+            until(lambda: len(said(paced.events(program), "arrive")) == 2)
         for one in asked:
             one.result()
     state = paced.state()

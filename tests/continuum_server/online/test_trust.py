@@ -20,6 +20,7 @@ from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.policy.program_table import Guards
 from live_server import Live, live, tokens
 from request_fuzz import AUTHORIZATIONS, KEYS, ROUTES, Pair, Sent, pairs
+from waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +113,7 @@ def test_a_stopped_engine_hangs_nothing(server: Live) -> None:
     shown = [word in page for word in ("vllm:num_requests_running", "continuum:up 0", "continuum:pins")]
     assert shown == [True, True, False]
     assert (state.status_code, state.json()) == (503, {"error": "the engine did not answer within 5 s"})
-    assert server.wait_for(lambda: "continuum:up 1" in get("/metrics").text)
+    until(lambda: "continuum:up 1" in get("/metrics").text)
 
 
 def differences(wanted: list[Pair], url: str) -> tuple[list[Any], Counter[int]]:
