@@ -151,6 +151,8 @@ class FakeServer:
         self.handler = handler
         self.refuses = refusal
         self.plugin_errors = 7
+        self.pages: dict[str, tuple[int, Json]] = {}
+        """Status and answer of a path, instead of this server's own."""
         self.seen: list[Seen] = []
         self.plan: deque[Planned] = deque()
         self.most_at_once = 0
@@ -292,6 +294,8 @@ class FakeServer:
         if path == RELEASES.get(self.schema) or (vllm and path.endswith("/release")):
             return web.json_response({"released": True})
         known = path in answers
+        if path in self.pages:
+            return web.json_response(self.pages[path][1], status=self.pages[path][0])
         return web.json_response(answers.get(path, {"error": {"message": f"no {path}"}}), status=200 if known else 404)
 
     # --------------------------------------------------------------------------------------- answers

@@ -18,7 +18,7 @@ from continuum_bench.options.reports import (
     SloOptions,
 )
 from continuum_bench.options.run import Format, Json, LiveOptions, ReplayOptions, RunOptions, check_no_server_needed
-from continuum_bench.options.serve import ProfileOptions, ServeOptions
+from continuum_bench.options.serve import ProfileOptions, ServeOptions, TopOptions
 from continuum_bench.options.step_times import BuildOptions
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
 from continuum_bench.options.traces import ConvertOptions, FitOptions, ImportOptions, Source, SynthOptions
@@ -142,6 +142,14 @@ def serve(context: typer.Context, options: ServeOptions) -> int:
     from continuum_bench.serve.command import serve_until_stopped  # noqa: PLC0415
 
     return serve_until_stopped(options, tuple(context.args))
+
+
+@add_command(app)
+def top(options: TopOptions) -> int:
+    """Show the programs of live servers: which run, wait, are held and for how long, and what they found."""
+    from continuum_bench.top import show_top  # noqa: PLC0415
+
+    return show_top(options)
 
 
 @add_command(app)

@@ -70,7 +70,7 @@ def print_summary(summary: Summary, caption: str) -> None:
     """Print a summary with one row for each arm; if the terminal is too narrow, with one column for each arm."""
     shown = columns([summary])
     rows = [["policy", *(column.heading for column in shown)], *summary_rows(summary, shown)]
-    console = _table_console()
+    console = table_console()
     table = rich_table(TextTable(rows[0], rows[1:]))
     if Measurement.get(console, console.options.update(max_width=1000), table).maximum > console.width:
         first, *rest = zip(*rows, strict=True)
@@ -93,10 +93,11 @@ def print_verdict(text: str) -> None:
 def print_table(table: TextTable, title: str, words: Sequence[str] = ()) -> None:
     """Print a table. The first column and those with the headings ``words`` are aligned to the left."""
     _out.print(title, markup=False)
-    _table_console().print(rich_table(table, words))
+    table_console().print(rich_table(table, words))
 
 
-def _table_console() -> Console:
+def table_console() -> Console:
+    """Return the console of tables, which has a width also where the output is no terminal."""
     return Console(highlight=False, width=None if _out.is_terminal or "COLUMNS" in os.environ else WIDTH)
 
 

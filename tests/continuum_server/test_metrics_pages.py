@@ -28,7 +28,7 @@ COLON = "metric names should not contain ':'"
 def metrics_page(gauges: dict[str, Any]) -> str:
     """/metrics, after its first scrape."""
     counted = defaultdict(int, Metrics().to_json())
-    state: dict[str, Any] = defaultdict(int, {"pins": [], "gauges": gauges, "metrics": counted})
+    state: dict[str, Any] = defaultdict(int, {"gauges": gauges, "metrics": counted})
     return prometheus_text([state])
 
 

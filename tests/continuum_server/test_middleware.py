@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from continuum_server.vllm_plugin import middleware as middleware_module
 from continuum_server.vllm_plugin.metrics import Metrics, prometheus_text
-from continuum_server.vllm_plugin.middleware import ContinuumMiddleware
+from continuum_server.vllm_plugin.middleware import LISTED, ContinuumMiddleware
 from continuum_server.vllm_plugin.online import AnchoredClock
 from continuum_server.vllm_plugin.request_tags import BODY_FIELDS, CLIENT_KEY, NAMESPACE_KEY
 from continuum_traces.schema import SchedulerEvent
@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
 STATE = {
-    "pins": [{"program_id": "p"}],
+    "pins_held": 1,
     "pinned_tokens": 160,
     "pinned_blocks": 10,
     "pinned_share": 0.25,
@@ -132,7 +132,9 @@ class Http:
         """What is answered to these messages."""
         pairs = headers.items() if isinstance(headers, dict) else headers
         raw = [(k.lower().encode(), v.encode("latin-1")) for k, v in pairs]
-        scope = {"type": "http", "method": method, "path": path, "headers": raw, "app": self.app}
+        path, _, query = path.partition("?")
+        scope = {"type": "http", "method": method, "path": path, "query_string": query.encode()}
+        scope |= {"headers": raw, "app": self.app}
         sent: list[Any] = []
 
         async def run() -> None:
@@ -244,6 +246,18 @@ def test_a_program_id_that_cannot_be_is_refused(path: str, status: int) -> None:
     assert (got, json.loads(answer).get("program_id")) == (status, path if status == 200 else None)
     assert len(http.core.calls) == (status == 200)
     assert http.ask("POST", "/continuum/programs/release")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("query", "limit"),
+    [("", LISTED), ("?limit=0", 0), ("?other=1&limit=9999", 9999)]
+    + [(f"?limit={text}", None) for text in ("", "-1", "1.5", "10000", "9" * 5000, "%C2%B2")],
+)
+def test_the_asker_says_how_long_the_lists_are(query: str, limit: int | None) -> None:
+    http = Http()
+    status, answer = http.ask("GET", STATE_PAGE[1] + query)
+    assert status == (400 if limit is None else 200), answer
+    assert [argument["limit"] for _, argument in http.core.calls] == ([] if limit is None else [limit])
 
 
 @pytest.mark.parametrize("name", [None, "vllm.v1.core.sched.scheduler.Scheduler"])
@@ -376,4 +390,7 @@ def test_every_engine_is_asked_within_the_key(keys: list[str], namespace: str | 
     assert (released[0], json.loads(released[1])) == (200, {"program_id": "p/1", "released": True})
     assert len(json.loads(state[1])["engines"]) == 2
     namespaced = {"namespace": namespace}
-    assert http.core.calls == [("release", {"program_id": "p/1", **namespaced}), ("state", namespaced)]
+    assert http.core.calls == [
+        ("release", {"program_id": "p/1", **namespaced}),
+        ("state", {**namespaced, "limit": LISTED}),
+    ]

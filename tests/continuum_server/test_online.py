@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from continuum_server.policy.facts import Hold
 from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.online import Online
 from continuum_server.vllm_plugin.plugin_settings import Settings
@@ -71,6 +72,41 @@ def test_malformed_tags_are_counted_and_few_are_named(online: Online, scheduler:
     told = {"count": 200_000, "names": ["a", "b\n\x1b[31m"]}
     assert json.loads(online.call("reject", json.dumps(told))) == {}
     assert json.loads(online.call("state", ""))["tags_rejected"] == 200_000
+
+
+def test_the_state_lists_programs_by_what_they_do(online: Online, scheduler: Any) -> None:
+    """Whole life of seven programs: one runs, one waits, three finished a turn, two ended. And one of another key."""
+    table, now_s = scheduler.table, scheduler.clock()
+    for name in ("runs", "waits", "held", "soft", "idle", "ended", "released"):
+        scheduler.add_request(request(name, program_id=f"p-{name}"))
+    scheduler.add_request(request("other", program_id="theirs", **{NAMESPACE_KEY: "1" * 16, CLIENT_KEY: "1" * 16}))
+    for name in ("runs", "held", "soft", "idle", "ended", "released"):
+        turn = table.turn(name)
+        table.start(turn, now_s, hit_tokens=2, block_size=16)
+        turn.is_last = name == "ended"
+        if name != "runs":
+            table.finish(turn, now_s, context_tokens=20, output_tokens=17, tool="ls")
+        if name in ("held", "soft"):
+            hold = Hold(60.0) if name == "held" else Hold(0.0, soft_s=30.0)
+            table.pin(turn, now_s, hold, [1])
+    scheduler.release_program("p-released")
+    rows = online.state(limit=100)["program_list"]
+    said = [(row["program_id"], row["state"]) for row in rows if row["program_id"] != "1" * 16 + ":theirs"]
+    assert said == [
+        *(("p-runs", "running"), ("p-waits", "waiting"), ("p-held", "held"), ("p-soft", "soft")),
+        *(("p-idle", "idle"), ("p-released", "ended"), ("p-ended", "ended")),
+    ]
+    of = {row["program_id"]: row for row in rows}
+    assert [of["p-waits"][name] for name in ("hit_share", "expires_in_s", "context_tokens")] == [None, None, 3]
+    shown = ("hit_share", "context_tokens", "turns", "recognised_by")
+    assert [of["p-held"][name] for name in shown] == [pytest.approx(2 / 3), 20, 1, "tag"]
+    assert 29.0 < of["p-soft"]["expires_in_s"] <= 30.0 < of["p-held"]["expires_in_s"] <= 60.0
+    assert [row["program_id"] for row in online.state("1" * 16)["program_list"]] == ["theirs"]
+    cut = online.state(limit=1)
+    assert [len(cut[name]) for name in ("program_list", "pins", "soft_holds")] == [1, 1, 1]
+    assert (cut["pins_held"], cut["programs"], online.state(limit=0)["pins"]) == (1, 6, [])
+    for name in ("p-held", "p-soft"):
+        table.unpin(name)
 
 
 def test_the_state_shows_a_key_its_own_tools() -> None:

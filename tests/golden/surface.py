@@ -123,7 +123,7 @@ def metrics() -> dict[str, str]:
         name: {"value": 0, "help": text} for policy in ALL_POLICIES.values() for name, text in policy.gauges.items()
     }
     counted = defaultdict(int, Metrics().to_json())
-    state: dict[str, Any] = defaultdict(int, {"pins": [], "gauges": gauges, "metrics": counted})
+    state: dict[str, Any] = defaultdict(int, {"gauges": gauges, "metrics": counted})
     return dict(re.findall(r"^# TYPE (continuum:\w+) (\w+)$", prometheus_text([state]), flags=re.M))
 
 

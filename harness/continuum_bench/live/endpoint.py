@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.error
 import urllib.request
@@ -116,10 +117,10 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     Raises:
         BenchError: no server answers, it refuses the key, or it serves no model.
     """
-    _check_url(base_url)
+    check_url(base_url)
     base = base_url.rstrip("/")
     try:
-        models = _get(f"{base}/models", api_key, _Models).data
+        models = get_json(f"{base}/models", api_key, _Models).data
     except urllib.error.HTTPError as error:
         asked = (
             "is the API key set (OPENAI_API_KEY, --api-key-env)"
@@ -152,7 +153,12 @@ def _states(root: str, api_key: str | None) -> list[dict[str, Any]]:
     return list(_maybe(f"{root}/continuum/state", api_key).engines or ())
 
 
-def _check_url(base_url: str) -> None:
+def check_url(base_url: str) -> None:
+    """Check the form of a server's URL.
+
+    Raises:
+        BenchError: it is no http(s) URL, or has a password in it.
+    """
     if not base_url.startswith(("http://", "https://")):
         raise BenchError(f"--base-url {base_url}: expected http:// or https://")
     try:
@@ -166,16 +172,21 @@ def _check_url(base_url: str) -> None:
         )
 
 
-def _get(url: str, api_key: str | None, kind: type[Answer]) -> Answer:
+def get_json(url: str, api_key: str | None, kind: type[Answer]) -> Answer:
+    """Return the JSON at a URL.
+
+    Raises:
+        Exception: one of ``NO_ANSWER``; ``HTTPError`` (an ``OSError``) for a status of 400 or more.
+    """
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
     with urllib.request.urlopen(request, timeout=10.0) as answer:
-        return msgspec.json.decode(answer.read(), type=kind)
+        return msgspec.convert(json.loads(answer.read()), kind)  # a policy's numbers may be infinite
 
 
 def _maybe(url: str, api_key: str | None) -> _Facts:
     """Return the answer of this URL; without facts if there is none."""
     try:
-        return _get(url, api_key, _Facts)
+        return get_json(url, api_key, _Facts)
     except NO_ANSWER:
         return _Facts()
 

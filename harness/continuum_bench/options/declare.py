@@ -41,7 +41,7 @@ class Limit:
         return which(value, self.names) if self.names else self.words
 
 
-def at_least(least: int) -> Limit:
+def at_least(least: float) -> Limit:
     return Limit(lambda value: value >= least, f"must be at least {least}")
 
 

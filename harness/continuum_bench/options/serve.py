@@ -1,4 +1,4 @@
-"""Options of ``serve`` and of ``profile``."""
+"""Options of ``serve``, of ``profile`` and of ``top``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated
 from continuum_server import defaults
 from continuum_server.policy.program_table import Guards
 
-from continuum_bench.options.declare import ABOVE_ZERO, WRITABLE, at_least, at_most, named
-from continuum_bench.options.run import EngineOptions, GpuOptions, PolicyOption, ServedModel
+from continuum_bench.options.declare import ABOVE_ZERO, WRITABLE, Options, at_least, at_most, named
+from continuum_bench.options.run import EngineOptions, GpuOptions, Json, PolicyOption, ServedModel
 from continuum_bench.options.together import Needs
 
 GUARDS = Guards()
@@ -98,3 +98,23 @@ class ProfileOptions(GpuOptions):
     base_url: str | None = None
     served_model: Annotated[ServedModel, Needs("base_url")] = None
     repeats: Annotated[int, at_least(1), Needs("base_url")] = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopOptions(Options):
+    """Options of ``top``.
+
+    Attributes:
+        base_url: Server to show (its URL up to /v1). Repeatable.
+        once: Print one table, and exit.
+        limit: Number of programs to show. Default: what fits on the screen; with --once, 40.
+        interval: Seconds between two readings.
+        api_key_env: Environment variable that holds the API key.
+    """
+
+    base_url: list[str]
+    once: bool = False
+    json_output: Annotated[Json, Needs("once")] = False
+    limit: Annotated[int | None, at_least(1), at_most(9999)] = None
+    interval: Annotated[float, at_least(0.1)] = 2.0
+    api_key_env: str = "OPENAI_API_KEY"

@@ -37,6 +37,8 @@ class ProgramState:
     """Prompt plus output of the last finished turn, in tokens."""
     prompt_tokens: int = 0
     """Prompt of the last finished turn. The next prompt repeats it, if the agent only appends to its history."""
+    hit_share: float | None = None
+    """Share of the prompt of the turn that started last whose KV was found; None: no turn has started."""
     recognised_by: str = "tag"
     """How its requests are recognised: ``tag``, ``header:NAME``, ``body:NAME``, ``prompt``; empty: not at all."""
     counted_by: str | None = None

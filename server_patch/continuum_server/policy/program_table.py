@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Annotated, Literal
 
 from continuum_server.policy.base import Policy, Yielding
@@ -37,6 +37,8 @@ from continuum_server.policy.tool_statistics import hinted
 
 RECENT = 16
 """Number of first turns over which their waits are averaged."""
+ENDED = 32
+"""Number of ended programs that ``ProgramTable.programs`` remembers."""
 PinsYieldTo = Literal["policy", Yielding]
 """``policy``: the policy's own ``pins_yield_to``."""
 OneOffsOrder = Literal["first", "fcfs"]
@@ -128,6 +130,7 @@ class ProgramTable:
         """Mean seconds until such a turn started, once it came before all later requests."""
         self.one_offs = OneOffs(policy.machine, guards.one_offs == "first")
         self._pins_of_client: Counter[str] = Counter()
+        self._ended: deque[ProgramState] = deque(maxlen=ENDED)
 
     # ------------------------------------------------------------------------------------ turns
 
@@ -198,6 +201,17 @@ class ProgramTable:
     @property
     def program_count(self) -> int:
         return len(self._programs)
+
+    def programs(self) -> Iterator[ProgramState]:
+        """Yield the programs that run, those that wait, those whose KV is held, all others with the latest first, and
+        some that have ended. Lazily, because there may be many."""
+        turns = self._turns.values()
+        yield from (turn.program for turn in turns if turn.running)
+        yield from (turn.program for turn in turns if not turn.running)
+        held = (pin.program for pin in chain(self.pins.values(), self.soft.values()))
+        yield from (program for program in held if program.turn is None)
+        yield from (each for each in self._programs.latest() if each.turn is None and not self.holds(each))
+        yield from reversed(self._ended)
 
     @property
     def recognised(self) -> dict[str, int]:
@@ -278,6 +292,7 @@ class ProgramTable:
         if turn.start_s is not None:
             return False
         turn.start_s = now_s
+        program.hit_share = hit_tokens / max(1, turn.prompt_tokens)
         enough = (turn.repeated_tokens // block_size - 1) * block_size
         evicted, lost = hit_tokens - reloaded_tokens < enough, hit_tokens < enough
         start = TurnStart(turn, now_s, hit_tokens, evicted, lost, reload_s)
@@ -389,6 +404,7 @@ class ProgramTable:
     def _end_program(self, program: ProgramState) -> None:
         self._returns.ended(program)
         self._programs.forget(program)
+        self._ended.append(program)
         self.policy.program_finished(program)
 
     # ------------------------------------------------------------------------------------- time

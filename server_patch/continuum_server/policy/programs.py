@@ -13,7 +13,7 @@ was compacted: its prompt is at most half of its last context and begins as befo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
@@ -103,6 +103,10 @@ class Programs:
 
     def __len__(self) -> int:
         return len(self._programs)
+
+    def latest(self) -> Iterator[ProgramState]:
+        """Yield all programs, the one that sent a request last first."""
+        return reversed(self._programs.values())
 
     def resume_turns(self, next_turn: Mapping[str, int], numbers: Mapping[str, TurnNumbers]) -> None:
         """Continue the turn numbers of an earlier engine."""

@@ -106,7 +106,7 @@ class Row(NamedTuple):
 
 GAUGE, COUNTER, HISTOGRAM = GaugeMetricFamily, CounterMetricFamily, HistogramMetricFamily
 ROWS = (
-    Row(GAUGE, "pins_held", "Pins held now", ("pins",)),
+    Row(GAUGE, "pins_held", "Pins held now", ("pins_held",)),
     Row(GAUGE, "pinned_tokens", "KV tokens held by pins now", ("pinned_tokens",)),
     Row(GAUGE, "pinned_blocks", "KV blocks held by pins now", ("pinned_blocks",)),
     Row(GAUGE, "pinned_share", "Share of the KV pool held by pins now", ("pinned_share",)),
@@ -162,9 +162,7 @@ def _family(family: Any, values: Sequence[Any]) -> Metric:
     """Return a metric with the samples of all engines."""
     for number, value in enumerate(values):
         engine = str(number)
-        if isinstance(value, list):
-            family.add_metric([engine], len(value))
-        elif isinstance(value, int | float):
+        if isinstance(value, int | float):
             family.add_metric([engine], value)
         elif isinstance(family, HistogramMetricFamily):
             bounds = [*map(str, value["bounds"]), "+Inf"]

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,21 @@ from continuum_traces.run_dir import RunDirError
 from continuum_traces.schema import SchedulerEvent
 
 from continuum_server.policy.base import Policy
-from continuum_server.policy.program_table import Pin
+from continuum_server.policy.facts import ProgramState
+from continuum_server.policy.program_table import Pin, ProgramTable
 from continuum_server.policy.programs import name_of
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
-from continuum_server.vllm_plugin.middleware import UTILITY
+from continuum_server.vllm_plugin.middleware import LISTED, UTILITY
 from continuum_server.vllm_plugin.output_tools import OutputTools
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.recorder import EventRecorder
 from continuum_server.vllm_plugin.statistics_files import StatisticsFile
 
 logger = logging.getLogger("continuum")
+
+SCANNED = 10_000
+"""Number of programs among which those of one API key are looked for: 3 ms of the engine's time."""
 
 after_release: list[Callable[[str], None]] = []
 """Functions in this process that are called with the id of each program that its client releases."""
@@ -110,7 +115,7 @@ class Online:
 
     def _answer(self, operation: str, argument: dict[str, Any]) -> dict[str, Any]:
         if operation == "state":
-            return self.state(argument.get("namespace"))
+            return self.state(argument.get("namespace"), int(argument.get("limit", LISTED)))
         if operation == "release":
             program_id = argument["program_id"]
             released = self._scheduler.release_program(program_id, argument.get("namespace"))
@@ -122,11 +127,12 @@ class Online:
             return {}
         raise ValueError(f"unknown operation {operation!r}")
 
-    def state(self, namespace: str | None = None) -> dict[str, Any]:
-        """Return pins, estimates and counters: ids, numbers and names of tools, but no text of prompts.
+    def state(self, namespace: str | None = None, limit: int = LISTED) -> dict[str, Any]:
+        """Return programs, pins, estimates and counters: ids, numbers and names of tools, but no text of prompts.
 
         Args:
-            namespace: only pins and tools of this API key are listed. The numbers always cover all programs.
+            namespace: only programs, pins and tools of this API key are listed. The numbers always cover all programs.
+            limit: length of the lists, which are made while the engine waits.
         """
         scheduler = self._scheduler
         table, now_s = scheduler.table, self._clock()
@@ -138,14 +144,17 @@ class Online:
             "policy_options": self._settings.policy_options,
             "guards": asdict(table.guards),
             "now_s": now_s,
-            "pins": _rows(table.pins.values(), namespace, now_s),
-            "soft_holds": _rows(table.soft.values(), namespace, now_s),
+            "pins": _rows(table.pins.values(), namespace, now_s, limit),
+            "soft_holds": _rows(table.soft.values(), namespace, now_s, limit),
+            "pins_held": len(table.pins),
             "pinned_tokens": table.pinned_tokens,
             "pinned_blocks": table.pinned_tokens // table.block_size,
             "pinned_share": table.pinned_tokens / table.block_size / touch_points.pool_blocks(scheduler),
             "longest_wait_s": self._metrics.longest_wait_s(now_s),
             "free_blocks": touch_points.free_block_count(scheduler),
+            "pool_blocks": touch_points.pool_blocks(scheduler),
             "programs": table.program_count,
+            "program_list": self._program_rows(namespace, now_s, limit),
             "recognised_by": table.recognised,
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),
@@ -167,6 +176,28 @@ class Online:
             "tags_rejected": scheduler.tags.rejected,
             "plugin_errors": scheduler.wall.errors,
             "record_events_dropped": self._recorder.dropped if self._recorder else 0,
+        }
+
+    def _program_rows(self, namespace: str | None, now_s: float, limit: int) -> list[dict[str, Any]]:
+        """Return the programs that run, those that wait, those whose KV is held, others, and a few that have ended."""
+        own = islice(self._scheduler.table.programs(), SCANNED)
+        shown = (program for program in own if namespace is None or program.namespace == namespace)
+        return [self._program_row(program, namespace, now_s) for program in islice(shown, limit)]
+
+    def _program_row(self, program: ProgramState, namespace: str | None, now_s: float) -> dict[str, Any]:
+        scheduler, turn, key = self._scheduler, program.turn, program.program_id
+        pin = scheduler.table.pins.get(key) or scheduler.table.soft.get(key)
+        request = scheduler.requests.get(turn.request_id) if turn is not None else None
+        since_s = turn.since_s if turn is not None else pin.since_s if pin is not None else program.last_finish_s
+        return {
+            "program_id": program.name.removeprefix(name_of("", namespace)),
+            "recognised_by": program.recognised_by,
+            "turns": program.turns_arrived,
+            "context_tokens": program.context_tokens if request is None else request.num_tokens,
+            "state": _state_of(program, pin, scheduler.table),
+            "for_s": None if since_s is None else now_s - since_s,
+            "expires_in_s": None if pin is None else pin.deadline_s - now_s,
+            "hit_share": program.hit_share,
         }
 
     # ----------------------------------------------------------------------------- files
@@ -192,7 +223,17 @@ class Online:
         return None if path is None else Path(f"{path}.rank{rank}" if rank else path)
 
 
-def _rows(pins: Iterable[Pin], namespace: str | None, now_s: float) -> list[dict[str, Any]]:
+def _state_of(program: ProgramState, pin: Pin | None, table: ProgramTable) -> str:
+    """Return ``running``, ``waiting``, ``held``, ``soft`` (a soft hold), ``idle`` (nothing is held) or ``ended``."""
+    if program.turn is not None:
+        return "running" if program.turn.running else "waiting"
+    if pin is not None:
+        return "held" if program.program_id in table.pins else "soft"
+    return "ended" if program.ended else "idle"
+
+
+def _rows(pins: Iterable[Pin], namespace: str | None, now_s: float, limit: int) -> list[dict[str, Any]]:
+    own = (pin for pin in pins if namespace is None or pin.program.namespace == namespace)
     return [
         {
             "program_id": pin.program.name.removeprefix(name_of("", namespace)),
@@ -201,6 +242,5 @@ def _rows(pins: Iterable[Pin], namespace: str | None, now_s: float) -> list[dict
             "since_s": pin.since_s,
             "expires_in_s": pin.deadline_s - now_s,
         }
-        for pin in pins
-        if namespace is None or pin.program.namespace == namespace
+        for pin in islice(own, limit)
     ]

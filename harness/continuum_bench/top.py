@@ -1,0 +1,371 @@
+"""``continuum-bench top``: the programs of live servers, as ``GET /continuum/state`` lists them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import urllib.error
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.measure import Measurement
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from continuum_bench.errors import BenchError, OptionError
+from continuum_bench.live.endpoint import NO_ANSWER, check_url, get_json
+from continuum_bench.options.serve import TopOptions
+from continuum_bench.show import print_json, table_console
+
+STATES = {
+    "running": "running",
+    "waiting": "in the queue",
+    "held": "held",
+    "soft": "soft hold",
+    "idle": "idle",
+    "ended": "ended",
+}
+"""What the state calls a program, in the order of the table, and what the table calls it."""
+WINDOW_S = 60.0
+"""Seconds over which hits per minute are counted."""
+ONCE = 40
+"""Programs that ``--once`` shows unless ``--limit`` is given."""
+SHORTEST, LONGEST, BAR = 14, 36, 8
+"""Least and most columns of an id, and those of a bar."""
+
+
+class Program(msgspec.Struct):
+    """A row of ``program_list`` of an engine's state."""
+
+    program_id: str
+    recognised_by: str
+    turns: int
+    context_tokens: int
+    state: str
+    for_s: float | None
+    expires_in_s: float | None
+    hit_share: float | None
+
+
+class Counted(msgspec.Struct):
+    unpins: dict[str, int]
+    turns: dict[str, int]
+    prompt_tokens: int
+    hit_tokens: int
+
+
+class Engine(msgspec.Struct):
+    """The part of an engine's state that is shown."""
+
+    policy: str
+    now_s: float
+    free_blocks: int
+    pool_blocks: int
+    pinned_share: float
+    pins_held: int
+    running: int
+    waiting: int
+    programs: int
+    program_list: list[Program]
+    metrics: Counted
+    plugin_errors: int
+    tags_rejected: int
+    record_events_dropped: int
+
+    @property
+    def used_share(self) -> float:
+        """Share of the KV pool that requests and holds use. The rest is free, with or without cached KV."""
+        return 1.0 - self.free_blocks / max(1, self.pool_blocks)
+
+    @property
+    def hit_share(self) -> float | None:
+        """Share of all prompt tokens since the server's start whose KV was found."""
+        return self.metrics.hit_tokens / self.metrics.prompt_tokens if self.metrics.prompt_tokens else None
+
+    @property
+    def errors(self) -> dict[str, int]:
+        return {
+            "plugin": self.plugin_errors,
+            "turns": self.metrics.turns.get("error", 0),
+            "tags": self.tags_rejected,
+            "record": self.record_events_dropped,
+        }
+
+
+class _States(msgspec.Struct):
+    engines: list[Engine]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read last of one engine."""
+
+    name: str
+    engine: Engine
+    hits_per_minute: float | None
+    """How many turns per minute found their program's KV held; None: not known after a single reading."""
+
+
+@dataclass
+class Server:
+    """One server, as it was read last. Each reading replaces the one before as a whole, for threads that draw it."""
+
+    base_url: str
+    api_key: str | None = field(repr=False)
+    limit: int
+    engines: Sequence[Reading] = ()
+    error: str | None = None
+    """Why the last reading failed, in one line."""
+    _hits: defaultdict[int, deque[tuple[float, int]]] = field(default_factory=lambda: defaultdict(deque))
+
+    @property
+    def root(self) -> str:
+        return self.base_url.rstrip("/").removesuffix("/v1")
+
+    def read(self) -> None:
+        try:
+            engines = get_json(f"{self.root}/continuum/state?limit={self.limit}", self.api_key, _States).engines
+        except NO_ANSWER as error:
+            self.engines, self.error = (), _why(error)
+            return
+        own = self.root.partition("://")[2]
+        self.engines = [
+            Reading(own if len(engines) == 1 else f"{own} #{number}", engine, self._rate(number, engine))
+            for number, engine in enumerate(engines)
+        ]
+        self.error = None
+
+    def _rate(self, number: int, engine: Engine) -> float | None:
+        marks, now_s, hits = self._hits[number], engine.now_s, engine.metrics.unpins.get("hit", 0)
+        if marks and (hits < marks[-1][1] or now_s < marks[-1][0]):  # the server was started again
+            marks.clear()
+        marks.append((now_s, hits))
+        while len(marks) > 2 and marks[1][0] <= now_s - WINDOW_S:
+            marks.popleft()
+        passed_s = marks[-1][0] - marks[0][0]
+        return (marks[-1][1] - marks[0][1]) * 60.0 / passed_s if passed_s > 0.0 else None
+
+
+def _why(error: Exception) -> str:
+    """Say in one line why a server's state could not be read."""
+    if isinstance(error, urllib.error.HTTPError):
+        if error.code in (401, 403):
+            return f"{error.code} {error.reason}; is the API key set (OPENAI_API_KEY, --api-key-env)?"
+        if error.code == 404:
+            return "404 from /continuum/state; is this vLLM with Continuum's middleware, and the URL its own up to /v1?"
+        try:
+            said = msgspec.json.decode(error.read(), type=dict[str, str])["error"]
+        except (*NO_ANSWER, KeyError):
+            said = error.reason
+        return f"{error.code} {said}"
+    if isinstance(error, msgspec.MsgspecError):
+        return f"/continuum/state is not of this version of Continuum: {error}"
+    why = error.reason if isinstance(error, urllib.error.URLError) else error
+    return f"no server answers: {' '.join(str(why).split()) or type(error).__name__}"
+
+
+# -------------------------------------------------------------------------------------------------- the command
+
+
+def show_top(options: TopOptions) -> int:
+    """Show the servers once or until Ctrl-C. Returns 1 if one of several servers does not answer once.
+
+    Raises:
+        BenchError: a URL is none, or no server answers the first time.
+        OptionError: a live view is asked for where no terminal is.
+    """
+    console = Console(highlight=False)
+    if not (options.once or console.is_terminal):
+        raise OptionError("top: the output is no terminal; use --once")
+    key = os.environ.get(options.api_key_env) or None
+    for url in options.base_url:
+        check_url(url)
+    servers = [
+        Server(url, key, options.limit or (ONCE if options.once else console.height)) for url in options.base_url
+    ]
+    _read(servers)
+    if all(server.error for server in servers):
+        raise BenchError("; ".join(f"--base-url {server.base_url}: {server.error}" for server in servers))
+    if not options.once:
+        _show_live(console, servers, options)
+    threading.Event().wait(options.interval)  # hits per minute need a second reading
+    _read(servers)
+    if options.json_output:
+        print_json({"servers": [_as_json(server) for server in servers]})
+    else:
+        console = table_console()
+        console.print(view(servers, console.width, options.limit or ONCE))
+    return int(any(server.error for server in servers))
+
+
+def _read(servers: Sequence[Server]) -> None:
+    """Read all servers at the same time."""
+    readings = [threading.Thread(target=server.read, daemon=True) for server in servers]
+    for reading in readings:
+        reading.start()
+    for reading in readings:
+        reading.join()
+
+
+def _show_live(console: Console, servers: Sequence[Server], options: TopOptions) -> None:
+    """Show the servers until Ctrl-C. Each is read in a thread of its own, so that none waits for another."""
+    stopped = threading.Event()
+
+    def follow(server: Server) -> None:
+        while not stopped.wait(options.interval):
+            server.limit = options.limit or console.height
+            server.read()
+
+    def screen() -> RenderableType:
+        lines = console.height - len(servers) - sum(max(1, len(server.engines)) for server in servers) - 4
+        return view(servers, console.width, min(options.limit or lines, max(1, lines)))
+
+    for server in servers:
+        threading.Thread(target=follow, args=(server,), daemon=True).start()
+    with Live(console=console, screen=True, refresh_per_second=2, get_renderable=screen):
+        stopped.wait()
+
+
+def _as_json(server: Server) -> dict[str, Any]:
+    return {
+        "base_url": server.base_url,
+        "error": server.error,
+        "engines": [
+            {
+                **{name: getattr(reading.engine, name) for name in SHOWN},
+                "hits_per_minute": reading.hits_per_minute,
+                "program_list": msgspec.to_builtins(reading.engine.program_list),
+            }
+            for reading in server.engines
+        ],
+    }
+
+
+SHOWN = (
+    *("policy", "used_share", "pinned_share", "pins_held", "running", "waiting", "programs", "hit_share"),
+    "errors",
+)
+"""Attributes of ``Engine`` that ``--json`` has beside the programs."""
+
+
+# ------------------------------------------------------------------------------------------------------ the view
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. Where the table is too wide, the columns with the highest ``spare`` are left out first."""
+
+    heading: str
+    cell: Callable[..., RenderableType]
+    """Makes the cell of a row."""
+    spare: int = 0
+    """0: always shown."""
+    words: bool = False
+    """Aligned to the left."""
+    grows: bool = False
+    """Takes the room that the others leave."""
+
+
+def view(servers: Sequence[Server], width: int, rows: int) -> Group:
+    """Return the tables of engines and of programs, as wide as the terminal, with at most ``rows`` programs."""
+    places = [reading for server in servers for reading in server.engines]
+    order = list(STATES)
+    programs = [(place, program) for place in places for program in place.engine.program_list]
+    programs.sort(key=lambda row: order.index(row[1].state) if row[1].state in order else len(order))
+    known = sum(place.engine.programs for place in places)
+    shown = sum(program.state != "ended" for _, program in programs[:rows])
+    failed = [Text(f"{server.base_url}: {server.error}", "red") for server in servers if server.error]
+    columns = PROGRAMS if len(places) > 1 else PROGRAMS[1:]
+    return Group(
+        *([_table(ENGINES, [(place,) for place in places], width)] if places else []),
+        *failed,
+        "",
+        _table(columns, programs[:rows], width),
+        Text(f"{shown:,} of {known:,} programs in memory; running and queued first", "dim"),
+    )
+
+
+def _table(columns: Sequence[Column], rows: Sequence[tuple[Any, ...]], width: int) -> Table:
+    """Return a table with as many of its columns as the width has room for."""
+    while True:
+        wide = _width(_drawn(columns, rows, SHORTEST))
+        most = max(column.spare for column in columns)
+        if wide <= width or not most:
+            return _drawn(columns, rows, min(LONGEST, max(SHORTEST, SHORTEST + width - wide)))
+        columns = [column for column in columns if column.spare < most]
+
+
+def _width(table: Table) -> int:
+    console = table_console()
+    return Measurement.get(console, console.options.update(max_width=1000), table).maximum
+
+
+def _drawn(columns: Sequence[Column], rows: Sequence[tuple[Any, ...]], longest: int) -> Table:
+    """Return a table whose column that grows has at most ``longest`` characters."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        side: Any = "left" if column.words else "right"
+        most = longest if column.grows else LONGEST
+        table.add_column(column.heading, justify=side, no_wrap=True, overflow="ellipsis", max_width=most)
+    for row in rows:
+        table.add_row(*(column.cell(*row) for column in columns))
+    return table
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds:.0f} s" if seconds < 600.0 else f"{seconds / 60:.0f} min"
+
+
+def _bar(place: Reading, program: Program) -> RenderableType:
+    """Return how much of a hold is left."""
+    if program.state not in ("held", "soft") or program.expires_in_s is None or program.for_s is None:
+        return ""
+    whole_s = program.for_s + program.expires_in_s
+    return ProgressBar(total=max(whole_s, 1e-9), completed=max(0.0, program.expires_in_s), width=BAR)
+
+
+def _errors(place: Reading) -> Text:
+    found = [f"{count} {what}" for what, count in place.engine.errors.items() if count]
+    return Text(", ".join(found) or "none", "red" if found else "")
+
+
+def _rate(place: Reading) -> str:
+    return "-" if place.hits_per_minute is None else f"{place.hits_per_minute:.1f}"
+
+
+ENGINES = (
+    Column("server", lambda place: Text(place.name), spare=3, words=True, grows=True),
+    Column("policy", lambda place: Text(place.engine.policy), spare=2, words=True),
+    Column("pool used", lambda place: _share(place.engine.used_share)),
+    Column("held", lambda place: _share(place.engine.pinned_share)),
+    Column("pins", lambda place: f"{place.engine.pins_held:,}"),
+    Column("running", lambda place: f"{place.engine.running:,}"),
+    Column("queue", lambda place: f"{place.engine.waiting:,}"),
+    Column("hits/min", _rate, spare=1),
+    Column("hit tokens", lambda place: _share(place.engine.hit_share), spare=4),
+    Column("errors", _errors),
+)
+PROGRAMS = (
+    Column("server", lambda place, program: Text(place.name), spare=1, words=True),
+    Column("program", lambda place, program: Text(program.program_id), words=True, grows=True),
+    Column("known by", lambda place, program: Text(program.recognised_by or "-"), spare=5, words=True),
+    Column("turns", lambda place, program: str(program.turns), spare=3),
+    Column("context", lambda place, program: f"{program.context_tokens:,}"),
+    Column("hit", lambda place, program: _share(program.hit_share), spare=2),
+    Column("state", lambda place, program: Text(STATES.get(program.state, program.state)), words=True),
+    Column("for", lambda place, program: _seconds(program.for_s), spare=4),
+    Column("left", lambda place, program: _seconds(program.expires_in_s)),
+    Column("", _bar, spare=6, words=True),
+)
