@@ -53,7 +53,7 @@ NOT_RUN = (
     ("docs/client/*", r"continuum-proxy ", "needs an agent and a server; tests/continuum_client/test_proxy.py runs it"),
     ("docs/client/instrument.md", r"continuum-instrument ", "tests/continuum_client/test_instrument.py runs it"),
     ("docs/agents/*", r"continuum-bench ", "needs the agents' own environments; tests/continuum_agents runs them"),
-    ("docs/server/*", r"continuum-bench serve", "stays in the foreground; docs/how-to/my-vllm.md starts it behind"),
+    ("docs/server/*", r"continuum-bench (serve|top)", "stays in the foreground; my-vllm.md starts serve behind"),
     ("README.md", r"continuum-bench serve", "the same server as in docs/how-to/my-vllm.md"),
     (
         "docs/how-to/my-vllm.md",
