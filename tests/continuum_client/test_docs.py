@@ -21,6 +21,8 @@ NAMED = "http://localhost:8000/v1"
 
 def blocks(page: str) -> str:
     text = (DOCS / page).read_text(encoding="utf-8")
+    if page.endswith(".py"):
+        return text
     return "\n\n".join(re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S))
 
 
@@ -35,7 +37,10 @@ def run(page: str, server: FakeServer) -> dict[str, Any]:
 @pytest.fixture
 def vllm(serve: Callable[..., FakeServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     monkeypatch.chdir(tmp_path)
-    return serve("vllm")
+    server = serve("vllm")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    return server
 
 
 @pytest.mark.parametrize(
@@ -43,7 +48,7 @@ def vllm(serve: Callable[..., FakeServer], tmp_path: Path, monkeypatch: pytest.M
     [
         ("quickstart.md", ["task-7"] * 3 + ["task-8"] + ["task-9"] * 2 + ["task-10"], 1),
         ("../quickstart.md", ["task-1"] * 2, None),
-        ("../how-to/openai-agent.md", ["files-1"] * 3, 3),
+        ("../../examples/agent.py", ["files-1"] * 3, 3),
         ("instrument.md", ["task-11"], 1),
         ("programs.md", None, None),
         ("dialects.md", None, None),

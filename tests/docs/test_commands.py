@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,9 +91,9 @@ sys.exit(int(code))
 """The program that stands in for ``continuum-bench`` on the PATH; servers run for themselves."""
 
 PARSERS = {"continuum-proxy": proxy_parser, "continuum-instrument": instrument_parser}
-SHELL = {"python", "for", "done", "curl", "source", "pip", "vllm", ".ci/run", "pre-commit", "pytest"}
-CLIENT_PAGE = "docs/how-to/openai-agent.md"
-POLICY_PAGE = "docs/how-to/my-policy.md"
+SHELL = {"python", "export", "for", "done", "curl", "source", "pip", "vllm", ".ci/run", "pre-commit", "pytest"}
+IN_EXAMPLES = ("docs/how-to/openai-agent.md", "docs/how-to/my-policy.md")
+"""Pages whose commands are run in the folder examples."""
 
 
 def commands(page: Path) -> list[str]:
@@ -135,7 +136,7 @@ def check(command: str) -> None:
         PARSERS[program]().parse_args(words)
     elif program == "make":
         assert re.search(rf"^{words[0]}:", (REPO / "Makefile").read_text(), flags=re.M), f"no target {words[0]}"
-    elif program == "python" and words[0] != "agent.py":
+    elif program == "python" and not (REPO / "examples" / words[0]).exists():
         text = (REPO / "benchmarks" / words[0].removeprefix("benchmarks/")).read_text(encoding="utf-8")
         for option in (word for word in words if word.startswith("--")):
             assert f'"{option}"' in text, f"{words[0]} has no {option}"
@@ -223,18 +224,8 @@ def prepare(folder: Path, page: Path, ports: dict[str, str]) -> None:
         write_programs(recorded / "trace.jsonl", synthesize(profile, 2, seed=2, length_scale=0.2))
         with JsonLines(recorded / TURNS) as turns:
             turns.write(TurnRecord("p", 0, 0.0, 0.0, 0.5, 1.0, 100, 10, is_last=True))
-    if name_of(page) == POLICY_PAGE:
-        code, _, _ = fenced(page, "python").partition("class Recompute(ProgramFcfs):\n    gauges")
-        (folder / "my_policy.py").write_text(code)
-    if name_of(page) == CLIENT_PAGE:
-        code, replies = (fenced(page, language) for language in ("python", "json"))
-        code = code.replace("my-model", "llama-3.1-8b").replace("localhost:8000", f"localhost:{ports['8000']}")
-        (folder / "agent.py").write_text(code)
-        (folder / "replies.jsonl").write_text(replies)
-
-
-def fenced(page: Path, language: str) -> str:
-    return "".join(re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.M | re.S))
+    if name_of(page) in IN_EXAMPLES:
+        shutil.copytree(REPO / "examples", folder, dirs_exist_ok=True)
 
 
 def script_of(page: Path, ports: dict[str, str]) -> str:

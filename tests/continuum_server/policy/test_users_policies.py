@@ -21,8 +21,7 @@ from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from nano import build, play, program
 from policy_driver import MACHINE
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "my-policy.md"
-CODE = re.findall(r"^```python\n(# my_policy.py.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)[0]
+CODE = (Path(__file__).parents[3] / "examples" / "my_policy.py").read_text(encoding="utf-8")
 PATH = "my_policy:Recompute"
 HEAD = "from dataclasses import dataclass\nfrom continuum_server.policy.base import Options, Policy\n"
 
