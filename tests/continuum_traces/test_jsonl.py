@@ -94,7 +94,7 @@ FAULTS: list[tuple[list[Any], int, str, str]] = [
     ([{"kind": "comet"}], 2, "kind", ""),
     ([GOOD_TURN], 2, "program_id", ""),
     ([{"kind": "end", "program_id": "q"}], 2, "program_id", ""),
-    ([OPEN, GOOD_TURN, OPEN], 4, "program_id", ""),
+    ([OPEN, GOOD_TURN, OPEN], 4, "program_id", "appears twice"),
     ([OPEN], 2, "program_id", ""),
     ([{"kind": "program", "program_id": ""}], 2, "program_id", ""),
     ([{**OPEN, "synthetic": "yes"}, GOOD_TURN], 2, "synthetic", ""),
