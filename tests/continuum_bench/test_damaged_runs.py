@@ -60,8 +60,6 @@ DAMAGES: list[tuple[str, Callable[[str], str], str]] = [
     (E, lambda text: text[:9], "engine.json: not JSON"),
     (E, with_field("rows", 3), "engine.json: rows: expected a number for each file"),
     (E, with_field("rows.../x", 3), "engine.json: rows: '../x' is no record of a run (scheduler"),
-    (M, lambda text: text[:40], "manifest.json: not JSON"),
-    (M, with_field("workload", None), "manifest.json: workload: None is not an object"),
     (M, with_field("workload.jps", "fast"), "manifest.json: workload.jps: 'fast' is not a number"),
 ]
 
