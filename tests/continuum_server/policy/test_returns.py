@@ -35,55 +35,35 @@ class Life:
         return self.returns.share(program(namespace), tool, self.now_s)
 
 
-def test_nothing_is_known_at_first() -> None:
-    assert Life().share("bash") == Life().share(None) == 1.0
+SEES = list[tuple[int, str | None, float | None]]
+"""So many answers, with this tool, after which programs are away for so long, or for ever."""
+TOOLS: SEES = [(200, "bash", 2.0)]
+ENDS: SEES = [(20, None, None)]
+SLOW: SEES = [(100, "build", 60.0), (10, "build", None)]
 
 
-def test_programs_that_always_go_on_keep_a_share_of_exactly_one() -> None:
-    life = Life()
-    life.answers(300, "bash", away_s=5.0)
-    assert life.share("bash") == 1.0
-
-
-def test_answers_after_which_nobody_returns_are_told_from_the_others() -> None:
-    life = Life()
-    life.answers(200, "bash", away_s=2.0)
-    life.answers(200, None, away_s=None)
-    life.now_s += LEAST_S + 1.0
-    assert life.share(None) < 0.05
-    assert life.share("bash") == 1.0
-
-
-def test_an_answer_counts_as_the_last_only_after_some_time() -> None:
-    life = Life()
-    life.answers(20, None, away_s=None)
-    assert life.share(None) == 1.0
-    life.now_s += LEAST_S + 1.0
-    assert life.share(None) < 0.5
-
-
-def test_who_comes_later_than_expected_counts_as_returned() -> None:
-    life = Life()
-    life.answers(100, "sleep", away_s=2.0 * LEAST_S)
-    assert life.share("sleep") > 0.95
-
-
-def test_slow_tools_are_waited_for_longer() -> None:
-    """Once tools are known to take a minute, nobody counts as gone within it."""
-    life = Life()
-    life.answers(100, "build", away_s=60.0)
-    before = life.share("build")
-    life.answers(10, "build", away_s=None)
-    life.now_s += 2.0 * LEAST_S
-    assert life.share("build") >= before
-
-
-def test_nobody_is_waited_for_longer_than_the_longest_hold() -> None:
-    life = Life(most_s=50.0)
-    life.answers(100, "build", away_s=45.0)
-    life.answers(10, "build", away_s=None)
-    life.now_s += 51.0
-    assert life.share("build") < 0.95
+@pytest.mark.parametrize(
+    ("sees", "idle_s", "most_s", "tool", "low", "high"),
+    [
+        ([], 0.0, 600.0, "bash", 1.0, 1.0),  # nothing is known at first
+        (TOOLS, 0.0, 600.0, "bash", 1.0, 1.0),  # programs that always go on keep a share of exactly one
+        ([*TOOLS, (200, None, None)], LEAST_S + 1.0, 600.0, None, 0.0, 0.05),
+        ([*TOOLS, (200, None, None)], LEAST_S + 1.0, 600.0, "bash", 1.0, 1.0),
+        (ENDS, 0.0, 600.0, None, 1.0, 1.0),  # an answer counts as the last only after some time
+        (ENDS, LEAST_S + 1.0, 600.0, None, 0.0, 0.5),
+        ([(100, "sleep", 2.0 * LEAST_S)], 0.0, 600.0, "sleep", 0.95, 1.0),  # who comes late counts as returned
+        (SLOW, 2.0 * LEAST_S, 600.0, "build", 1.0, 1.0),  # within a minute nobody counts as gone
+        ([(100, "build", 45.0), *SLOW[1:]], 51.0, 50.0, "build", 0.0, 0.95),  # not waited for beyond the longest hold
+    ],
+)
+def test_the_share_that_returns(
+    sees: SEES, idle_s: float, most_s: float, tool: str | None, low: float, high: float
+) -> None:
+    life = Life(most_s)
+    for answers in sees:
+        life.answers(*answers)
+    life.now_s += idle_s
+    assert low <= life.share(tool) <= high
 
 
 def test_an_api_key_has_shares_of_its_own() -> None:
