@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from agent_batches import Batch, events_of
-from continuum_bench.cli import app
+from bench_cli import succeeded
 from continuum_traces.importers.registry import read_any
 from continuum_traces.jsonl import validate
 from continuum_traces.run_dir import read_turns
 from continuum_traces.schema import Program
 from live_server import Live
-from typer.testing import CliRunner
 
 
 def all_is_well(batch: Batch, server: Live, status: str, names: set[str], all_pins_are_hit: bool) -> dict[str, Any]:
@@ -68,9 +67,7 @@ def pins_are_hit_by_the_next_turn(server: Live, names: set[str], all_of_them: bo
 
 def a_replay_has_the_same_turns_and_tokens(out: Path, replayed: Path) -> None:
     """The emitted trace, on the virtual engine."""
-    arguments = ["replay", str(out / "trace.jsonl"), "--policy", "continuum", "--out", str(replayed), "--no-report"]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
+    succeeded("replay --policy continuum --no-report", out / "trace.jsonl", "--out", replayed)
     (run,) = {file.parent for file in replayed.glob("*/turns.jsonl")}
     assert tokens_of(run) == tokens_of(out)
 

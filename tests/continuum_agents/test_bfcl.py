@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 from agent_batches import Batch, environment, events_of, scripted, slow_prefill
 from agent_checks import all_is_well
+from bench_cli import succeeded
 from bfcl_batches import BFCL, calls, entry, own_record, says, tools_said
 from continuum_agents.environments import find_framework, python_of
-from continuum_bench.cli import app
 from continuum_traces.importers.registry import read_any
 from continuum_traces.run_dir import read_manifest, read_turns
 from live_server import Live
-from typer.testing import CliRunner
 
 NAMES = {entry(number) for number in range(3)}
 
@@ -108,8 +107,7 @@ def nothing_is_left_to_do(batch: Batch) -> None:
     assert "0 programs" in said
     assert "3 finished before" in said
     assert "3 of 3 right" in said
-    shown = CliRunner().invoke(app, ["analyze", "--json", str(batch.out)])
-    assert shown.exit_code == 0, shown.output
+    shown = succeeded("analyze --json", batch.out)
     assert json.loads(shown.stdout)[str(batch.out)]["passed"] == dict.fromkeys(NAMES, True)
 
 

@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from continuum_bench.cli import app
+from bench_cli import bench
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import read_json, read_turns
 from continuum_traces.schema import Program, ToolCall, Turn
 from fake_server import FakeServer, Handler
-from typer.testing import CliRunner
-
-runner = CliRunner()
 
 
 def trace_of(folder: Path, programs: int = 3) -> Path:
@@ -38,7 +35,7 @@ def _arguments(trace: Path, url: str, out: Path, *more: object) -> list[str]:
 
 
 def replay(*arguments: Any) -> Any:
-    return runner.invoke(app, _arguments(*arguments))
+    return bench(*_arguments(*arguments))
 
 
 @dataclass(frozen=True)

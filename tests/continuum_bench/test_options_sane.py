@@ -9,6 +9,7 @@ from math import inf, nan
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from bench_cli import bench
 from continuum_bench.agents_cli import agent_app
 from continuum_bench.cli import app, step_times_app, traces_app
 from continuum_bench.errors import OptionError
@@ -26,7 +27,6 @@ from continuum_bench.options.declare import (
 )
 from continuum_bench.options.run import RunOptions
 from continuum_bench.options.sweep import FigureOptions
-from typer.testing import CliRunner
 
 LIMITS = {
     "must be at least 1": "block_size chunk chunk_tokens data_parallel_size jobs limits max_model_len max_num_seqs "
@@ -111,7 +111,7 @@ def test_absurd_numbers_are_one_sentence(number: float) -> None:
 
 @pytest.mark.parametrize("number", TYPED)
 def test_on_the_command_line(number: str) -> None:
-    done = CliRunner().invoke(app, ["swebench", "--jps", number])
+    done = bench("swebench --jps", number)
     assert done.exit_code == 2, done.output
     assert "Traceback" not in done.output
     assert isinstance(done.exception, SystemExit)

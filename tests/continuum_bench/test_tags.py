@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_cli import succeeded
 from continuum_analysis.records.reading import named, read_run
-from continuum_bench.cli import app
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import read_events, read_json
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, TurnRecord
 from continuum_traces.schema import Turn as T
 from fake_server import good
 from small_replays import replayed
-from typer.testing import CliRunner
 
 SENDS = ("full", "no-last", "none")
 SMALL = ["--kv-blocks", "300", "--jps", "2", "--hints", "tool_s", "--no-report"]
@@ -31,15 +30,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     trace = folder / "small.jsonl"
     write_programs(trace, [Program(f"p{i}", turns) for i in range(8)])
     for sends in SENDS:
-        arguments = ["replay", trace, *SMALL, "--policy", "vllm,working-set", "--tags", sends, "--out", folder / sends]
-        done = CliRunner().invoke(app, [str(each) for each in arguments])
-        assert done.exit_code == 0, done.stderr
+        succeeded("replay --policy vllm,working-set", trace, *SMALL, "--tags", sends, "--out", folder / sends)
     return {sends: folder / sends for sends in SENDS}
 
 
 def compared(out: Path) -> dict[str, Any]:
-    done = CliRunner().invoke(app, ["compare", str(out), "--json"])
-    measured = json.loads(done.stdout)["policies"]["vllm"]
+    measured = json.loads(succeeded("compare --json", out).stdout)["policies"]["vllm"]
     return {name: value for name, value in measured.items() if not name.startswith("scheduler_time")}
 
 

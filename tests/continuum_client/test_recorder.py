@@ -17,12 +17,11 @@ from typing import Any
 
 import openai
 import pytest
-from continuum_bench.cli import app
+from bench_cli import succeeded
 from continuum_traces.appender import SharedLines
 from continuum_traces.run_dir import read_turns
 from fake_server import FakeServer, Planned
 from sdk import agent, ask, entered, items, ran, trace_of, turns_of, value
-from typer.testing import CliRunner
 
 from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, Recorder
 
@@ -374,16 +373,10 @@ def test_memory_is_bounded(client: OpenAI) -> None:
 # ----------------------------------------------------------------------------- the tools that read it
 
 
-def bench(*arguments: str) -> str:
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    return done.stdout
-
-
 def test_commands_take_it_as_it_is(client: OpenAI, tmp_path: Path) -> None:
     for number in range(4):
         agent(client, f"p{number}", stream=number % 2 == 0)
-    stats = json.loads(bench("traces", "stats", str(tmp_path / "trace.jsonl"), "--json"))
+    stats = json.loads(succeeded("traces stats --json", tmp_path / "trace.jsonl").stdout)
     assert (stats["programs"], stats["turns_total"]) == (4, 12)
     assert {tool["name"] for tool in stats["tools"]} == {"run grep", "run pytest"}
-    assert "jct_mean_s" in bench("analyze", str(tmp_path), "--json")
+    assert "jct_mean_s" in succeeded("analyze --json", tmp_path).stdout

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from continuum_bench.cli import app
+from bench_cli import bench, refused
 from continuum_server import fleet
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.fleet import ROUTERS, Fleet, check_router, replica_configs, replica_file
@@ -27,10 +27,7 @@ from continuum_traces.jsonl import write_programs
 from continuum_traces.replica_records import read_record
 from continuum_traces.schema import Program, ToolCall, Turn
 from live_server import ends_soon
-from typer.testing import CliRunner
 from waiting import until
-
-runner = CliRunner()
 
 
 def test_each_replica_has_its_own_files_and_port(tmp_path: Path) -> None:
@@ -90,8 +87,7 @@ def test_what_is_wrong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ServerError, match="unknown router 'random'; there are consistent_hash"):
         check_router("random")
     monkeypatch.setattr(fleet.importlib.util, "find_spec", lambda name: None)
-    done = runner.invoke(app, ["serve", "--replicas", "2"])
-    assert (done.exit_code, "need vllm-router: pip install vllm-router" in done.stderr) == (2, True)
+    assert "need vllm-router: pip install vllm-router" in refused("serve --replicas 2")
 
 
 def test_vllm_router_knows_our_policies() -> None:
@@ -156,9 +152,8 @@ def test_a_killed_replica_loses_no_program(tmp_path: Path) -> None:
 
         killer = threading.Thread(target=kill_in_the_middle)
         killer.start()
-        arguments = ["replay", trace_of(tmp_path), "--base-url", f"{running.url}/v1", "--jps", 8, "--no-report"]
-        arguments += ["--out", tmp_path / "out", "--scheduler-records", record]
-        done = runner.invoke(app, [str(argument) for argument in arguments])
+        given = (trace_of(tmp_path), "--base-url", f"{running.url}/v1", "--out", tmp_path / "out")
+        done = bench("replay --jps 8 --no-report", *given, "--scheduler-records", record)
         killer.join()
         assert done.exit_code == 0, done.output
         with pytest.raises(subprocess.TimeoutExpired):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import recorded_runs
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.records.reading import read_run
 from continuum_traces.replica_records import merge, read_record
@@ -16,13 +17,9 @@ def event(t: float, kind: Any, turn: int, program: str = "p", **rest: Any) -> Sc
     return SchedulerEvent(t, kind, program, turn, **rest)
 
 
-def served(start_s: float, turn: int, prompt: int, **rest: Any) -> list[SchedulerEvent]:
+def served(start_s: float, turn: int, prompt: int) -> list[SchedulerEvent]:
     """A turn from arrival to finish in a second."""
-    return [
-        event(start_s, "arrive", turn, prompt_tokens=prompt),
-        event(start_s + 0.1, "start", turn, prompt_tokens=prompt, hit_tokens=rest.get("hit", 0)),
-        event(start_s + 1.0, "finish", turn, output_tokens=5, status="stop"),
-    ]
+    return recorded_runs.served("p", turn, start_s, prompt, wait_s=0.1, run_s=0.9)
 
 
 def record(folder: Path, *replicas: list[SchedulerEvent]) -> Path:
