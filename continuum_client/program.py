@@ -15,7 +15,6 @@ import os
 import sys
 import threading
 import uuid
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from continuum_traces.schema import Metadata, Tags
 
 from continuum_client import current
 from continuum_client.decorators import F, around, name_of
+from continuum_client.deprecation import deprecated
 from continuum_client.ending import do_what_is_left, end_with_process, later, unless_dropped
 from continuum_client.errors import ContinuumError, InvalidTag, ProgramClosed
 from continuum_client.prediction import Predict, Prediction, check_predict, predicted
@@ -225,13 +225,9 @@ class Program:
         end_s = self._clock() - check_seconds(ended_ago_s, "ended_ago_s")
         self._ran(ToolRun(check_tool(name), end_s - check_seconds(seconds, "seconds"), end_s))
 
+    @deprecated("Program.remaining()", gone="0.4.0", instead="delete the call, which does nothing")
     def remaining(self, turns: object = None, tokens: object = None) -> None:
         """Deprecated: does nothing. No policy reads how much work a program has left."""
-        warnings.warn(
-            "Program.remaining() no longer does anything and will be removed: delete the call",
-            DeprecationWarning,
-            stacklevel=2,
-        )
 
     def kv_ttl(self, seconds: float) -> None:
         """Ask for a soft hold after the next call: beyond the policy's own hold, the server keeps the KV cache for this

@@ -29,6 +29,8 @@ Values = Callable[[RunFacts], Iterable[float | None]]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
+    """A metric of a run: docs/metrics.md lists them."""
+
     name: str
     unit: str
     formula: str
@@ -94,6 +96,7 @@ def completion_times(path: Path) -> dict[str, float]:
 
 
 def measure(facts: RunFacts) -> RunMetrics:
+    """Compute every metric of a run."""
     values = {metric.name: metric.compute(facts) for metric in METRICS}
     endings = Counter(pin.reason for pin in facts.pins)
     return RunMetrics(values, dict(sorted(endings.items())), errors_by_kind(facts), facts)

@@ -32,7 +32,9 @@ def test_a_hint_is_sent_once(vllm: FakeServer) -> None:
 
 def test_what_remains_is_no_longer_sent(client: OpenAI, vllm: FakeServer) -> None:
     with client.program() as p:
-        with pytest.warns(DeprecationWarning, match="delete the call") as caught:
+        with pytest.warns(
+            DeprecationWarning, match=r"^Program.remaining\(\) is deprecated and goes in 0.4.0: delete the call"
+        ) as caught:
             p.remaining(turns=3, tokens=900)
         ask(client)
     assert caught[0].filename == __file__

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 from fake_server import FakeServer
 
-from continuum_client import OpenAI
+from continuum_client import ContinuumWarning, OpenAI
 
 
 def test_what_was_sent_refused_and_released(serve: Callable[..., FakeServer], caplog: pytest.LogCaptureFixture) -> None:
@@ -16,7 +17,8 @@ def test_what_was_sent_refused_and_released(serve: Callable[..., FakeServer], ca
     for schema in ("vllm", "openai"):
         server = serve(schema)
         client = OpenAI(base_url=server.url, dialect="vllm")
-        with client.program(f"for {schema}"):
+        expected = nullcontext() if schema == "vllm" else pytest.warns(ContinuumWarning, match="refuses session_id")
+        with client.program(f"for {schema}"), expected:
             client.chat.completions.create(model="m", messages=[{"role": "user", "content": "a secret"}])
     said = [record.getMessage() for record in caplog.records if record.name == "continuum_client"]
     sent, released, sent_again, refused = said[:4]

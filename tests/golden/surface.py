@@ -6,12 +6,15 @@ meant to change, and say so in CHANGELOG.md.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -127,11 +130,41 @@ def metrics() -> dict[str, str]:
     return dict(re.findall(r"^# TYPE (continuum:\w+) (\w+)$", prometheus_text([state]), flags=re.M))
 
 
+MODULES = (
+    *("continuum_client", "continuum_traces.schema", "continuum_traces.jsonl", "continuum_traces.run_dir"),
+    *("continuum_server.policy.base", "continuum_server.policy.facts", "continuum_analysis.metrics"),
+)
+"""The modules that docs/stability.md calls stable."""
+
+
+def api() -> dict[str, Any]:
+    """The public names of stable modules: the parameters of functions, the public attributes of classes."""
+    return {name: {key: _shape(value) for key, value in public(import_module(name))} for name in MODULES}
+
+
+def public(module: ModuleType) -> list[tuple[str, Any]]:
+    """What ``__all__`` names, or else the functions and classes that the module defines."""
+    names = getattr(module, "__all__", None) or [
+        key
+        for key, value in vars(module).items()
+        if not key.startswith("_") and getattr(value, "__module__", None) == module.__name__ and callable(value)
+    ]
+    return [(name, getattr(module, name)) for name in sorted(names)]
+
+
+def _shape(value: Any) -> Any:
+    if inspect.isclass(value):
+        own = [key for each in value.__mro__ if each.__module__.startswith("continuum_") for key in vars(each)]
+        return sorted({key for key in own if not key.startswith("_")})
+    return list(inspect.signature(value).parameters)
+
+
 SURFACES: dict[str, Callable[[], dict[str, Any]]] = {
     "commands": commands,
     "run_files": run_files,
     "wire": wire,
     "metrics": metrics,
+    "api": api,
 }
 
 

@@ -132,10 +132,12 @@ def create(path: Path) -> Path:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write the manifest of a run directory, whole or not at all."""
     write_json(path / MANIFEST, to_json(manifest))
 
 
 def read_manifest(path: Path) -> Manifest:
+    """Read the manifest of a run directory. ``RunDirError`` names a field that is wrong."""
     file = path / MANIFEST
     try:
         return from_json(Manifest, read_json(file))
@@ -220,6 +222,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_events(path: Path) -> Iterator[SchedulerEvent]:
+    """Read the server's events of a run directory. ``RunDirError`` names a damaged line."""
     return _read_rows(path / EVENTS, SchedulerEvent)
 
 
@@ -239,10 +242,12 @@ def read_verdicts(path: Path) -> dict[str, bool]:
 
 
 def read_turns(path: Path) -> Iterator[TurnRecord]:
+    """Read the client's turns of a run directory. ``RunDirError`` names a damaged line."""
     return _read_rows(path / TURNS, TurnRecord)
 
 
 def read_arrivals(path: Path) -> Iterator[ArrivalRecord]:
+    """Read the arrivals of a run directory. ``RunDirError`` names a damaged line."""
     return _read_rows(path / ARRIVALS, ArrivalRecord)
 
 
@@ -319,6 +324,7 @@ def runs_below(path: Path) -> list[Path]:
 
 
 def write_rows(path: Path, rows: Iterable[SchedulerEvent | TurnRecord | ArrivalRecord]) -> None:
+    """Append rows to a file, one JSON object a line."""
     with JsonLines(path, flush_every=1024) as out:
         for row in rows:
             out.write(row)
