@@ -133,6 +133,28 @@ def test_a_turn_inside_is_served_although_the_pool_is_full() -> None:
     assert driver.policy.state()["programs_inside"] == 1
 
 
+def test_a_program_that_is_back_is_not_idle() -> None:
+    """Its lease was over; while it runs, nobody else gets its room."""
+    driver = lease()
+    turns(driver, a=4000)
+    driver.now_s = 31.0
+    driver.start(driver.arrive("a", prompt=4100))
+    newcomer = driver.arrive("b", prompt=7000)
+    driver.step()
+    assert driver.waits(newcomer) == [True]
+
+
+def test_thunderagent_resumes_at_its_next_check_what_fits_by_then() -> None:
+    driver = Driver("thunderagent", POOL, interval_s=0.5, buffer_tokens=0)
+    first, second = driver.start(driver.arrive("a", 9_000)), driver.arrive("b", 5_000)
+    driver.step(1.1)
+    assert driver.waits(second) == [True]
+    first.is_last = True
+    driver.finish(first)
+    driver.step(1.1)
+    assert driver.waits(second) == [False]
+
+
 @pytest.mark.parametrize("gate", ["concur", "lease-gate", "thunderagent"])
 def test_a_one_off_is_let_in_and_leaves_nothing_behind(gate: str) -> None:
     driver = Driver(gate, POOL)
@@ -149,7 +171,7 @@ def test_a_one_off_is_let_in_and_leaves_nothing_behind(gate: str) -> None:
     )
 
 
-concur = partial(Driver, "concur", POOL, interval_s=1.0)
+concur = partial(Driver, "concur", POOL, interval_s=0.5)
 
 
 lease = partial(Driver, "lease-gate", POOL)
