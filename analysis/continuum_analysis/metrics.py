@@ -403,6 +403,19 @@ _distribution(
     unit="",
 )
 _distribution(
+    "turn",
+    ("mean", *PERCENTILES),
+    "over turns of finish - the instant at which the turn was due, on the client's clock",
+    lambda f: [turn.took_s for turn in f.turns],
+)
+_distribution(
+    "turn_slowdown",
+    ("mean", "p50", "p95"),
+    "over turns of that time / the time that the turn takes alone on an empty engine; null unless the run is virtual",
+    lambda f: [turn.slowdown for turn in f.turns],
+    unit="",
+)
+_distribution(
     "tpot",
     ("mean", *PERCENTILES),
     "over turns of (finish - first token) / (output tokens - 1), on the client's clock",

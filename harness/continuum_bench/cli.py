@@ -17,7 +17,7 @@ from continuum_bench.options.reports import (
     ReportOptions,
     SloOptions,
 )
-from continuum_bench.options.run import Format, Json, LiveOptions, ReplayOptions, RunOptions, check_no_server_needed
+from continuum_bench.options.run import Format, Json, LiveOptions, ReplayOptions, RunOptions
 from continuum_bench.options.serve import ProfileOptions, ServeOptions, TopOptions
 from continuum_bench.options.step_times import BuildOptions
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
@@ -73,7 +73,6 @@ def _play(workload: str, options: RunOptions, live: LiveOptions) -> int:
         from continuum_bench.live.command import run_live  # noqa: PLC0415
 
         return run_live(workload, live.base_url, options, live)
-    check_no_server_needed(options)
     from continuum_bench.virtual.command import run_policies  # noqa: PLC0415
 
     return run_policies(workload, options)

@@ -20,13 +20,13 @@ from continuum_server.virtual.routers import ROUTERS, VLLM_ROUTER_NAMES
 from continuum_traces.names import which
 
 from continuum_bench.errors import BenchError
-from continuum_bench.live.plan import read_edge
 from continuum_bench.options.declare import Declared
 from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import RunOptions
 from continuum_bench.workload.arrivals import arrival_times
 from continuum_bench.workload.hints import hint_error
 from continuum_bench.workload.tool_times import tool_times
+from continuum_bench.workload.window import read_edge
 from continuum_client.dialects import DIALECTS
 
 

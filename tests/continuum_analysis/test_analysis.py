@@ -44,6 +44,7 @@ TURNS_BY_HAND = [
 ]  # the last one was sent late
 UNKNOWN = """
 jct_p90_s jct_p95_s jct_p99_s itl_p50_s itl_p90_s itl_p95_s itl_p99_s slowdown_mean slowdown_p95 slowdown_max
+turn_slowdown_mean turn_slowdown_p50 turn_slowdown_p95
 throughput_jobs_per_hour_per_gpu throughput_output_tokens_per_s_per_gpu returns_elsewhere_share replica_busiest
 reload_bytes reload_mean_s tool_time_slowest_tenth_share
 """
@@ -54,6 +55,11 @@ EXPECTED = {
     "jct_p50_s": 6.0,  # 4, 6 and one that never finished
     "jct_min_s": 4.0,
     "jct_max_s": 6.0,
+    "turn_mean_s": (3.0 + 1.5 + 4.0) / 3,
+    "turn_p50_s": 3.0,
+    "turn_p90_s": 3.8,
+    "turn_p95_s": 3.9,
+    "turn_p99_s": 3.98,
     "programs": 3,
     "programs_finished": 2,
     "programs_finished_share": 2 / 3,

@@ -120,7 +120,7 @@ def test_a_number_is_text_where_the_option_takes_text(tmp_path: Path) -> None:
     found = read_experiment(written(tmp_path, text), ["cool_down=3"])
     assert (found.options.hint_error, found.options.jps) == ("0.5", 1.0)
     assert read_experiment(written(tmp_path, "policy: vllm")).options.policy == ["vllm"]
-    assert (found.live.label, found.live.warm_up, found.live.cool_down) == ("7", "10", "3")
+    assert (found.live.label, found.options.warm_up, found.options.cool_down) == ("7", "10", "3")
 
 
 def test_bash_completes_commands_and_options() -> None:

@@ -91,7 +91,6 @@ COMMANDS = [
     ("swebench --tool-times shift:1e8", "the arrivals and tool times of a run take"),
     ("replay TOOLLESS --tool-times constant:5", "--tool-times constant:5: the programs call no tools"),
     # servers
-    ("swebench --arrivals concurrency:2", "--arrivals concurrency:2: needs --base-url"),
     ("swebench --base-url http://x/v1 --offload dram-1", "--offload: not with --base-url: the server decides that"),
     ("swebench --step-times HIGH", "did you mean high"),
     ("swebench --base-url http://x/v1 --scheduler-records NO", "no: no such folder"),
@@ -102,7 +101,8 @@ COMMANDS = [
     ("replay TRACE --base-url URL --dialect x", "there are headers, vllm"),
     ("replay TRACE --base-url URL --served-model x", "the server has m"),
     ("replay TRACE --base-url URL --arrivals concurrency:2 --processes 3", "more than the 2 programs at a"),
-    ("replay TRACE --base-url URL --arrivals concurrency:2 --warm-up 3s", "give a number of programs, not"),
+    ("swebench --arrivals concurrency:2 --cool-down 3s", "seconds in a closed loop need --time-limit-s"),
+    ("swebench --arrivals steps:0", "--arrivals steps:0: expected steps:PROGRAMS or steps:PROGRAMS:PAUSE_SECONDS"),
     ("replay TRACE --base-url URL --warm-up 2 --cool-down 1", "no program is left to count"),
     ("serve --port 0 --statistics BAD", "bad: not JSON: "),
     ("serve --port 0 --statistics TABLE", "table.jsonl: not continuum-tool-statistics version 1: "),
@@ -282,7 +282,6 @@ FILES = [
     ("sweep", "cases: {}", "cases: expected a list of mappings"),
     ("sweep", "cases: [{jps: 1}, {engine: cpu}]", "cases[1]: engine: unknown in a case"),
     ("sweep", "plot: 3", "plot: expected a mapping"),
-    ("sweep", "arrivals: 'concurrency:4'", "arrivals: concurrency:4 needs a server; give engine emulated, cpu, gpu"),
     ("sweep", "engine: gpu\npp: [1, 2]", "pp: only for engine virtual"),
     ("sweep", "engine: emulated\npolicy: vllm+offload", "policy: vllm+offload: only for engine virtual"),
 ]

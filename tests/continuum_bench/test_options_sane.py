@@ -29,11 +29,13 @@ from continuum_bench.options.run import RunOptions
 from continuum_bench.options.sweep import FigureOptions
 
 LIMITS = {
-    "must be at least 1": "block_size chunk chunk_tokens data_parallel_size jobs limits max_model_len max_num_seqs "
-    "num_programs pp processes repeats replicas seeds step_limit tool_limit_s tp turn_scale workers",
+    "must be at least 1": "block_size chunk chunk_tokens data_parallel_size jobs limit limits max_model_len "
+    "max_num_seqs num_programs pp processes repeats replicas seeds step_limit tool_limit_s tp turn_scale workers",
     "must be at least 2": "kv_blocks",
+    "must be at least 0.1": "interval",
+    "must be at most 9,999": "limit",
     "must be at least 0": "drain_s health_port port",
-    "must not be negative": "compact_at retries seed shared_prefix",
+    "must not be negative": "compact_at max_think_s retries seed shared_prefix",
     "must not be negative or infinite": "step_overhead_ms",
     "must be above 0": "first_token_s length_scale program_limit_s ready_timeout_s request_limit_s time_limit_s "
     "time_scale",

@@ -31,6 +31,8 @@ class Job:
     hints: tuple[Tags, ...] = ()
     """Tags of each turn, besides those that ``converse`` makes; empty: there are none."""
     sends: Sends = "full"
+    counted: bool = True
+    """False in the warm-up and the cool-down, as ``ArrivalRecord.counted``."""
 
     @property
     def program_id(self) -> str:

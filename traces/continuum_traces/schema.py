@@ -299,6 +299,10 @@ class ArrivalRecord:
 # In a file, the entries of ``more`` stand beside the named fields, and fields that are None are left out.
 
 
+CLOSED_LOOPS = ("concurrency", "steps")
+"""Beginnings of ``Workload.arrivals`` of closed loops (``closed_loop.Lanes``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """What was played."""
@@ -327,12 +331,23 @@ class Workload:
     """Which tags were sent: no-last (neither the last turn nor hints) or none; None: all."""
     last_step: str | None = None
     """How the server learns which turn is a program's last."""
+    max_think_s: float | None = None
+    """Limit on the time between turns in which no tool runs; None: as recorded."""
+    thinking: bool | None = None
+    """Whether no tool runs in more than half of the time between turns: a person reads and writes."""
+    time_limit_s: float | None = None
+    """Seconds after which the run stops; None: when all programs have ended."""
     warm_up: str | None = None
     cool_down: str | None = None
     skipped: tuple[str, ...] | None = None
     """Programs that are too long for the model, with the reason."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """What only one benchmark has, such as its subset."""
+
+    @property
+    def closed_loop(self) -> bool:
+        """Whether programs start when others have ended."""
+        return (self.arrivals or "").startswith(CLOSED_LOOPS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,7 +249,7 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
     pairs = [(base, ours[base.manifest.seed]) for base in baseline if base.manifest.seed in ours]
     for base, run in pairs:
         where = f"{base.path} and {run.path}"
-        closed = (base.manifest.workload.arrivals or "").startswith("concurrency")
+        closed = base.manifest.workload.closed_loop
         check_same_arrivals(where, base.metrics.facts.everyone, run.metrics.facts.everyone, closed)
     times = [paired_jcts(base.metrics.facts.programs, run.metrics.facts.programs) for base, run in pairs]
     if not times or not all(sum(over) > 0 < sum(under) for over, under in times):

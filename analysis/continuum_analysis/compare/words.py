@@ -58,6 +58,17 @@ COLUMNS = {
     "pin_hit_ratio": metric_column("pin_hit_ratio", "pin hit", "{:.1%}"),
 }
 """The columns of the summary's table by metric."""
+TURN_COLUMNS = {
+    "turn_mean_s": replace(metric_column("turn_mean_s", "turn mean, s", "{:.2f}"), is_main=True),
+    "turn_p95_s": metric_column("turn_p95_s", "P95", "{:.2f}"),
+    "ttft_p50_s": metric_column("ttft_p50_s", "TTFT P50, s", "{:.2f}"),
+    **{f"ttft_p{q}_s": metric_column(f"ttft_p{q}_s", f"P{q}", "{:.2f}") for q in (90, 99)},
+    "turn_slowdown_p50": metric_column("turn_slowdown_p50", "slowdown P50", "{:.1f}"),
+    "turn_slowdown_p95": metric_column("turn_slowdown_p95", "P95", "{:.1f}"),
+    "throughput_output_tokens_per_s": metric_column("throughput_output_tokens_per_s", "tokens/s", "{:.0f}"),
+    **{name: COLUMNS[name] for name in ("prefix_hit_ratio", "pin_hit_ratio")},
+}
+"""The columns instead of ``COLUMNS`` if people think between turns: their JCT is mostly their own time."""
 REPLICA_COLUMNS = (
     metric_column("returns_elsewhere_share", "elsewhere", "{:.0%}"),
     metric_column("replica_busiest", "busiest", "{:.2f}"),
@@ -69,10 +80,15 @@ JCT_RATIO = Column("JCT to", "{:.2f}", lambda arm: arm.jct_ratio, is_main=True)
 
 
 def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
-    """Return the columns of a table of these summaries. The heading of the last column names their baselines."""
+    """Return the columns of a table of these summaries. The heading of the last column names their baselines.
+
+    Where people think between turns (``Workload.thinking``) the columns are about turns, not about programs.
+    """
     seen = list(summaries)
     arms = [arm for summary in seen for arm in summary.arms.values()]
     replicas = [column for column in REPLICA_COLUMNS if any(column.value(arm) is not None for arm in arms)]
+    if any(summary.manifest.workload.thinking for summary in seen):
+        return (*TURN_COLUMNS.values(), *replicas)
     finished = [FINISHED] if any((arm.mean("programs_finished_share") or 0.0) < 1 for arm in arms) else []
     baselines = dict.fromkeys(summary.baseline for summary in seen)
     return (*finished, *COLUMNS.values(), *replicas, replace(JCT_RATIO, heading=f"JCT to {' or '.join(baselines)}"))
@@ -107,6 +123,8 @@ def fastest(summary: Summary) -> str | None:
 def verdict_parts(summary: Summary) -> tuple[str, str]:
     """Return the verdict in two parts: how many programs finished if not all did, and the fastest policy compared with
     the baseline; then the next best policy, the programs that became slower and the tail of the TTFT."""
+    if summary.manifest.workload.thinking:
+        return _turns_verdict(summary), ""
     counted, leader = _finished(summary), _leader(summary)
     if leader is None:
         compared = any(arm.comparison for name, arm in summary.arms.items() if name != summary.baseline)
@@ -119,6 +137,17 @@ def verdict_parts(summary: Summary) -> tuple[str, str]:
         return f"{counted}All policies are equal to within 1% here: {same}.", ""
     rest = f"{_next_best(summary, best)}{_cost(summary, comparison)}{_tail(summary, best)}"
     return counted + _against_baseline(summary, best, comparison), rest
+
+
+def _turns_verdict(summary: Summary) -> str:
+    """Name the arm with the shortest time per turn."""
+    known = {name: time for name, arm in summary.arms.items() if (time := arm.metrics["turn_mean_s"]) is not None}
+    if len(known) < 2:
+        return ""
+    best = min(known, key=lambda name: known[name].mean)
+    times = "; ".join(f"{name} {known[name].text('{:.2f} s'.format)}" for name in dict.fromkeys([best, *known]))
+    few = "" if known[best].bounds else " Too few seeds for an interval; run with --seeds 5."
+    return f"Mean time per turn was shortest under {best}: {times}.{few}"
 
 
 def _finished(summary: Summary) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from continuum_traces.schema import Manifest
+from continuum_traces.schema import Manifest, Workload
 
 from continuum_analysis.records.misses import Return, explain, limits_of
 from continuum_analysis.records.percentiles import TokenGaps, pooled_gaps
 from continuum_analysis.records.scheduler_time import RecordedSchedulerTime
 from continuum_analysis.records.timeline import PinTimes, ProgramTimes, TurnTimes
+
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
+"""An edge of the window that is a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class RunFacts:
     programs: tuple[ProgramTimes, ...]
     """Finished programs in order of arrival."""
     everyone: tuple[ProgramTimes, ...]
-    """All programs, finished or not, without those of a warm-up or a cool-down."""
+    """All programs that count, finished or not: without those of a warm-up or a cool-down."""
     uncounted: tuple[ProgramTimes, ...]
     """Programs of a warm-up or a cool-down. They load the machine and are in no metric."""
     unfinished: tuple[str, ...]
@@ -29,7 +33,7 @@ class RunFacts:
     failed: tuple[str, ...]
     """Program ids."""
     turns: tuple[TurnTimes, ...]
-    """Turns of finished programs."""
+    """Turns of finished programs; in a closed loop all turns with an answer that count."""
     pins: tuple[PinTimes, ...]
     """Pins of all programs."""
     gaps: tuple[float, ...]
@@ -45,6 +49,8 @@ class RunFacts:
     replicas: int = 1
     """The larger of the numbers of replicas in the manifest and in the records."""
     scheduler_time: RecordedSchedulerTime | None = None
+    window_s: tuple[float, float] | None = None
+    """In a closed loop whose warm-up or cool-down is a time: the instants between which turns count if they are due."""
     token_gaps: TokenGaps | None = None
     """Gaps between the tokens of finished programs; None if the gaps of some turn were not recorded."""
 
@@ -55,7 +61,10 @@ class RunFacts:
 
     @property
     def wall_s(self) -> float:
-        """Seconds from the first arrival to the last event of all programs, unfinished ones included."""
+        """Seconds from the first arrival to the last event of all programs, unfinished ones included; or of the window
+        in which turns count."""
+        if self.window_s is not None:
+            return self.window_s[1] - self.window_s[0]
         records = [turn.client for p in self.everyone for turn in p.turns if turn.client is not None]
         if records:
             return max(r.sent_s if r.finish_s is None else r.finish_s for r in records) - min(r.due_s for r in records)
@@ -74,27 +83,51 @@ def facts_of(
     scheduler_time: RecordedSchedulerTime | None = None,
 ) -> RunFacts:
     """Collect the facts of a run. Without a manifest the block size is derived from the hits, and GPUs are unknown."""
-    everyone = tuple(program for program in programs if program.counted)
-    limits = limits_of(manifest, programs)
-    counted = {program.program_id for program in everyone}
+    counted = [program for program in programs if program.counted]
+    limits, window_s = limits_of(manifest, programs), _window_s(counted, manifest)
+    names = {program.program_id for program in counted}
+    everyone = tuple(program for program in counted if _is_due_in(window_s, program.due_s))
     done = tuple(program for program in everyone if program.finished)
+    if manifest is not None and manifest.workload.closed_loop:
+        turns = tuple(turn for p in counted for turn in p.turns if turn.ended_well and _counts(turn, window_s))
+    else:
+        turns = tuple(turn for p in done for turn in p.turns)
     return RunFacts(
         programs=done,
         everyone=everyone,
-        uncounted=tuple(program for program in programs if not program.counted),
+        uncounted=tuple(program for program in programs if program not in everyone),
         unfinished=tuple(p.program_id for p in everyone if p.state == "unfinished"),
         failed=tuple(p.program_id for p in everyone if p.state == "failed"),
-        turns=tuple(turn for p in done for turn in p.turns),
+        turns=turns,
         pins=tuple(pin for p in everyone for pin in p.pins),
         gaps=tuple(gap_s for p in done for _, gap_s in p.gaps()),
-        returns=tuple(returned for returned in explain(programs, limits) if returned.program_id in counted),
+        returns=tuple(r for r in explain(programs, limits) if r.program_id in names and _counts(r.turn, window_s)),
         block_tokens=limits.block_tokens,
         gpus=_gpus(manifest),
         virtual=manifest is not None and manifest.engine == "virtual",
         replicas=max(_replicas(manifest), _replicas_seen(programs)),
         scheduler_time=scheduler_time,
-        token_gaps=pooled_gaps([turn for p in done for turn in p.turns]),
+        window_s=window_s,
+        token_gaps=pooled_gaps(turns),
     )
+
+
+def _window_s(programs: Sequence[ProgramTimes], manifest: Manifest | None) -> tuple[float, float] | None:
+    workload = manifest.workload if manifest is not None else Workload()
+    warm, cool = (_SECONDS.fullmatch(edge or "") for edge in (workload.warm_up, workload.cool_down))
+    if not workload.closed_loop or not (warm or cool):
+        return None
+    ends = [turn.client.finish_s or 0.0 for p in programs for turn in p.turns if turn.client is not None]
+    until_s = workload.time_limit_s or max(ends, default=0.0)
+    return float(warm[1]) if warm else 0.0, until_s - (float(cool[1]) if cool else 0.0)
+
+
+def _counts(turn: TurnTimes, window_s: tuple[float, float] | None) -> bool:
+    return _is_due_in(window_s, turn.client.due_s if turn.client is not None else None)
+
+
+def _is_due_in(window_s: tuple[float, float] | None, due_s: float | None) -> bool:
+    return window_s is None or due_s is None or window_s[0] <= due_s < window_s[1]
 
 
 def _gpus(manifest: Manifest | None) -> int | None:

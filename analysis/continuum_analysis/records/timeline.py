@@ -131,6 +131,19 @@ class TurnTimes:
         return self.client.first_token_s - self.client.due_s
 
     @property
+    def took_s(self) -> float | None:
+        """Seconds from the instant the turn was due to the end of its answer, both on the client's clock."""
+        if self.client is None or self.client.finish_s is None:
+            return None
+        return self.client.finish_s - self.client.due_s
+
+    @property
+    def slowdown(self) -> float | None:
+        """The same / the seconds that the turn takes alone, which only virtual runs record."""
+        alone_s = self.client.alone_s if self.client is not None else None
+        return self.took_s / alone_s if self.took_s is not None and alone_s else None
+
+    @property
     def tpot_s(self) -> float | None:
         """Mean seconds between output tokens after the first, on the client's clock."""
         record = self.client

@@ -114,6 +114,8 @@ def _check(options: AgentOptions) -> None:
     if options.arrivals.startswith("recorded"):
         raise BenchError(f"--arrivals {options.arrivals}: tasks have no recorded arrivals")
     arrival_times(options.arrivals)
+    if options.arrivals.startswith("steps"):
+        raise BenchError(f"--arrivals {options.arrivals}: agents start one at a time; give concurrency:N")
 
 
 def at_once(options: AgentOptions) -> int:

@@ -21,7 +21,7 @@ from continuum_bench.errors import BenchError
 from continuum_bench.invocation import command_line, default_out
 from continuum_bench.live.endpoint import Endpoint, plugin_errors, probe_server
 from continuum_bench.live.load import LoadCounters, LoadOptions
-from continuum_bench.live.plan import Plan, Window, make_plan
+from continuum_bench.live.plan import Plan, make_plan
 from continuum_bench.live.processes import play
 from continuum_bench.live.recording import (
     LiveRecorder,
@@ -46,7 +46,6 @@ class _LiveRun:
     endpoint: Endpoint
     load: LoadOptions
     workload: JobSource
-    window: Window
     plans: Mapping[int, Plan]
     """The plan of each seed."""
     label: str
@@ -69,7 +68,7 @@ class _LiveRun:
             policy=self.label,
             policy_options=dict(state.get("policy_options", {})),
             seed=seed,
-            workload=self.window.noted(self.workload.facts),
+            workload=self.workload.facts,
             hardware=endpoint.hardware(load.model),
             engine_options=_engine_options(load),
             modelled=endpoint.modelled,
@@ -110,18 +109,18 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
 def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
     api_key = os.environ.get(live.api_key_env) or None
     endpoint = probe_server(base_url, api_key)
-    window = Window(live.warm_up, live.cool_down)
     workload = workload_of(name, options, endpoint.max_model_len or 131072)
     seeds = range(options.seed, options.seed + options.seeds)
-    plans = {seed: make_plan(workload, seed, window) for seed in seeds}
+    plans = {seed: make_plan(workload, seed) for seed in seeds}
     lanes = plans[options.seed].lanes
+    if lanes is not None and lanes.in_steps and live.processes > 1:
+        raise BenchError(f"--processes {live.processes}: one process must play --arrivals {options.arrivals}")
     if lanes is not None and lanes.number < live.processes:
         raise BenchError(f"--processes {live.processes}: more than the {lanes.number} programs at a time")
     return _LiveRun(
         endpoint=endpoint,
         load=_load_options(endpoint, options, live, api_key),
         workload=workload,
-        window=window,
         plans=plans,
         label=live.label or endpoint.policy,
         out=options.out or default_out(name),
@@ -145,6 +144,7 @@ def _load_options(endpoint: Endpoint, options: RunOptions, live: LiveOptions, ap
         "prompts": prompts,
         "api_key": api_key,
         "salt": uuid.uuid4().hex,
+        "time_limit_s": options.time_limit_s,
         "token_times": options.token_times,
         "release": options.tags != "none" and (bool(endpoint.state) or dialect.name == "thunderagent"),
     }
@@ -152,7 +152,7 @@ def _load_options(endpoint: Endpoint, options: RunOptions, live: LiveOptions, ap
 
 
 def _engine_options(load: LoadOptions) -> Engine:
-    limits = {name: getattr(load, name) for name in ("program_limit_s", "time_limit_s", "request_limit_s")}
+    limits = {name: getattr(load, name) for name in ("program_limit_s", "request_limit_s")}
     given = {name: value for name, value in limits.items() if value not in (None, LiveOptions.request_limit_s)}
     return Engine(
         model=load.model,
@@ -213,9 +213,9 @@ def _begin(run: _LiveRun, seed: int, folder: Path, done: frozenset[str]) -> tupl
     if new:
         return before, plan, 0.0, now
     elapsed_s = keep_finished(folder, done)
-    left = [play for play in plan.plays if play.program_id not in done]
-    shift_s = elapsed_s - min((play.arrival_s for play in left), default=0.0)
-    plays = [replace(play, arrival_s=play.arrival_s + shift_s, again=True) for play in left]
+    left = [play for play in plan.plays if play.job.program_id not in done]
+    shift_s = elapsed_s - min((play.job.arrival_s for play in left), default=0.0)
+    plays = [replace(p, job=replace(p.job, arrival_s=p.job.arrival_s + shift_s), again=True) for p in left]
     note = (
         f"{RESUMED}{now.isoformat(timespec='seconds')}: {len(done)} of {len(plan.plays)} programs had finished and are "
         f"kept; the others arrived anew from {elapsed_s:.1f} s on, spaced as before"

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 import aiohttp
+from continuum_traces.closed_loop import ClosedLoop, Lanes
 from continuum_traces.conversation import Conversation, Ended, Send, Wait, converse, go_on
 from continuum_traces.schema import ArrivalRecord, TurnRecord
 from continuum_traces.token_gaps import gaps_ms
@@ -23,7 +24,6 @@ from continuum_traces.token_gaps import gaps_ms
 from continuum_bench.live.contexts import TextContext, TokenContext
 from continuum_bench.live.http import Reply, RequestFailed, StreamingClient, open_session, post
 from continuum_bench.live.load import LivePlay, LoadCounters, LoadOptions
-from continuum_bench.workload.arrivals import Lanes
 from continuum_client.tagging import merged_body, tag_body, tag_headers
 
 PROBE_S = 0.02
@@ -84,7 +84,7 @@ class LoadDriver:
 
         Args:
             plays: the programs in order of arrival. With ``lanes`` their arrival times are ignored.
-            lanes: fixed concurrency; None: programs arrive at their arrival times.
+            lanes: a closed loop; None: programs arrive at their arrival times.
             zero_s: the clock's value at instant 0 of the run; None: now.
         """
         with _no_collection():
@@ -96,7 +96,7 @@ class LoadDriver:
             self._client = StreamingClient(
                 session, self.now_s, self._options.request_limit_s, self._options.token_times
             )
-            await asyncio.gather(*(self._release(play.program_id) for play in plays if play.again))
+            await asyncio.gather(*(self._release(play.job.program_id) for play in plays if play.again))
             self._zero_s = self._clock() if zero_s is None else zero_s
             try:
                 async with asyncio.timeout(self._options.time_limit_s):
@@ -109,28 +109,31 @@ class LoadDriver:
 
     async def _run(self, plays: Sequence[LivePlay], lanes: Lanes | None) -> None:
         """Play all programs. The first error ends the run and is raised."""
-        if lanes is None:
-            played = [self._play(play, play.arrival_s) for play in plays]
-        else:
-            waiting, start_s = iter(plays), max(lanes.start_s, self.now_s())
-            step_s = lanes.ramp_s / lanes.number
-            played = [self._lane(waiting, start_s + lane * step_s) for lane in range(lanes.number)]
+        closed = None if lanes is None else ClosedLoop(plays, lanes)
+        starts = [(play, play.job.arrival_s) for play in plays] if closed is None else closed.begin(self.now_s())
         helpers = [asyncio.create_task(self._probe()), asyncio.create_task(self._client.read_along())]
-        tasks = [asyncio.create_task(program) for program in played]
         try:
-            await asyncio.gather(*tasks)
+            async with asyncio.TaskGroup() as tasks:
+                self._start(starts, closed, tasks)
+        except ExceptionGroup as errors:  # noqa: F821 - Python 3.11, as asyncio.TaskGroup
+            raise errors.exceptions[0] from None
         finally:
-            for task in (*helpers, *tasks):
+            for task in helpers:
                 task.cancel()
-            await asyncio.gather(*helpers, *tasks, return_exceptions=True)
+            await asyncio.gather(*helpers, return_exceptions=True)
 
-    async def _lane(self, waiting: Iterator[LivePlay], first_s: float) -> None:
-        """Play programs one after another. All lanes take them from the same ``waiting``."""
-        await self._sleep_until(first_s)
-        due_s = first_s
-        for play in waiting:
+    def _start(
+        self, starts: Sequence[tuple[LivePlay, float]], closed: ClosedLoop[LivePlay] | None, tasks: asyncio.TaskGroup
+    ) -> None:
+        """Start these programs, each at its time. In a closed loop each starts others when it ends."""
+
+        async def play_and_start(play: LivePlay, due_s: float) -> None:
             await self._play(play, due_s)
-            due_s = self.now_s()
+            if closed is not None:
+                self._start(closed.ended(self.now_s()), closed, tasks)
+
+        for start in starts:
+            tasks.create_task(play_and_start(*start))
 
     async def _probe(self) -> None:
         while True:
@@ -142,7 +145,7 @@ class LoadDriver:
 
     async def _play(self, play: LivePlay, due_s: float) -> None:
         await self._sleep_until(due_s)
-        self._sink(ArrivalRecord(play.program_id, play.number, due_s, play.counted))
+        self._sink(ArrivalRecord(play.job.program_id, play.number, due_s, play.job.counted))
         under_way = self._begin(play, due_s)
         try:
             async with asyncio.timeout(self._options.program_limit_s):
@@ -154,7 +157,7 @@ class LoadDriver:
             done = False
         except asyncio.CancelledError:
             self.counters.programs_stopped += 1
-            self._abandoned.append(play.program_id)
+            self._abandoned.append(play.job.program_id)
             if under_way.sent_s is not None:
                 self._cut_short(under_way, None, "stopped: the run ended")
             raise
@@ -162,21 +165,21 @@ class LoadDriver:
             self.counters.programs_done += 1
         else:
             self.counters.programs_failed += 1
-            await self._release(play.program_id)
+            await self._release(play.job.program_id)
 
     def _begin(self, play: LivePlay, due_s: float) -> _UnderWay:
-        salt = self._options.salt
+        salt, job = self._options.salt, play.job
         kind = TokenContext if self._options.prompts == "tokens" else TextContext
-        context = kind(play.program, f"{salt}/{play.number}", salt)
+        context = kind(job.program, f"{salt}/{play.number}", salt)
         conversation = converse(
-            play.program,
-            play.program_id,
+            job.program,
+            job.program_id,
             due_s,
             context,
             lambda index: f"{index}-{play.number}-{salt[:8]}",  # every run against a server has turn ids of its own
             kind.exact_lengths,
-            play.hints,
-            play.sends,
+            job.hints,
+            job.sends,
         )
         return _UnderWay(play, context, conversation)
 
@@ -225,7 +228,7 @@ class LoadDriver:
         body = {"model": options.model, "stream": True, "stream_options": {"include_usage": True}, **content}
         body = _lengths(body, options.dialect.name)
         headers = {"Content-Type": "application/json", **tag_headers(send.tags), **self._authorization()}
-        untagged = under_way.play.sends == "none"
+        untagged = under_way.play.job.sends == "none"
         if not untagged:
             body = merged_body(body, tag_body(send.tags, options.dialect, path, body.get("max_tokens")), ())
         chance = Random(f"{options.salt}/{under_way.play.number}/{send.index}")

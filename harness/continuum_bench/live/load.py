@@ -7,8 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from continuum_traces.conversation import Sends
-from continuum_traces.schema import Program, Tags
+from continuum_traces.conversation import Job
 
 from continuum_bench.options.run import LiveOptions
 from continuum_client.dialects import Dialect
@@ -73,13 +72,8 @@ class LoadCounters:
 class LivePlay:
     """One program to play."""
 
-    program: Program
-    program_id: str
-    arrival_s: float
+    job: Job
     number: int
-    counted: bool = True
+    """Its place in the order of arrivals."""
     again: bool = False
     """A resumed run plays the program again. The server releases the KV cache of the first attempt beforehand."""
-    hints: tuple[Tags, ...] = ()
-    sends: Sends = "full"
-    """Both as in ``Job``."""

@@ -1,6 +1,6 @@
 """Plays a live run in one or several processes. Each plays a share of the programs; only the parent writes records.
 
-All processes share one clock and one instant 0. With fixed concurrency the lanes are divided among them too. A process
+All processes share one clock and one instant 0. With ``concurrency:N`` the lanes are divided among them too. A process
 stops when its parent has ended.
 """
 
@@ -18,12 +18,12 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import uvloop
+from continuum_traces.closed_loop import Lanes
 
 from continuum_bench.errors import BenchError
 from continuum_bench.live.driver import LoadDriver, Sink
 from continuum_bench.live.load import LivePlay, LoadCounters, LoadOptions
 from continuum_bench.live.plan import Plan
-from continuum_bench.workload.arrivals import Lanes
 
 START_S = 0.2
 """Seconds between the moment when all processes are ready and instant 0."""

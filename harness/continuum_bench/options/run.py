@@ -10,8 +10,8 @@ from continuum_server import defaults
 from continuum_server.policy.program_table import Guards, PinsYieldTo
 from continuum_server.step_times.attention import BANDS
 from continuum_traces.conversation import Sends
+from continuum_traces.schema import CLOSED_LOOPS
 
-from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import (
     ABOVE_ZERO,
     ARGUMENT,
@@ -46,7 +46,7 @@ HINTS = ("none", "tool", "tool_s", "kv_ttl")
 
 def uses_rate(arrivals: str) -> bool:
     """Return whether this form of ``--arrivals`` uses ``--jps``."""
-    return not arrivals.startswith(("concurrency", "recorded:"))
+    return not arrivals.startswith((*CLOSED_LOOPS, "recorded:"))
 
 
 NO_RATE = Without("arrivals", "these arrivals have a rate of their own", lambda arrivals: not uses_rate(arrivals))
@@ -96,6 +96,8 @@ class TraceOptions(Options):
         shared_prefix: Put this many tokens before the first prompt of every program, the same tokens for all programs.
         compact_at: Let agents write their history anew when a context exceeds this many tokens: a summary of
             2,000 tokens follows the first prompt.
+        max_think_s: Shorten the time between turns in which no tool runs (a person reads and writes) to this many
+            seconds.
         skip_invalid: Leave out programs that are longer than the model's context.
     """
 
@@ -109,6 +111,7 @@ class TraceOptions(Options):
     length_scale: Annotated[float, ABOVE_ZERO] = 1.0
     shared_prefix: Annotated[int, NOT_NEGATIVE] = 0
     compact_at: Annotated[int, NOT_NEGATIVE] = 0
+    max_think_s: Annotated[float | None, NOT_NEGATIVE] = None
     skip_invalid: bool = False
 
 
@@ -119,8 +122,8 @@ class ArrivalOptions(Options):
     Attributes:
         jps: Number of programs that arrive per second.
         arrivals: How programs arrive: poisson, constant, gamma:CV (bursty), ramp:FACTOR (the rate grows),
-            recorded[:SPEED] (at the times in the trace), or concurrency:N[:RAMP_S] (N programs at a time; needs
-            --base-url).
+            recorded[:SPEED] (at the times in the trace), concurrency:N[:RAMP_S] (N programs at a time, the next starts
+            when one ends), or steps:N[:PAUSE_S] (N together, the next N when all have ended: roll-outs for training).
         tool_times: How long tools take: recorded, constant:S, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from
             the middle program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds).
         hints: What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds
@@ -130,6 +133,11 @@ class ArrivalOptions(Options):
             tell the truth), or adversarial:SHARE:silent (the others send no hints).
         tags: What clients tell the server about programs: full, no-last (neither which turn is the last, nor hints), or
             none (nothing, as agents that do not know of Continuum).
+        time_limit_s: Seconds after which the run stops. Programs that still run stay unfinished.
+        warm_up: What to leave out of all metrics at the start: a number of programs (10), or all programs that arrive
+            in the first seconds (60s); with seconds in a closed loop, all turns that are due in them.
+        cool_down: What to leave out of all metrics at the end, in the same form. In a closed loop, seconds need
+            --time-limit-s.
     """
 
     panel = WORKLOAD
@@ -140,6 +148,9 @@ class ArrivalOptions(Options):
     hints: Annotated[str, one_of(*HINTS)] = "none"
     hint_error: Annotated[str, Needs("hints")] = "0"
     tags: Annotated[str, one_of(*get_args(Sends))] = "full"
+    time_limit_s: Annotated[float | None, ABOVE_ZERO] = None
+    warm_up: str = "0"
+    cool_down: str = "0"
 
 
 @dataclass(frozen=True)
@@ -301,11 +312,6 @@ class LiveOptions(Options):
         retries: How often a failed turn is sent again, under the same ids. Retry-After is honoured.
         request_limit_s: Seconds after which a request counts as failed.
         program_limit_s: Seconds after which a program is given up.
-        time_limit_s: Seconds after which the run stops. Programs that still run stay unfinished.
-        warm_up: How many of the first programs to leave out of all metrics: a number (10), or all programs that arrive
-            in the first seconds (60s).
-        cool_down: How many of the last programs to leave out of all metrics: a number (10), or all programs that arrive
-            in the last seconds (60s).
         processes: Number of processes that generate the load.
         api_key_env: Environment variable that holds the API key. The key itself is never recorded.
         scheduler_records: Folder that the server was given as --record. The server's records of this run are copied
@@ -323,19 +329,6 @@ class LiveOptions(Options):
     retries: Annotated[int, NOT_NEGATIVE] = 3
     request_limit_s: Annotated[float, ABOVE_ZERO] = 3600.0
     program_limit_s: Annotated[float | None, ABOVE_ZERO] = None
-    time_limit_s: Annotated[float | None, ABOVE_ZERO] = None
-    warm_up: str = "0"
-    cool_down: str = "0"
     processes: Annotated[int, at_least(1), at_most(1000)] = 1
     api_key_env: str = "OPENAI_API_KEY"
     scheduler_records: Annotated[Path | None, FOLDER] = None
-
-
-def check_no_server_needed(options: RunOptions) -> None:
-    """Check options for a run on the virtual engine.
-
-    Raises:
-        OptionError: ``--arrivals concurrency:N`` without ``--base-url``.
-    """
-    if options.arrivals.startswith("concurrency"):
-        raise OptionError(f"--arrivals {options.arrivals}: needs --base-url")

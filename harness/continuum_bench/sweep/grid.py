@@ -27,7 +27,6 @@ from continuum_bench.options.run import (
     RunOptions,
     TraceOptions,
 )
-from continuum_bench.workload.arrivals import lanes_of
 from continuum_bench.yaml_files import beside, yaml_of, yaml_value
 
 ENGINES = ("virtual", "emulated", "cpu", "gpu")
@@ -141,10 +140,7 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, overrid
 
 def _plays_on(engine: str, point: Point, where: str) -> None:
     """Refuse a point with options that the engine would ignore."""
-    arrivals = point.options.arrivals
     if engine == "virtual":
-        if lanes_of(arrivals) is not None:
-            raise BenchError(f"{where}: arrivals: {arrivals} needs a server; give engine {', '.join(ENGINES[1:])}")
         return
     given = [name for name in ONLY_VIRTUAL if name in point.axes]
     given += [f"policy: {arm.policy}" for arm in point.arms if split_arm(arm.policy)[1]]

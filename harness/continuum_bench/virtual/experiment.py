@@ -13,6 +13,7 @@ from typing import Any
 
 from continuum_server.policy.registry import is_policy, split_arm
 from continuum_traces.run_dir import (
+    ARRIVALS,
     ENGINE,
     EVENTS,
     TURNS,
@@ -76,7 +77,7 @@ def prepare(out: Path, cells: Sequence[Cell], setup: Setup, description: Any) ->
     left = [CellTask(setup, cell, cell.name, out / cell.name) for cell in cells]
     left = [task for task in left if not (task.folder / ENGINE).exists()]
     for task in left:  # a stopped run begins again, and the engine appends to existing files
-        for name in (EVENTS, TURNS, LOG):
+        for name in (EVENTS, TURNS, ARRIVALS, LOG):
             (task.folder / name).unlink(missing_ok=True)
     return left
 
@@ -141,4 +142,6 @@ class CellTask:
         jobs = setup.workload.jobs(cell.seed)
         policy, offloaded = split_arm(cell.policy)
         config = setup.engine if offloaded else replace(setup.engine, offload=None)
-        engine.simulate(config, policy, cell.options, jobs, cell.seed, self.folder, on_progress, setup.token_times)
+        lanes, limit_s = setup.workload.lanes, setup.workload.arrivals.time_limit_s
+        show = on_progress, setup.token_times
+        engine.simulate(config, policy, cell.options, jobs, cell.seed, self.folder, *show, lanes, limit_s)

@@ -1,15 +1,15 @@
 """When programs arrive: ``poisson``, ``constant``, ``gamma:CV``, ``ramp:FACTOR``, ``recorded`` (open loop, seeded).
 
-With ``concurrency:N`` (closed loop) a program arrives when another one ends.
+In a closed loop (``concurrency:N``, ``steps:N``) a program arrives when others have ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from continuum_traces.schema import Program
+from continuum_traces.closed_loop import Lanes
+from continuum_traces.schema import CLOSED_LOOPS, Program
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import MOST
@@ -18,8 +18,7 @@ from continuum_bench.options.run import uses_rate
 Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 Times = Callable[[np.random.Generator, float, Sequence[Program]], Seconds]
 
-CLOSED = "concurrency"
-FORMS = "poisson, constant, gamma:CV, ramp:FACTOR, recorded[:SPEED], concurrency:N[:RAMP_S]"
+FORMS = "poisson, constant, gamma:CV, ramp:FACTOR, recorded[:SPEED], concurrency:N[:RAMP_S], steps:N[:PAUSE_S]"
 
 
 LEAST = 1e-6
@@ -35,7 +34,7 @@ def arrival_times(spec: str) -> Times:
     ramp:F      poisson whose rate grows linearly from jps/F to jps*F over the run's programs
     recorded    the trace's own offsets, scaled so that their mean rate is jps
     recorded:S  the trace's own offsets, S times as fast; jps is ignored
-    concurrency:N[:R]  all 0: N programs at a time, the next starts when one ends (``lanes_of``); jps is ignored
+    concurrency:N[:R], steps:N[:P]  all 0: a closed loop (``lanes_of``); jps is ignored
 
     Raises:
         BenchError: the form is unknown, or a number is out of range. The returned function raises it for ``recorded``
@@ -48,8 +47,7 @@ def arrival_times(spec: str) -> Times:
         return lambda rng, jps, programs: np.arange(1, len(programs) + 1) / jps
     if spec == "recorded":
         return _recorded
-    if name == CLOSED:
-        lanes_of(spec)
+    if lanes_of(spec) is not None:
         return lambda rng, jps, programs: np.zeros(len(programs))
     if name == "recorded":
         speed = _number(spec, value, 0.0)
@@ -63,33 +61,27 @@ def arrival_times(spec: str) -> Times:
     raise BenchError(f"--arrivals {spec}: there are {FORMS}")
 
 
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """Fixed concurrency: ``number`` programs at a time. A program starts when another one ends."""
-
-    number: int
-    ramp_s: float = 0.0
-    """The first programs start at equal intervals over this time."""
-    start_s: float = 0.0
-    """The second on the run's clock at which the first program starts; above 0 if a run is resumed."""
-
-
 def lanes_of(spec: str) -> Lanes | None:
-    """Read ``concurrency:N[:RAMP_S]``; None: another form of arrivals.
+    """Read a closed loop; None: another form of arrivals.
+
+    concurrency:N[:RAMP_S]  N programs at a time, the next one starts when one ends; the first N start over RAMP_S
+    steps:N[:PAUSE_S]       N programs start together, the next N PAUSE_S seconds after all of them have ended
 
     Raises:
         BenchError: the numbers are invalid.
     """
     name, *values = spec.split(":")
-    if name != CLOSED:
+    if name not in CLOSED_LOOPS:
         return None
     try:
-        number, ramp_s = int(values[0]), float(values[1]) if len(values) > 1 else 0.0
+        number, seconds = int(values[0]), float(values[1]) if len(values) > 1 else 0.0
     except (IndexError, ValueError):
-        number, ramp_s = 0, 0.0
-    if len(values) > 2 or number < 1 or not 0 <= ramp_s <= MOST:
-        raise BenchError(f"--arrivals {spec}: expected {CLOSED}:PROGRAMS or {CLOSED}:PROGRAMS:RAMP_SECONDS")
-    return Lanes(number, ramp_s)
+        number, seconds = 0, 0.0
+    in_steps = name == "steps"
+    if len(values) > 2 or number < 1 or not 0 <= seconds <= MOST:
+        more = "PAUSE_SECONDS" if in_steps else "RAMP_SECONDS"
+        raise BenchError(f"--arrivals {spec}: expected {name}:PROGRAMS or {name}:PROGRAMS:{more}")
+    return Lanes(number, in_steps=True, pause_s=seconds) if in_steps else Lanes(number, ramp_s=seconds)
 
 
 def pace(spec: str, jps: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import cast
@@ -65,6 +65,8 @@ def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -
         programs = [compact(program, options.compact_at) for program in programs]
     if options.shared_prefix:
         programs = put_behind(programs, options.shared_prefix)
+    if options.max_think_s is not None:
+        programs = [_hurried(program, options.max_think_s) for program in programs]
     kept, skipped = _fitting(programs, options.skip_invalid, context_tokens)
     number = options.num_programs or len(kept)
     chosen = tuple(kept[:number])
@@ -112,6 +114,18 @@ def _fitting(
     return kept, tuple(skipped)
 
 
+def _hurried(program: Program, most_s: float) -> Program:
+    """Return the program with at most ``most_s`` seconds without a tool between two turns."""
+    turns = tuple(replace(turn, gap_overhead_s=min(turn.gap_overhead_s, most_s)) for turn in program.turns)
+    return replace(program, turns=turns)
+
+
+def _thinking(programs: Sequence[Program]) -> bool:
+    """Return whether no tool runs in more than half of the time between turns."""
+    turns = [turn for program in programs for turn in program.turns[:-1]]
+    return sum(turn.gap_overhead_s for turn in turns) > 0.5 * sum(turn.gap_s for turn in turns)
+
+
 def _facts(name: str, options: TraceOptions, programs: Sequence[Program], number: int, sha256: str) -> Workload:
     return Workload(
         name=name,
@@ -126,4 +140,6 @@ def _facts(name: str, options: TraceOptions, programs: Sequence[Program], number
         length_scale=options.length_scale if options.length_scale != 1 else None,
         shared_prefix=options.shared_prefix or None,
         compact_at=options.compact_at or None,
+        max_think_s=options.max_think_s,
+        thinking=_thinking(programs) or None,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
+from continuum_traces.closed_loop import Lanes
 from continuum_traces.conversation import Job, Sends
 from continuum_traces.schema import Workload
 
@@ -15,10 +16,11 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import MOST_S
 from continuum_bench.options.run import ArrivalOptions, RunOptions, TraceOptions, uses_rate
 from continuum_bench.show import print_notice
-from continuum_bench.workload.arrivals import arrival_times
+from continuum_bench.workload.arrivals import arrival_times, lanes_of
 from continuum_bench.workload.hints import NONE, hint_error, with_hints
 from continuum_bench.workload.load import LoadedTrace, load_trace
 from continuum_bench.workload.tool_times import RECORDED, tool_times
+from continuum_bench.workload.window import in_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,16 @@ class JobSource:
             hint_error=given.hint_error if given.hints != NONE else None,
             tags=given.tags if given.tags != "full" else None,
             last_step="known when the last request is sent (replay)" if given.tags == "full" else "never told",
+            time_limit_s=given.time_limit_s,
+            warm_up=given.warm_up if given.warm_up != "0" else None,
+            cool_down=given.cool_down if given.cool_down != "0" else None,
             skipped=self.trace.skipped,
         )
+
+    @property
+    def lanes(self) -> Lanes | None:
+        """Return the closed loop in which programs start; None: they arrive at their arrival times."""
+        return lanes_of(self.arrivals.arrivals)
 
     def jobs(self, seed: int) -> list[Job]:
         """Return the programs in random order (``recorded``: the trace's order), equal for all policies of a seed."""
@@ -62,7 +72,7 @@ class JobSource:
             sends = cast(Sends, self.arrivals.tags)
             jobs.append(Job(programs[index], float(arrival_s), played[index], sends=sends))
             played[index] += 1
-        return self._changed(jobs, seed)
+        return in_window(self._changed(jobs, seed), self.arrivals)
 
     def _changed(self, jobs: list[Job], seed: int) -> list[Job]:
         """Return the jobs with the tool times and hints of the options, in the order of their arrival."""

@@ -7,12 +7,15 @@ and the clock are modelled.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.closed_loop import Lanes
 from continuum_traces.conversation import Job
-from continuum_traces.run_dir import ENGINE, EVENTS, SCHEDULER_TIME, TURNS, JsonLines, rows_of, write_json
+from continuum_traces.run_dir import ARRIVALS, ENGINE, EVENTS, SCHEDULER_TIME, TURNS, JsonLines, rows_of, write_json
 from continuum_traces.schema import TurnRecord
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -20,7 +23,7 @@ from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.step_times.curves import fit_prefill
 from continuum_server.step_times.model import StepTimes
 from continuum_server.virtual.config import EngineConfig, EngineError, EngineShape, decode_of, shape_of, times_of
-from continuum_server.virtual.loop import Counters, Progress, VirtualLoop, plays_of
+from continuum_server.virtual.loop import ClosedPlays, Counters, Progress, VirtualLoop, plays_of
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS
@@ -45,6 +48,8 @@ def simulate(
     out: Path,
     on_progress: Callable[[Progress], None] | None = None,
     token_times: bool = False,
+    lanes: Lanes | None = None,
+    time_limit_s: float | None = None,
 ) -> None:
     """Play the jobs under the policy and write scheduler_timestamps.jsonl, turns.jsonl, scheduler_time.json and
     engine.json into ``out``.
@@ -53,7 +58,9 @@ def simulate(
     files contain the records of all replicas: events have the replica's number, and statistics are merged.
 
     Equal arguments write equal bytes, except in scheduler_time.json, which is measured. ``seed`` is only recorded. With
-    ``token_times``, the turns' records contain the gaps between output tokens.
+    ``token_times``, the turns' records contain the gaps between output tokens. With ``lanes`` the jobs start in a
+    closed loop, in their order, and their arrival times are ignored. At ``time_limit_s`` the run stops; programs that
+    run then stay unfinished. arrivals.jsonl is written if some job may not count or not start.
 
     Raises:
         StepTimesError: unknown hardware, or a batch outside the measured range.
@@ -65,20 +72,28 @@ def simulate(
     shape, times = shape_of(config), times_of(config)
     _check_jobs(jobs, shape)
     settings = settings_of(config, policy, policy_options)
-    with JsonLines(out / EVENTS, flush_every=512) as events, JsonLines(out / TURNS, flush_every=512) as turns:
+    closed = None if lanes is None else ClosedPlays(jobs, lanes, config.block_size)
+    all_start = closed is None and time_limit_s is None and all(job.counted for job in jobs)
+    with ExitStack() as files:
+        events, turns = (files.enter_context(JsonLines(out / name, flush_every=512)) for name in (EVENTS, TURNS))
+        arrivals = None if all_start else files.enter_context(JsonLines(out / ARRIVALS, flush_every=512))
 
         def engine(own_jobs: Sequence[Job], sink: EventSink) -> Engine:
             built = build_engine(shape, times, settings, own_jobs, turns.write, sink, known_jobs=jobs)
             built.loop.token_times = TokenTimes() if token_times else None
+            if arrivals is not None:
+                built.loop.on_arrival = lambda play: arrivals.write(play.arrival)
+            built.loop.until_s = inf if time_limit_s is None else time_limit_s
             return built
 
         if config.replicas == 1:
-            engines = [engine(jobs, events)]
+            engines = [engine(jobs if closed is None else (), events)]
+            engines[0].loop.closed = closed
             engines[0].loop.run(on_progress)
             facts = engines[0].facts()
         else:
             engines = [engine((), ReplicaSink(index, events)) for index in range(config.replicas)]
-            facts = _run_behind_router(config, engines, times, jobs, on_progress)
+            facts = _run_behind_router(config, engines, times, jobs, closed, on_progress)
         leaked = sum(one.close() for one in engines)
     if leaked:
         raise EngineError(f"{leaked} KV blocks leaked under policy {policy!r}: a bug, please report it")
@@ -162,7 +177,8 @@ class Engine:
         }
 
     def close(self) -> int:
-        """Release all pins. Return the number of blocks that are missing in the pool afterwards."""
+        """Abort what runs and release all pins. Return the number of blocks that are missing in the pool afterwards."""
+        self.loop.stop()
         self.scheduler.release_all("shutdown")
         return self._free_at_start - free_block_count(self.scheduler)
 
@@ -172,12 +188,14 @@ def _run_behind_router(
     engines: Sequence[Engine],
     times: StepTimes,
     jobs: Sequence[Job],
+    closed: ClosedPlays | None,
     on_progress: Callable[[Progress], None] | None,
 ) -> dict[str, Any]:
     """Play the jobs on all engines, and return the content of engine.json."""
     loops = [engine.loop for engine in engines]
     least_step_s = 0.5 * times.step_s((), 1, 1)  # half, because measured tables need not be monotonic
-    driver = ReplicaLoops(loops, ROUTERS[config.router](), plays_of(jobs, config.block_size), least_step_s)
+    plays = plays_of(jobs, config.block_size)
+    driver = ReplicaLoops(loops, ROUTERS[config.router](), plays, least_step_s, closed, loops[0].until_s)
     driver.run(on_progress)
     sums = {field.name: sum(getattr(loop.counters, field.name) for loop in loops) for field in fields(Counters)}
     return {

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from continuum_traces.closed_loop import ClosedLoop, Lanes
 from continuum_traces.conversation import Action, Conversation, Ended, Job, Send, Wait, converse, go_on
-from continuum_traces.schema import TurnRecord
+from continuum_traces.schema import ArrivalRecord, TurnRecord
 from continuum_traces.wire import tags_to_xargs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from continuum_server.step_times.model import Batch, StepTimes
 from continuum_server.virtual.alone import alone_turns_s
@@ -23,7 +24,7 @@ from continuum_server.virtual.scheduler_time import SchedulerStopwatch
 from continuum_server.virtual.stretch import Stretches, hash_computed_blocks, several_steps
 from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.virtual.tokens import TokenContext, shared_token
-from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
+from continuum_server.vllm_plugin.scheduler import Discard, ProgramSchedulerMixin
 
 if TYPE_CHECKING:
     from continuum_server.virtual.vllm_offload import Transfers
@@ -72,35 +73,72 @@ class Play:
     first_token_s: float | None = None
     alone_s: Sequence[float] = ()
     """Seconds of each turn on an empty engine, computed when the first turn ends."""
+    in_closed_loop: bool = False
+
+    @property
+    def arrival(self) -> ArrivalRecord:
+        return ArrivalRecord(self.job.program_id, self.number, self.job.arrival_s, self.job.counted)
 
     @property
     def over(self) -> bool:
         return self.index == len(self.job.program.turns)
 
     def due_s_at_best(self, now_s: float, least_step_s: float) -> float:
-        """Return the earliest time at which the next turn can be due, if every step takes at least ``least_step_s``."""
+        """Return the earliest time at which the next turn can be due, if every step takes at least ``least_step_s``.
+
+        In a closed loop the next turn may be the first of another program.
+        """
         turns = self.job.program.turns
-        if self.index == len(turns) - 1:
+        turn, is_last = turns[self.index], self.index == len(turns) - 1
+        if is_last and not self.in_closed_loop:
             return inf
-        turn = turns[self.index]
         done = self.request.num_output_tokens if self.request is not None else 0
-        return now_s + (turn.output_tokens - done) * least_step_s + turn.gap_s
+        return now_s + (turn.output_tokens - done) * least_step_s + (0.0 if is_last else turn.gap_s)
 
 
 def plays_of(jobs: Sequence[Job], block_size: int) -> list[Play]:
     """Return a play for each job, in the order of the jobs."""
-    plays: list[Play] = []
-    for number, job in enumerate(jobs):
-        program, context = job.program, TokenContext(number, block_size)
-        if program.shared_prefix_id is not None:
-            shared = shared_token(program.shared_prefix_id)
-            context = TokenContext(number, block_size, shared, program.shared_prefix_tokens)
-        # program ids may repeat, but turn ids must not, because they are also request ids
-        conversation = converse(
-            program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format, hints=job.hints, sends=job.sends
-        )
-        plays.append(Play(job, number, context, conversation, job.arrival_s))
-    return plays
+    return [play_of(number, job, block_size) for number, job in enumerate(jobs)]
+
+
+def play_of(number: int, job: Job, block_size: int) -> Play:
+    program, context = job.program, TokenContext(number, block_size)
+    if program.shared_prefix_id is not None:
+        shared = shared_token(program.shared_prefix_id)
+        context = TokenContext(number, block_size, shared, program.shared_prefix_tokens)
+    # program ids may repeat, but turn ids must not, because they are also request ids
+    conversation = converse(
+        program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format, hints=job.hints, sends=job.sends
+    )
+    return Play(job, number, context, conversation, job.arrival_s)
+
+
+class ClosedPlays:
+    """The plays of a closed loop, each made when it starts.
+
+    Args:
+        jobs: all programs in the order in which they start; their arrival times are ignored.
+        lanes: the closed loop.
+        block_size: tokens of a KV block.
+    """
+
+    def __init__(self, jobs: Sequence[Job], lanes: Lanes, block_size: int) -> None:
+        self._block_size = block_size
+        self._loop = ClosedLoop(enumerate(jobs), lanes)
+        self.total = len(jobs)
+
+    def begin(self) -> list[Play]:
+        return self._plays(self._loop.begin())
+
+    def ended(self, now_s: float) -> list[Play]:
+        """Return the plays that start because one ended."""
+        return self._plays(self._loop.ended(now_s))
+
+    def _plays(self, starts: Sequence[tuple[tuple[int, Job], float]]) -> list[Play]:
+        plays = [play_of(number, replace(job, arrival_s=at_s), self._block_size) for (number, job), at_s in starts]
+        for play in plays:
+            play.in_closed_loop = True
+        return plays
 
 
 class VirtualLoop:
@@ -148,6 +186,12 @@ class VirtualLoop:
         """Called with a play whose turn ended. By default, the play's next turn arrives in this engine at ``due_s``."""
         self.horizon_s: Callable[[], float] = lambda: inf
         """Returns the time until which no unknown turn arrives. By default, the loop knows all arrivals."""
+        self.closed: ClosedPlays | None = None
+        """Starts a program when another one ends; None: all programs arrive by themselves."""
+        self.on_arrival: Callable[[Play], None] = lambda play: None
+        """Called with each play whose first turn enters the engine."""
+        self.until_s = inf
+        """When the run stops."""
         self.admits_late = False
         """A running engine admits an arrival one step later, as a server with asynchronous scheduling does."""
         self.transfers: Transfers | None = None
@@ -170,13 +214,28 @@ class VirtualLoop:
         return Progress(self.now_s, self.programs_done, self._jobs_total, self.turns_done, pins)
 
     def run(self, on_progress: Callable[[Progress], None] | None = None, every_calls: int = 500) -> None:
-        """Play every job to its end."""
-        while not self.idle:
+        """Play every job to its end, or until the run stops."""
+        if self.closed is not None:
+            self._jobs_total = self.closed.total
+            self._start(self.closed.begin())
+        while not self.idle and (self.until_s == inf or self.next_s() < self.until_s):
             self.advance()
             if on_progress is not None and self.counters.scheduler_calls % every_calls == 0:
                 on_progress(self.progress())
         if on_progress is not None:
             on_progress(self.progress())
+
+    def stop(self) -> None:
+        """Record the turns in the engine as unfinished, and abort them. The scheduler's record has no end of them."""
+        if not self._plays:
+            return
+        for play in self._plays.values():
+            stopped: Ended[list[bytes]] = Ended(play.sent_s, None, error="stopped: the run ended")
+            go_on(play.conversation, stopped, self._on_turn)
+        sink, self._scheduler.sink = self._scheduler.sink, Discard()
+        self._scheduler.finish_requests(list(self._plays), RequestStatus.FINISHED_ABORTED)
+        self._scheduler.sink = sink
+        self._plays.clear()
 
     def next_s(self) -> float:
         """Return the time of the next call of ``advance``; infinite if only an arrival can change anything."""
@@ -214,6 +273,12 @@ class VirtualLoop:
     def _come_back(self, play: Play) -> None:
         if not play.over:
             self.deliver(play, play.due_s, self._jobs_total + self.turns_done)
+        elif self.closed is not None:
+            self._start(self.closed.ended(self.now_s))
+
+    def _start(self, plays: Sequence[Play]) -> None:
+        for play in plays:
+            self.deliver(play, play.due_s, play.number)
 
     def earliest_return_s(self, least_step_s: float) -> float:
         """Return the earliest time at which a program can send its next turn, if no step is shorter than given."""
@@ -228,6 +293,8 @@ class VirtualLoop:
             self._send(play)
 
     def _send(self, play: Play) -> None:
+        if play.index == 0:
+            self.on_arrival(play)
         while not isinstance(play.action, Send):
             self._go_on(play, None)
         play.request = Request(
@@ -378,7 +445,7 @@ class VirtualLoop:
 
     def _news_s(self) -> float:
         """Return the time at which the next turn may arrive or the next transfer ends."""
-        news_s = min(self._events[0][0] if self._events else inf, self.horizon_s())
+        news_s = min(self._events[0][0] if self._events else inf, self.horizon_s(), self.until_s)
         return news_s if self.transfers is None else min(news_s, self.transfers.next_s())
 
 

@@ -16,7 +16,7 @@ from math import inf
 from continuum_traces.schema import SchedulerEvent
 
 from continuum_server.virtual.config import EngineError
-from continuum_server.virtual.loop import Play, Progress, VirtualLoop
+from continuum_server.virtual.loop import ClosedPlays, Play, Progress, VirtualLoop
 from continuum_server.virtual.routers import Arrival, Door, Router
 from continuum_server.vllm_plugin.scheduler import EventSink
 
@@ -29,6 +29,8 @@ class ReplicaLoops:
         router: chooses a loop for every turn.
         plays: all programs of the run.
         least_step_s: duration of the shortest step of any loop.
+        closed: starts a program when another one ends; None: all programs arrive by themselves.
+        until_s: when the run stops.
     """
 
     def __init__(
@@ -37,19 +39,25 @@ class ReplicaLoops:
         router: Router,
         plays: Sequence[Play],
         least_step_s: float,
+        closed: ClosedPlays | None = None,
+        until_s: float = inf,
     ) -> None:
         self.door = Door(router, len(loops))
         self._loops = list(loops)
         self._least_step_s = least_step_s
-        self._prompts = {play.number: play.job.program.prompt_tokens() for play in plays}
+        self._closed, self._until_s = closed, until_s
         self._where: dict[int, tuple[int, Arrival]] = {}
         """The latest turn of each play, by the play's number, and the replica to which it was sent."""
+        self._prompts: dict[int, list[int]] = {}
+        """The length of each turn's prompt, of the plays that have started."""
         self._answers: list[tuple[float, int, int, Arrival]] = []
         """A heap of (time, order, replica, turn) of the answers that the router does not know yet."""
         self._earliest_return_s: dict[int, float] = {}
         """``VirtualLoop.earliest_return_s`` of each replica, until it steps or gets a turn."""
+        self._total = len(plays)
         self._orders = count(len(plays) + 1)
-        self._arrivals = [(play.due_s, play.number, play) for play in plays]
+        first = plays if closed is None else closed.begin()
+        self._arrivals = [(play.due_s, play.number, play) for play in first]
         heapq.heapify(self._arrivals)
         for index, loop in enumerate(loops):
             loop.on_answer = partial(self._answered, index)
@@ -76,7 +84,7 @@ class ReplicaLoops:
     def progress(self) -> Progress:
         parts = [loop.progress() for loop in self._loops]
         done, turns, pins = (sum(getattr(part, name) for part in parts) for name in _SUMS)
-        return Progress(self.now_s, done, len(self._prompts), turns, pins)
+        return Progress(self.now_s, done, self._total, turns, pins)
 
     # ---------------------------------------------------------------------------------------- steps
 
@@ -87,6 +95,8 @@ class ReplicaLoops:
         arrival_s = self._arrivals[0][0] if self._arrivals else inf
         index = min(range(len(self._loops)), key=lambda i: (self._loops[i].next_s(), self._loops[i].idle))
         next_s = self._loops[index].next_s()
+        if min(arrival_s, next_s) >= self._until_s:
+            return False
         if arrival_s <= next_s and arrival_s < inf:
             self._route(*heapq.heappop(self._arrivals))
         else:
@@ -113,10 +123,15 @@ class ReplicaLoops:
         heapq.heappush(self._answers, (self._loops[index].now_s, order, *self._where[play.number]))
         if not play.over:
             heapq.heappush(self._arrivals, (play.due_s, order, play))
+            return
+        for started in self._closed.ended(self._loops[index].now_s) if self._closed is not None else ():
+            heapq.heappush(self._arrivals, (started.due_s, started.number, started))
 
     def _arrival(self, play: Play) -> Arrival:
         """Return the play's next turn, as the router knows it."""
         program, index = play.job.program, play.index
+        if index == 0:
+            self._prompts[play.number] = program.prompt_tokens()
         return Arrival(
             program_id=play.job.program_id,
             prompt_tokens=self._prompts[play.number][index],

@@ -1,0 +1,82 @@
+"""Closed loops in virtual time: who starts when, what stops a run, and which turns count."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from bench_cli import succeeded
+from continuum_analysis.metrics import analyze_run
+from continuum_traces.closed_loop import ClosedLoop, Lanes
+from continuum_traces.jsonl import write_programs
+from continuum_traces.run_dir import read_arrivals, read_turns
+from continuum_traces.schema import Program, Turn, TurnRecord
+
+SMALL = "swebench --length-scale 0.1 --policy working-set --no-report"
+
+
+def run(out: Path, options: str, number: int = 7) -> Path:
+    succeeded(f"{SMALL} --num-programs {number} {options} --out", out)
+    return out / "working-set-seed0"
+
+
+def spans(path: Path) -> list[tuple[float, float]]:
+    """When each program starts and ends, in the order in which they start."""
+    turns: dict[str, list[TurnRecord]] = {}
+    for turn in read_turns(path):
+        turns.setdefault(turn.program_id, []).append(turn)
+    return sorted((min(t.due_s for t in each), max(t.finish_s or 0.0 for t in each)) for each in turns.values())
+
+
+def test_the_loop() -> None:
+    lanes = ClosedLoop("abcde", Lanes(2, ramp_s=4.0))
+    assert lanes.begin() == [("a", 0.0), ("b", 2.0)]
+    assert [lanes.ended(at_s) for at_s in (5.0, 6.0, 7.0, 8.0)] == [[("c", 5.0)], [("d", 6.0)], [("e", 7.0)], []]
+    steps = ClosedLoop("abcde", Lanes(2, in_steps=True, pause_s=1.0))
+    assert steps.begin() == [("a", 0.0), ("b", 0.0)]
+    ends = [steps.ended(at_s) for at_s in (9.0, 5.0, 12.0, 13.0, 20.0)]  # told in any order
+    assert ends == [[], [("c", 10.0), ("d", 10.0)], [], [("e", 14.0)], []]
+
+
+@pytest.mark.parametrize("engines", ["--replicas 1", "--replicas 2"])
+def test_a_program_starts_when_another_ends(tmp_path: Path, engines: str) -> None:
+    found = spans(run(tmp_path / "run", f"--arrivals concurrency:3 {engines}"))
+    assert [start for start, _ in found[:3]] == [0.0] * 3
+    ends = sorted(end for _, end in found)
+    assert [start for start, _ in found[3:]] == pytest.approx(ends[:4])
+
+
+def test_a_step_starts_when_all_of_the_one_before_have_ended(tmp_path: Path) -> None:
+    found = spans(run(tmp_path / "run", "--arrivals steps:3:10"))
+    steps = [found[:3], found[3:6], found[6:]]
+    for before, after in pairwise(steps):
+        assert [start for start, _ in after] == pytest.approx([max(end for _, end in before) + 10.0] * len(after))
+
+
+def test_the_same_bytes_every_time(tmp_path: Path) -> None:
+    one, two = (run(tmp_path / name, "--arrivals concurrency:3") for name in "ab")
+    for name in ("turns.jsonl", "scheduler_timestamps.jsonl", "arrivals.jsonl"):
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+
+
+def test_a_limit_stops_the_run_and_edges_leave_turns_out(tmp_path: Path) -> None:
+    whole = spans(run(tmp_path / "whole", "--arrivals concurrency:3"))
+    limit_s = whole[4][0] + 1.0  # five have started
+    path = run(tmp_path / "cut", f"--arrivals concurrency:3 --time-limit-s {limit_s} --warm-up 5s --cool-down 2s")
+    assert len(list(read_arrivals(path))) == 5
+    turns = list(read_turns(path))
+    assert any(turn.error == "stopped: the run ended" for turn in turns)
+    facts = analyze_run(path).facts
+    assert facts.window_s == pytest.approx((5.0, limit_s - 2.0))
+    counted = [turn for turn in turns if turn.error is None and 5.0 <= turn.due_s < limit_s - 2.0]
+    assert 0 < len(facts.turns) == len(counted) < len(turns)
+
+
+def test_think_time_is_cut(tmp_path: Path) -> None:
+    trace = tmp_path / "chat.jsonl"
+    write_programs(trace, [Program("p", (Turn(100, 5, gap_overhead_s=50.0),) * 3)])
+    options = "--arrivals concurrency:1 --max-think-s 7 --policy vllm --no-report --out"
+    succeeded("replay", trace, *options.split(), tmp_path / "run")
+    turns = list(read_turns(tmp_path / "run" / "vllm-seed0"))
+    assert [round(b.due_s - (a.finish_s or 0.0), 6) for a, b in pairwise(turns)] == [7.0, 7.0]
