@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 
 import pytest
 from fake_server import FakeServer
@@ -11,6 +12,9 @@ from fake_server import FakeServer
 from continuum_client import OpenAI, current, recorder
 from continuum_client.endpoints import endpoints
 from continuum_client.errors import once
+
+collect_ignore = [] if find_spec("vllm") else ["test_real_vllm.py", "test_frameworks_on_vllm.py"]
+"""All other tests of the client need openai and the ``dev`` group only."""
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,6 @@ from typing import Any
 
 import openai
 import pytest
-from bench_cli import succeeded
 from continuum_traces.appender import SharedLines
 from continuum_traces.run_dir import read_turns
 from fake_server import FakeServer, Planned
@@ -368,15 +367,3 @@ def test_memory_is_bounded(client: OpenAI) -> None:
         assert not kinds & {"list", "set", "deque"}
         assert len(p.ledger._line) < 16
     assert p.ledger._last is None
-
-
-# ----------------------------------------------------------------------------- the tools that read it
-
-
-def test_commands_take_it_as_it_is(client: OpenAI, tmp_path: Path) -> None:
-    for number in range(4):
-        agent(client, f"p{number}", stream=number % 2 == 0)
-    stats = json.loads(succeeded("traces stats --json", tmp_path / "trace.jsonl").stdout)
-    assert (stats["programs"], stats["turns_total"]) == (4, 12)
-    assert {tool["name"] for tool in stats["tools"]} == {"run grep", "run pytest"}
-    assert "jct_mean_s" in succeeded("analyze --json", tmp_path).stdout
