@@ -157,6 +157,10 @@ class _Chunks:
             if self._take(item):
                 return item
 
+    async def aclose(self) -> None:
+        """Called by httpx2, with which openai 3 reads, when it leaves a body."""
+        await self._inner.aclose()
+
     async def __anext__(self) -> Any:
         while True:
             with self._watched:
