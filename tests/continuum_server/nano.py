@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -206,6 +207,8 @@ def tier(blocks: float, blocks_s: float = 1000.0, latency_s: float = 0.001) -> T
     return Tier(blocks * BLOCK_BYTES / 1e9, blocks_s * BLOCK_BYTES / 1e9, blocks_s * BLOCK_BYTES / 1e9, latency_s)
 
 
+TIERED = hasattr(importlib.import_module("vllm.v1.kv_offload.base"), "Medium")
+"""Whether this vLLM has what the virtual engine needs for ``--offload``; 0.26 has not."""
 TIERS = {
     "tiny": Offload(tier(20), tier(60, 300.0)),
     "dram": Offload(tier(400)),
@@ -213,3 +216,4 @@ TIERS = {
     "chunked": Offload(tier(400), blocks_per_chunk=4),
     "endless": Offload(tier(1e6, 1e12, 0.0)),
 }
+ANY_TIERS = st.none() | st.sampled_from(sorted(TIERS)).map(TIERS.get) if TIERED else st.none()

@@ -19,7 +19,7 @@ from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nano import BITING, TIERS, Played, build, each_policy, play, program, workloads
+from nano import ANY_TIERS, BITING, Played, build, each_policy, play, program, workloads
 from policy_cost import Stock
 from vllm.v1.request import RequestStatus
 
@@ -29,7 +29,7 @@ shapes = st.fixed_dictionaries(
         "blocks": st.integers(48, 160),
         "chunk_tokens": st.sampled_from([9, 16, 256]),  # small chunks make long stretches of them
         "max_num_seqs": st.sampled_from([2, 3, 8]),
-        "offload": st.none() | st.sampled_from(sorted(TIERS)).map(TIERS.get),
+        "offload": ANY_TIERS,
         "guards": st.sampled_from(["policy", "waiting", "later", "anyone"]).map(
             lambda yielding: Guards(pins_yield_to=yielding, max_pinned_share=1.0)
         ),
@@ -98,7 +98,7 @@ def test_event_skipping_skips(turn: dict[str, int]) -> None:
     assert skipping.loop.counters.scheduler_calls < stepwise.loop.counters.scheduler_calls / 10
 
 
-@given(jobs=workloads(wishes=True), offload=st.none() | st.sampled_from(sorted(TIERS)).map(TIERS.get))
+@given(jobs=workloads(wishes=True), offload=ANY_TIERS)
 def test_policy_vllm_is_the_stock_scheduler_step_for_step(jobs: list[Job], offload: Any) -> None:
     """And with tiers the stock connector."""
     stock = play(jobs, scheduler_type=Stock, max_stretch=1, offload=offload)
