@@ -16,7 +16,7 @@ PROCESSES ?= -n $(shell expr $$(nproc) + 1) --maxprocesses 4 --dist loadgroup --
 LINKS := $(or $(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
 TORCH := $(if $(LINKS),--find-links "$(LINKS)",--torch-backend cpu)
 
-.PHONY: help setup agents frameworks endpoints bench test fuzz check lock golden docs clean
+.PHONY: help setup agents frameworks endpoints bench test fuzz check lock golden docs dist clean
 
 help: ## What there is.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -106,6 +106,10 @@ docs: setup ## The docs site (site/index.html), and the pages that are written f
 	$(PY) docs/generate.py
 	$(VENV)/bin/zensical build --clean --strict
 	@echo "docs: open site/index.html"
+
+dist: ## The wheel and the sdist, built and checked (dist/).
+	@set -e; uv=$$(command -v uv || echo .uv/bin/uv); rm -rf dist; \
+	"$$uv" build -q; "$$uv" tool run -q twine check --strict dist/*
 
 golden: setup ## Golden files: bundled traces from their profiles, and what users see (tests/golden).
 	$(RUN) traces synth traces/continuum_traces/bundled/swebench-100.jsonl.gz --profile swebench -n 100 --seed 2026 --overwrite

