@@ -102,7 +102,7 @@ def test_a_replay_in_which_streams_break(server: Live, tmp_path: Path) -> None:
     assert (run.values["programs_finished"], run.values["turns_failed"]) == (2, 0)
     assert run.values["bubble_mean_s"] == pytest.approx(bubble_by_hand(folder) / 2)
     # What was there before, in whole blocks. A second try finds its own prompt, but for the last token's block. Of an
-    # answer the last token is never computed: the second prompt after a whole answer finds 399 of the 400 tokens before.
+    # answer the last token is never computed: after a whole answer the second prompt finds 399 of 400 tokens.
     ideal = [[whole_blocks(99), whole_blocks(400), whole_blocks(900)], [0, whole_blocks(599), whole_blocks(900)]]
     found = [[whole_blocks(99), whole_blocks(399), whole_blocks(899)], [0, whole_blocks(599), whole_blocks(899)]]
     hits = [[turn.hit_tokens for turn in program.turns] for program in run.facts.programs]
