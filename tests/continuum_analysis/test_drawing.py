@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from continuum_analysis.plots.arm_styles import COLOURS, KNOWN, arm_styles
 from continuum_analysis.plots.axis import Axis
-from continuum_analysis.plots.drawing import draw, draw_each, save
+from continuum_analysis.plots.drawing import STYLE, draw, draw_each, save
 from continuum_analysis.plots.panels import Bar, Line, Panel, Stack
 from continuum_analysis.report.figure_kit import report_styles
 
@@ -113,7 +113,7 @@ def test_no_word_is_cut_at_the_edge(browser: Browser, tmp_path: Path) -> None:
     long = [Bar("a group with a name too long for its place", names[-1], 1.0, 0.9, 1.1, said="1.0 (0.9 to 1.1)")]
     panels = [marked(names), dots(names), bars(names), Panel("", "s", "", bars=long)]
     page = tmp_path / "page.html"
-    page.write_text("".join(drawing.on_page() for drawing in draw_each(panels)))
+    page.write_text(f"<style>{STYLE}</style>" + "".join(drawing.on_page() for drawing in draw_each(panels)))
     browser.open(page)
     outside = """[...document.querySelectorAll('svg text')].filter((text) => {
       const [a, b] = [text.getBoundingClientRect(), text.closest('svg').getBoundingClientRect()];

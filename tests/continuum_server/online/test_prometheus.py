@@ -27,9 +27,7 @@ def check(server: Live, policy: str, folder: Path) -> None:
         groups: list[dict[str, Any]] = client.get("/api/v1/rules").json()["data"]["groups"]
         rules = [rule for group in groups for rule in group["rules"]]
         assert len(rules) == len(re.findall(r"^ +- alert:", (DOCS / "alerts.yml").read_text(), flags=re.M))
-        assert [(rule["name"], rule["health"], rule["state"]) for rule in rules] == [
-            (rule["name"], "ok", "inactive") for rule in rules
-        ]
+        assert [rule["name"] for rule in rules if rule["health"] != "ok" or rule["state"] == "firing"] == []
         for rule in rules:
             for metric in re.findall(r"(?:continuum|vllm):\w+(?:\{[^}]*\})?", rule["query"]):
                 assert values(client, metric), f"{rule['name']} asks for {metric}, which the server does not have"
