@@ -245,7 +245,12 @@ def metrics() -> str:
     """Return ``docs/metrics.md`` with new tables of metrics, of an SLO's metrics and of causes between their marks."""
     page = (DOCS / "metrics.md").read_text(encoding="utf-8")
     for mark, rows in (("metrics", METRICS), ("slo", slo_metrics(read_slo("ttft=1s")))):
-        cells = [(f"`{metric.name}`", metric.unit, _cell(metric.formula)) for metric in rows]
+        cells: list[list[str]] = []
+        for metric in rows:
+            if metric.formula.endswith("of the same"):
+                cells[-1][0] += f", `{metric.name}`"
+            else:
+                cells.append([f"`{metric.name}`", metric.unit, _cell(metric.formula)])
         page = _filled(page, mark, TextTable(("name", "unit", "what it is"), cells))
     causes = [(f"`{cause}`", words) for cause, words in CAUSES.items()]
     return _filled(page, "causes", TextTable(("cause", "what happened"), causes))
