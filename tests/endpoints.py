@@ -28,6 +28,13 @@ SANDBOX = ("bwrap", "--dev-bind", "/", "/", "--unshare-net")
 KEY = "sk-7f0c1d6a2b9e48358c41e0d5a6f39b72"
 """Of the clients; LiteLLM wants a long one."""
 AUTHORIZED = {"Authorization": f"Bearer {KEY}"}
+BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "chat/completions": lambda text: {"messages": [{"role": "user", "content": text}], "max_tokens": 4},
+    "completions": lambda text: {"prompt": text, "max_tokens": 4},
+    "responses": lambda text: {"input": text, "max_output_tokens": 16},
+    "messages": lambda text: {"messages": [{"role": "user", "content": text}], "max_tokens": 4},
+}
+"""A request of each route that generates text."""
 LITELLM = {
     "model_list": [
         {"model_name": name, "litellm_params": {"model": "hosted_vllm/m", "api_base": "<URL>/v1", "api_key": "x"}}
@@ -47,18 +54,20 @@ async def pipe(reader, writer):
         while chunk := await reader.read(65536):
             writer.write(chunk)
             await writer.drain()
+here, to = sys.argv[1:]
 async def serve(reader, writer):
     try:
-        there = await asyncio.open_connection("127.0.0.1", 8000)
+        there = await (asyncio.open_unix_connection(to) if "/" in to else asyncio.open_connection("127.0.0.1", to))
     except OSError:
         return writer.close()
     await asyncio.gather(pipe(reader, there[1]), pipe(there[0], writer))
 async def main():
-    async with await asyncio.start_unix_server(serve, sys.argv[1]) as server:
+    start = asyncio.start_unix_server(serve, here) if "/" in here else asyncio.start_server(serve, "127.0.0.1", here)
+    async with await start as server:
         await server.serve_forever()
 asyncio.run(main())
 """
-"""From a Unix socket, which a sandbox shares with the tests, to port 8000 in it."""
+"""From a Unix socket, which a sandbox shares with the tests, to a port in it, and from a port here to the socket."""
 
 
 @dataclass
@@ -69,6 +78,8 @@ class Gateway:
     http: httpx.Client
     """Its base URL is the root."""
     log: Path
+    url: str
+    """Of its root."""
     workers: list[int] = field(default_factory=list)
     """Dynamo's workers, by process id."""
     trace: Path | None = None
@@ -124,7 +135,7 @@ def gateway(name: str, servers: Sequence[str], folder: Path) -> Iterator[Gateway
         stack.callback(process.kill)
         ready = "/health/liveliness" if name == "litellm" else "/v1/models"
         _wait(process, log, lambda: client.get(ready, headers=AUTHORIZED).status_code == 200)
-        yield Gateway(name, client, log)
+        yield Gateway(name, client, log, f"http://127.0.0.1:{port}")
 
 
 @contextmanager
@@ -153,7 +164,7 @@ def dynamo(folder: Path, workers: int = 1) -> Iterator[Gateway]:
     with tempfile.TemporaryDirectory() as short, ExitStack() as stack:  # a socket's path has at most 107 characters
         socket = f"{short}/socket"
         script = f"""
-            {sys.executable} -c "$0" {socket} &
+            {sys.executable} -c "$0" {socket} 8000 &
             {python} -m dynamo.frontend --http-host 127.0.0.1 --http-port 8000 --enable-anthropic-api \
                 --router-mode kv --router-session-affinity-ttl-secs 600 &
             for number in $(seq {workers}); do
@@ -166,10 +177,15 @@ def dynamo(folder: Path, workers: int = 1) -> Iterator[Gateway]:
         (folder / "discovery").mkdir()
         process = _started([*SANDBOX, "bash", "-c", script, _RELAY], log, **variables)
         stack.callback(process.kill)
-        transport = httpx.HTTPTransport(uds=socket, limits=httpx.Limits(max_connections=None))
-        client = stack.enter_context(httpx.Client(base_url="http://dynamo", transport=transport, timeout=60.0))
+        port = str(stack.enter_context(hold_port("127.0.0.1", 0)).getsockname()[1])
+        stack.callback(_started([sys.executable, "-c", _RELAY, port, socket], log).kill)
+        url = f"http://127.0.0.1:{port}"
+        limits = httpx.Limits(max_connections=None)
+        client = stack.enter_context(httpx.Client(base_url=url, limits=limits, timeout=60.0, trust_env=False))
         _wait(process, log, lambda: bool(client.get("/v1/models").json()["data"]))
-        yield Gateway("dynamo", client, log, [int(line) for line in (folder / "workers").read_text().split()], trace)
+        yield Gateway(
+            "dynamo", client, log, url, [int(line) for line in (folder / "workers").read_text().split()], trace
+        )
 
 
 def _started(command: Sequence[object], log: Path, **variables: str) -> BoundProcess:

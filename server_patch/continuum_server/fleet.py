@@ -1,13 +1,7 @@
-"""Start, watch and stop several servers on one machine behind vllm-router.
-
-vllm-router is a separate package and runs as a process. With the options below it stops sending requests to a dead
-server: refused connections open its circuit breaker, failed health checks keep it open, and requests are retried on
-another server.
-"""
+"""Start, watch and stop several servers on one machine behind a router (``front``), which is a process of its own."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -18,7 +12,6 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from continuum_traces.names import which
 from continuum_traces.run_dir import replica_name
 
 from continuum_server.bound_process import BoundProcess
@@ -27,26 +20,14 @@ from continuum_server.launcher import Server, now_s
 from continuum_server.ports import answers, hold_port, listening, listens
 from continuum_server.server_config import ServerConfig, ServerError, ServerState
 
-ROUTERS = ("consistent_hash", "sticky_least_loaded", "cache_aware", "power_of_two", "round_robin")
-"""Policies of vllm-router 0.1 that suit these servers. The first two keep a program (X-Session-ID) on one server."""
-
-FAILURES = (
-    *("--health-check-interval-secs", "1", "--health-check-timeout-secs", "10"),
-    *("--health-failure-threshold", "2", "--health-success-threshold", "1"),
-    *("--cb-failure-threshold", "3", "--cb-timeout-duration-secs", "5"),
-)
-"""The router notices a dead server after two seconds (by default: three minutes) or three refused requests. A health
-check may take ten seconds, because a busy engine answers late, and a program that is sent to another server loses its
-KV cache."""
-
 Say = Callable[[str], None]
 
 
 class RouterProcess(BoundProcess):
-    """A running vllm-router.
+    """A running router.
 
     Args:
-        policy: one of ``ROUTERS``.
+        policy: a name in ``ROUTERS`` or ``VLLM_ROUTER_NAMES``.
         worker_urls: the servers.
         host: address to listen on.
         port: port to listen on.
@@ -56,41 +37,20 @@ class RouterProcess(BoundProcess):
     def __init__(self, policy: str, worker_urls: Sequence[str], host: str, port: int, log: Path | None = None) -> None:
         self.port = port
         self.url = f"http://{host}:{self.port}"
-        self._held = hold_port("127.0.0.1", 0)  # for its own metrics
-        metrics = str(self._held.getsockname()[1])
-        command = [sys.executable, "-m", "vllm_router.launch_router", "--policy", policy]
-        command += ["--host", host, "--port", str(self.port), "--prometheus-port", metrics]
-        command += ["--worker-startup-check-interval", "1", *FAILURES, "--worker-urls", *worker_urls]
-        environment = {"RUST_LOG": "warn", **os.environ}  # at its default level it logs program ids three times a turn
+        command = [sys.executable, "-m", "continuum_server.front", "--policy", policy]
+        command += ["--host", host, "--port", str(self.port), "--worker-urls", *worker_urls]
         with log.open("ab") if log is not None else nullcontext(sys.stderr.fileno()) as file:
-            super().__init__(command, environment, file)
+            super().__init__(command, os.environ, file)
 
-    def kill(self) -> None:
-        """Kill the router, wait for its end, and give up its metrics' port."""
-        super().kill()
-        self._held.close()
-
-    def knows_its_servers(self) -> bool:
-        """Whether the router answers and has found all its servers."""
+    def is_healthy(self) -> bool:
+        """Whether the router answers."""
         return answers(f"{self.url}/health") and listens(self.process.pid, self.port)
 
     def state(self) -> ServerState:
-        """Ask the router for its own state, which does not depend on the servers'. Takes up to two seconds."""
+        """Ask the router for its state. Takes up to two seconds."""
         if self.ended:
             return "dead"
-        return "serving" if answers(f"{self.url}/liveness") else "unhealthy"
-
-
-def check_router(policy: str) -> None:
-    """Check that vllm-router is installed and has that policy.
-
-    Raises:
-        ServerError: an unknown policy, or vllm-router is not installed.
-    """
-    if policy not in ROUTERS:
-        raise ServerError(f"unknown router {policy!r}; {which(policy, ROUTERS)}")
-    if importlib.util.find_spec("vllm_router") is None:
-        raise ServerError("several replicas need vllm-router: pip install vllm-router")
+        return "serving" if answers(f"{self.url}/health") else "unhealthy"
 
 
 def replica_configs(config: ServerConfig, replicas: int) -> list[ServerConfig]:
@@ -137,13 +97,13 @@ class Fleet:
     Args:
         config: configuration of each server; ``host`` and ``port`` are the router's.
         replicas: number of servers.
-        router: one of ``ROUTERS``.
+        router: a name in ``ROUTERS`` or ``VLLM_ROUTER_NAMES`` (``virtual.routers``).
         logs: folder of ``replica0.log`` ... and ``router.log``; None: this process's stderr.
         say: called with a line of text when a replica is lost.
         health_port: port of ``health_url``, the health page of the whole fleet; 0: any free port.
 
     Raises:
-        ServerError: vllm-router is missing, there are too few GPUs, a port is taken, or options exclude each other.
+        ServerError: there are too few GPUs, a port is taken, or options exclude each other.
         RunDirError: a record cannot be written, or another server writes it.
     """
 
@@ -156,7 +116,6 @@ class Fleet:
         say: Say = print,
         health_port: int = 0,
     ) -> None:
-        check_router(router)
         self.config = config
         self.servers: list[Server] = []
         self.router: RouterProcess | None = None
@@ -195,7 +154,7 @@ class Fleet:
             server.wait_until_healthy(max(1.0, deadline_s - now_s()))
         urls = [server.url for server in self.servers]
         self.router = RouterProcess(self._policy, urls, self.config.host, self._port, self._log("router"))
-        while not self.router.knows_its_servers():
+        while not self.router.is_healthy():
             self._check_router(self.router)
             self._check_servers()
             if now_s() > deadline_s:

@@ -1,4 +1,4 @@
-"""Several servers behind vllm-router: what each gets, and that one's death loses no program."""
+"""Several servers behind the router: what each gets, and that one's death loses no program."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
-from bench_cli import bench, refused
-from continuum_server import fleet
+from bench_cli import bench
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.fleet import ROUTERS, Fleet, check_router, replica_configs, replica_file
+from continuum_server.fleet import Fleet, replica_configs, replica_file
 from continuum_server.health_page import HealthPage, ReplicaHealth, fleet_health
 from continuum_server.launcher import Server
 from continuum_server.ports import answers, hold_port, listens
-from continuum_server.server_command import command_of
+from continuum_server.server_command import command_of, model_name
 from continuum_server.server_config import ServerConfig, ServerError
 from continuum_traces.jsonl import write_programs
 from continuum_traces.replica_records import read_record
 from continuum_traces.schema import Program, ToolCall, Turn
+from endpoints import BODIES
 from live_server import ends_soon
 from waiting import until
 
@@ -83,21 +83,6 @@ def test_a_stranger_who_answers_is_not_our_server(tmp_path: Path) -> None:
         server.kill()
 
 
-def test_what_is_wrong_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ServerError, match="unknown router 'random'; there are consistent_hash"):
-        check_router("random")
-    monkeypatch.setattr(fleet.importlib.util, "find_spec", lambda name: None)
-    assert "need vllm-router: pip install vllm-router" in refused("serve --replicas 2")
-
-
-def test_vllm_router_knows_our_policies() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "vllm_router.launch_router", "--help"], capture_output=True, text=True, check=True
-    )
-    for name in (*ROUTERS, *(word for word in fleet.FAILURES if word.startswith("--"))):
-        assert name in done.stdout
-
-
 @pytest.mark.parametrize(
     ("router", "states", "status"),
     [
@@ -131,6 +116,41 @@ def trace_of(folder: Path) -> Path:
     path = folder / "small.jsonl.gz"
     write_programs(path, [Program(f"p{i}", turns) for i in range(8)])
     return path
+
+
+@pytest.mark.slow
+def test_ids_keys_and_releases_pass_on_every_route(tmp_path: Path) -> None:
+    """Each program stays on one server, however it is named; a release finds the server; ids belong to a key."""
+    record, ways = tmp_path / "record", ("X-Session-ID", "thread-id")
+    config = ServerConfig(
+        **{"port": 0, "drain_s": 5, "record": record, "kv_blocks": 2000, "max_model_len": 16_000},
+        **{"policy": "static-ttl", "policy_options": {"ttl_s": 600.0}},
+        vllm_arguments=("--api-key", "key-a", "key-b"),
+    )
+    mine, other = ({"Authorization": f"Bearer key-{name}"} for name in "ab")
+    with Fleet(config, 2, "sticky", tmp_path / "logs") as running, httpx.Client(base_url=running.url) as http:
+        names = []
+        for route, body in BODIES.items():
+            assert http.post(f"/v1/{route}", json=body("x")).status_code == 401
+            for way in ways:
+                names.append(name := f"{route} {way}".replace("/", " "))
+                for _ in range(3):
+                    sent = {"model": model_name(config), **body(f"{name}: {'a few words more ' * 20}")}
+                    answer = http.post(f"/v1/{route}", json=sent, headers={way: name, **mine}, timeout=60.0)
+                    assert answer.status_code == 200, answer.text
+        engines = http.get("/continuum/state", headers=mine).json()["engines"]
+        assert sorted(row["program_id"] for engine in engines for row in engine["program_list"]) == sorted(names)
+        paths = [f"/continuum/programs/{quote(name)}/release" for name in names]
+        released = [[http.post(path, headers=key).json()["released"] for key in (other, mine, mine)] for path in paths]
+        assert released == [[False, True, False]] * len(names)
+        assert http.post(paths[0]).status_code == 401
+    places: dict[str, list[int | None]] = {}
+    for event in read_record(record):
+        if event.event == "finish":
+            places.setdefault(event.program_id, []).append(event.replica)
+    assert sorted(place.partition(":")[2] for place in places) == sorted(names)  # within a key
+    assert {(len(each), len(set(each))) for each in places.values()} == {(3, 1)}
+    assert {each[0] for each in places.values()} == {0, 1}
 
 
 @pytest.mark.slow

@@ -268,7 +268,8 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
         replicas: Number of engines behind a router, each with its own GPUs.
         router: How the router chooses a replica for a turn: affinity (by a hash of the program's id), sticky (the
             replica with the fewest programs, kept for the whole program), cache-aware, least-loaded, round-robin. The
-            names of vllm-router are taken too: consistent_hash, sticky_least_loaded, cache_aware, round_robin.
+            names of vllm-router are taken too: consistent_hash, sticky_least_loaded, cache_aware, power_of_two,
+            round_robin.
         token_times: Record the gaps between output tokens too, for the percentiles of ITL. Results of a virtual run
             stay the same. Against a server the load generator then reads every chunk when it comes, which costs it
             processor time.

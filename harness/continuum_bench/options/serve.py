@@ -27,9 +27,9 @@ class ServeOptions(EngineOptions):
         policy: Scheduling policy, or stock for vLLM without Continuum's plugin.
         host: Address on which the server listens.
         port: Port on which the server listens. 0 takes a free one.
-        replicas: Number of servers on this machine, each with its own GPUs, behind vllm-router.
-        router: Policy of vllm-router: consistent_hash, sticky_least_loaded (both keep a program on one server),
-            cache_aware, power_of_two, round_robin.
+        replicas: Number of servers on this machine, each with its own GPUs, behind a router.
+        router: How the router chooses a server for a turn: affinity, sticky (both keep a program on one server),
+            cache-aware, least-loaded, round-robin, or vllm-router's names of these rules.
         health_port: With --replicas: port of a /health for all servers together. Default: a free one.
         time_scale: Emulated engine: modelled seconds that pass in one real second.
         replies: Emulated engine: file of scripted answers (JSON lines).
@@ -63,7 +63,7 @@ class ServeOptions(EngineOptions):
     host: str = defaults.HOST
     port: Annotated[int, at_least(0), at_most(65535)] = defaults.PORT
     replicas: Annotated[int, at_least(1), at_most(1000)] = 1
-    router: Annotated[str, Needs("replicas")] = "consistent_hash"
+    router: Annotated[str, Needs("replicas")] = "affinity"
     health_port: Annotated[int | None, at_least(0), at_most(65535), Needs("replicas")] = None
     time_scale: Annotated[float, ABOVE_ZERO, Needs("engine", "emulated")] = 1.0
     replies: Annotated[Path | None, Needs("engine", "emulated")] = None

@@ -1,13 +1,13 @@
-"""Routers, which choose the replica of each turn.
+"""Routers, which choose the replica of each turn, in virtual runs and for ``serve --replicas`` (``front``).
 
-As in front of real servers, a router only knows requests and answers. It does not know the state of the schedulers, and
+A router only knows requests and answers. It does not know the state of the schedulers, and
 assumes that a replica has cached every prompt that was sent to it. This module does not import vLLM.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
@@ -38,10 +38,16 @@ class Traffic:
     """Prompt tokens sent so far. Tokens that were sent before as part of the same prefix do not count again."""
     programs: set[str] = field(default_factory=set)
     """Running programs whose latest turn was sent to this replica."""
+    known: dict[str, int] = field(default_factory=dict)
+    """Of ``CacheAware``: leading tokens of each program's latest context that were sent to this replica."""
+
+
+Replicas = Mapping[int, Traffic]
+"""The replicas that can be chosen, by index."""
 
 
 class Router(Protocol):
-    def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
+    def choose(self, arrival: Arrival, replicas: Replicas) -> int:
         """Return the index of a replica."""
         ...
 
@@ -49,8 +55,8 @@ class Router(Protocol):
 class Affinity:
     """The hash of the program's id determines the replica (rendezvous hashing)."""
 
-    def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
-        return max(range(len(replicas)), key=lambda index: _hash(arrival.program_id, index))
+    def choose(self, arrival: Arrival, replicas: Replicas) -> int:
+        return max(replicas, key=lambda index: _hash(arrival.program_id, index))
 
 
 class RoundRobin:
@@ -59,14 +65,14 @@ class RoundRobin:
     def __init__(self) -> None:
         self._sent = count()
 
-    def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
-        return next(self._sent) % len(replicas)
+    def choose(self, arrival: Arrival, replicas: Replicas) -> int:
+        return list(replicas)[next(self._sent) % len(replicas)]
 
 
 class LeastLoaded:
     """Every turn goes to the replica with the fewest unanswered requests, and of equals to the fewest prompt tokens."""
 
-    def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
+    def choose(self, arrival: Arrival, replicas: Replicas) -> int:
         return _least_loaded(replicas)
 
 
@@ -74,12 +80,9 @@ class Sticky:
     """A program's first turn goes to the replica with the fewest running programs, and its later turns to the same one.
     (vllm-router's sticky_least_loaded, with clients that mark the last turn of a program.)"""
 
-    def __init__(self) -> None:
-        self._home: dict[str, int] = {}
-
-    def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
-        fewest = min(range(len(replicas)), key=lambda index: len(replicas[index].programs))
-        return self._home.setdefault(arrival.program_id, fewest)
+    def choose(self, arrival: Arrival, replicas: Replicas) -> int:
+        fewest = min(replicas, key=lambda index: len(replicas[index].programs))
+        return next((index for index, one in replicas.items() if arrival.program_id in one.programs), fewest)
 
 
 class CacheAware:
@@ -93,36 +96,34 @@ class CacheAware:
     CACHE_THRESHOLD, BALANCE_ABS_THRESHOLD, BALANCE_REL_THRESHOLD = 0.3, 64, 1.5
 
     def __init__(self) -> None:
-        self._known: dict[str, dict[int, int]] = {}
-        """Leading tokens of each program's latest context that were sent to each replica."""
         self._shared: dict[str, set[int]] = {}
         """The replicas to which each shared prefix was sent."""
 
-    def choose(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
-        known = self._known.setdefault(arrival.program_id, {})
-        if arrival.kept_tokens is not None:
-            known.update({index: min(tokens, arrival.kept_tokens) for index, tokens in known.items()})
+    def choose(self, arrival: Arrival, replicas: Replicas) -> int:
+        for replica in replicas.values():
+            if arrival.kept_tokens is not None and arrival.program_id in replica.known:
+                replica.known[arrival.program_id] = min(replica.known[arrival.program_id], arrival.kept_tokens)
         index = self._pick(arrival, replicas)
-        replicas[index].tokens_sent += arrival.prompt_tokens - self._match(arrival, index)
-        known[index] = arrival.prompt_tokens
+        replicas[index].tokens_sent += arrival.prompt_tokens - self._match(arrival, replicas, index)
+        replicas[index].known[arrival.program_id] = arrival.prompt_tokens
         if arrival.shared_prefix_id is not None:
             self._shared.setdefault(arrival.shared_prefix_id, set()).add(index)
         return index
 
-    def _pick(self, arrival: Arrival, replicas: Sequence[Traffic]) -> int:
-        loads = [replica.requests for replica in replicas]
+    def _pick(self, arrival: Arrival, replicas: Replicas) -> int:
+        loads = [replica.requests for replica in replicas.values()]
         apart = max(loads) - min(loads) > self.BALANCE_ABS_THRESHOLD
         if apart and max(loads) > min(loads) * self.BALANCE_REL_THRESHOLD:
             return _least_loaded(replicas)
-        best = max(range(len(replicas)), key=lambda index: self._match(arrival, index))
-        if self._match(arrival, best) > self.CACHE_THRESHOLD * arrival.prompt_tokens:
+        best = max(replicas, key=lambda index: self._match(arrival, replicas, index))
+        if self._match(arrival, replicas, best) > self.CACHE_THRESHOLD * arrival.prompt_tokens:
             return best
-        return min(range(len(replicas)), key=lambda index: replicas[index].tokens_sent)
+        return min(replicas, key=lambda index: replicas[index].tokens_sent)
 
-    def _match(self, arrival: Arrival, index: int) -> int:
+    def _match(self, arrival: Arrival, replicas: Replicas, index: int) -> int:
         """Return the number of leading tokens of this prompt that were sent to the replica before."""
         shared = index in self._shared.get(arrival.shared_prefix_id or "", ())
-        return max(self._known[arrival.program_id].get(index, 0), arrival.shared_prefix_tokens if shared else 0)
+        return max(replicas[index].known.get(arrival.program_id, 0), arrival.shared_prefix_tokens if shared else 0)
 
 
 ROUTERS: dict[str, Callable[[], Router]] = {
@@ -138,22 +139,23 @@ VLLM_ROUTER_NAMES = {
     "sticky_least_loaded": "sticky",
     "cache_aware": "cache-aware",
     "round_robin": "round-robin",
+    "power_of_two": "least-loaded",
 }
-"""For each policy of vllm-router (``serve --router``), the router above with the same rule. vllm-router's power_of_two
-draws two replicas at random and has no counterpart."""
+"""vllm-router's names of these rules, which ``--router`` takes too."""
 
 
 class Door:
     """A router, and its knowledge about the replicas."""
 
     def __init__(self, router: Router, replicas: int) -> None:
-        self.replicas = [Traffic() for _ in range(replicas)]
+        self.replicas = {index: Traffic() for index in range(replicas)}
         self._router = router
 
-    def send(self, arrival: Arrival) -> int:
-        """Choose the turn's replica, and return its index."""
-        index = self._router.choose(arrival, self.replicas)
-        for replica in self.replicas:
+    def send(self, arrival: Arrival, among: Collection[int] | None = None) -> int:
+        """Choose the turn's replica, of these if some are given, and return its index."""
+        able = self.replicas if among is None else {index: self.replicas[index] for index in among}
+        index = self._router.choose(arrival, able)
+        for replica in self.replicas.values():
             replica.programs.discard(arrival.program_id)
         chosen = self.replicas[index]
         chosen.requests += 1
@@ -169,9 +171,15 @@ class Door:
         if arrival.is_last:
             replica.programs.discard(arrival.program_id)
 
+    def forget(self, program_id: str) -> None:
+        """Forget a program that has ended."""
+        for replica in self.replicas.values():
+            replica.programs.discard(program_id)
+            replica.known.pop(program_id, None)
 
-def _least_loaded(replicas: Sequence[Traffic]) -> int:
-    return min(range(len(replicas)), key=lambda index: (replicas[index].requests, replicas[index].tokens))
+
+def _least_loaded(replicas: Replicas) -> int:
+    return min(replicas, key=lambda index: (replicas[index].requests, replicas[index].tokens))
 
 
 def _hash(program_id: str, index: int) -> bytes:

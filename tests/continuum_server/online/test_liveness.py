@@ -102,7 +102,7 @@ def test_replicas_say_how_they_are_and_end_with_the_command(tmp_path: Path) -> N
         assert ends_soon(server.sessions) == []
 
 
-@pytest.mark.parametrize(("victim", "last"), [("vllm::router", "the router was killed by signal 9"), ("VLLM", "")])
+@pytest.mark.parametrize(("victim", "last"), [("server.front", "the router was killed by signal 9"), ("VLLM", "")])
 def test_replicas_that_serve_nobody_are_an_end(tmp_path: Path, victim: str, last: str) -> None:
     with served(tmp_path, "--replicas", "2") as server:
         for number in server.process_ids(victim):
