@@ -30,6 +30,8 @@ AUTO = "auto"
 
 MAX_CACHE_KEY_CHARS = 64
 """OpenAI refuses a longer ``prompt_cache_key``."""
+KEYED = ("/chat/completions", "/responses")
+"""The routes with a ``prompt_cache_key``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,10 @@ class Headers:
 
 
 class Vllm(Headers):
-    """vLLM, with or without our plugin: ``session_id``, and flat ``vllm_xargs`` whose values are str, int or float."""
+    """vLLM, with or without our plugin: ``session_id``, and flat ``vllm_xargs`` whose values are str, int or float.
+
+    Some gateways drop all of that on some routes, and headers too, but not OpenAI's ``prompt_cache_key``.
+    """
 
     name = "vllm"
 
@@ -79,6 +84,8 @@ class Vllm(Headers):
         fields: dict[str, Any] = {"vllm_xargs": tags_to_xargs(tags)}
         if tags.program_id is not None:
             fields["session_id"] = tags.program_id
+            if path in KEYED:
+                fields["prompt_cache_key"] = cache_key(tags.program_id)
         return fields
 
     def release(self, program_id: str) -> Release | None:
@@ -135,7 +142,7 @@ class OpenAIHosted(Headers):
     name = "openai"
 
     def body(self, tags: Tags, path: str, output_tokens: int | None) -> dict[str, Any]:
-        if tags.program_id is None or path == "/completions":
+        if tags.program_id is None or path not in KEYED:
             return {}
         return {"prompt_cache_key": cache_key(tags.program_id)}
 
@@ -151,9 +158,22 @@ BY_OWNER: dict[str, Dialect] = {
     "vllm": DIALECTS["vllm"],
     "sglang": DIALECTS["sglang"],
     "tensorrt_llm": DIALECTS["trtllm"],
+    **dict.fromkeys(("litellm", "local", "self_hosted"), DIALECTS["vllm"]),  # gateways: LiteLLM, sglang-router, smg
 }
-"""The dialect of a server by ``owned_by`` in its ``/models``. ``nvidia`` is missing, because both Dynamo and hosted
+"""The dialect of a server by ``owner_of`` its first model. ``nvidia`` is missing, because both Dynamo and hosted
 services send it; these servers get ``headers``."""
+
+LITELLM_CREATED = 1677610602
+"""``created`` of all models that LiteLLM's proxy lists. It calls their owner ``openai``, whoever that is."""
+
+
+def owner_of(model: Mapping[str, Any]) -> str:
+    """Return the kind of a server by the first model in its ``/models``, a key of ``BY_OWNER`` if it is known."""
+    owner = model.get("owned_by")
+    if owner == "openai" and model.get("created") == LITELLM_CREATED:
+        return "litellm"
+    return owner if isinstance(owner, str) else ""
+
 
 BY_HOST: dict[str, Dialect] = {"api.openai.com": DIALECTS["openai"]}
 

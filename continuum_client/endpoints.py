@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from continuum_client.dialects import BY_HOST, BY_OWNER, HEADERS, Dialect
+from continuum_client.dialects import BY_HOST, BY_OWNER, HEADERS, Dialect, owner_of
 from continuum_client.errors import once
 
 Feature = Literal["extension", "stream_usage"]
@@ -92,8 +92,7 @@ def root_of(url: str) -> str:
 def _owner(models: Any) -> str:
     data = models.get("data") if isinstance(models, Mapping) else None
     first = data[0] if isinstance(data, list) and data else None
-    owner = first.get("owned_by") if isinstance(first, Mapping) else None
-    return owner if isinstance(owner, str) else ""
+    return owner_of(first) if isinstance(first, Mapping) else ""
 
 
 def shown(url: str) -> str:

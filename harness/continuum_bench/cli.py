@@ -18,7 +18,7 @@ from continuum_bench.options.reports import (
     SloOptions,
 )
 from continuum_bench.options.run import Format, Json, LiveOptions, ReplayOptions, RunOptions
-from continuum_bench.options.serve import ProfileOptions, ServeOptions, TopOptions
+from continuum_bench.options.serve import DoctorOptions, ProfileOptions, ServeOptions, TopOptions
 from continuum_bench.options.step_times import BuildOptions
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
 from continuum_bench.options.traces import ConvertOptions, FitOptions, ImportOptions, Source, SynthOptions
@@ -168,11 +168,15 @@ def validate_log(options: ValidateOptions) -> int:
 
 
 @add_command(app)
-def doctor(json_output: Json = False) -> int:
-    """Show what works on this machine, and what to do about the rest."""
+def doctor(options: DoctorOptions) -> int:
+    """Show what works on this machine, or what reaches a server, and what to do about the rest."""
+    if options.base_url is not None:
+        from continuum_bench.server_check import check_server  # noqa: PLC0415
+
+        return check_server(options)
     from continuum_bench.doctor import show_doctor  # noqa: PLC0415
 
-    return show_doctor(json_output)
+    return show_doctor(options.json_output)
 
 
 # ------------------------------------------------------------------------------------------- recorded runs

@@ -6,8 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import asdict
 from typing import Any
 
 from continuum_agents.environments import FRAMEWORKS, AgentEnvironmentError, Framework, python_of
@@ -17,34 +16,22 @@ from continuum_server.step_times.model import Provenance
 from continuum_server.step_times.specs import GPUS
 from continuum_server.vllm_plugin.versions import PluginError, check_version
 
-from continuum_bench.show import print_json, print_line, print_table
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    name: str
-    ok: bool
-    found: str
-    advice: str = ""
-    optional: bool = False
-    """No other feature depends on it, so a failed check is no error."""
+from continuum_bench.checks import Check, show_checks
+from continuum_bench.show import print_line, print_table
 
 
 def show_doctor(as_json: bool) -> int:
     """Print the checks, the models and the GPUs. Returns 1 if a check failed that other features depend on."""
-    machine = [check() for check in (_python, _vllm, _step_times, _memory, _router)]
-    checks, pairs = [*machine, *map(_agent, FRAMEWORKS.values())], available()
-    if as_json:
-        models = [_model_facts(name) for name in _names(pairs)]
-        print_json({"checks": [asdict(c) for c in checks], "models": models, "step_times": [asdict(p) for p in pairs]})
-    else:
-        states = ("ok" if check.ok else "-" if check.optional else "NO" for check in checks)
-        rows = [(check.name, state, check.found, check.advice) for check, state in zip(checks, states, strict=True)]
-        headings = ("check", "", "found", "what to do")
-        print_table(TextTable(headings, rows), "This machine", words=headings)
+    machine, pairs = [check() for check in (_python, _vllm, _step_times, _memory)], available()
+    facts = {
+        "models": [_model_facts(name) for name in _names(pairs)] if as_json else [],
+        "step_times": [asdict(pair) for pair in pairs],
+    }
+    status = show_checks([*machine, *map(_agent, FRAMEWORKS.values())], "This machine", as_json, **facts)
+    if not as_json:
         print_table(_models_table(pairs), MODELS_TITLE, words=("measured tables",))
         print_line(PAIRS_NOTE.format(gpus=", ".join(gpu.name for gpu in GPUS)))
-    return 0 if all(check.ok or check.optional for check in checks) else 1
+    return status
 
 
 PAIRS_NOTE = """\
@@ -110,13 +97,6 @@ def _memory() -> Check:
     pages: Callable[[str], int] = os.sysconf
     gib = pages("SC_PAGE_SIZE") * pages("SC_PHYS_PAGES") / 2**30
     return Check("memory, cores", gib > 4, f"{gib:.0f} GiB, {os.cpu_count()} cores", "" if gib > 4 else "use --jobs 1")
-
-
-def _router() -> Check:
-    try:
-        return Check("router", True, f"vllm-router {version('vllm-router')}")
-    except PackageNotFoundError:
-        return Check("router", True, "none: serve runs one replica", "pip install vllm-router")
 
 
 def _agent(framework: Framework) -> Check:

@@ -26,7 +26,7 @@ SPOKEN = {
     "auto": SCHEMAS[:-1],
 }
 FIELDS: dict[str, Any] = {
-    "vllm": {"session_id": "task-7"},
+    "vllm": {"session_id": "task-7", "prompt_cache_key": "task-7"},
     "sglang": {"session_id": "task-7"},
     "dynamo": {"nvext": {"agent_hints": {"osl": 300}}},
     "trtllm": {"conversation_params": {"conversation_id": "task-7"}},

@@ -15,20 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench_cli import runner
+from continuum_bench.cli import app
+from continuum_server.launcher import Server
+from continuum_server.server_config import ServerConfig
 from continuum_server.vllm_plugin.request_tags import normalize_tags
-from endpoints import AUTHORIZED, ENVIRONMENTS, Gateway, dynamo, gateway
+from endpoints import AUTHORIZED, BODIES, ENVIRONMENTS, KEY, Gateway, dynamo, gateway
 from fake_server import FakeServer, Seen
+from openai import APIStatusError
 
-pytestmark = pytest.mark.slow
+from continuum_client import OpenAI
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::continuum_client.ContinuumWarning")]
 
 REPO = ENVIRONMENTS.parent
 PAGE = REPO / "docs" / "client" / "dialects.md"
-BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
-    "chat/completions": lambda text: {"messages": [{"role": "user", "content": text}], "max_tokens": 4},
-    "completions": lambda text: {"prompt": text, "max_tokens": 4},
-    "responses": lambda text: {"input": text, "max_output_tokens": 16},
-    "messages": lambda text: {"messages": [{"role": "user", "content": text}], "max_tokens": 4},
-}
 WAYS: dict[str, Callable[[str], tuple[dict[str, str], dict[str, Any]]]] = {
     "`X-Session-ID`": lambda name: ({"X-Session-ID": name}, {}),
     "`session_id`": lambda name: ({}, {"session_id": name}),
@@ -38,7 +39,12 @@ WAYS: dict[str, Callable[[str], tuple[dict[str, str], dict[str, Any]]]] = {
     "Codex's": lambda name: ({"thread-id": name}, {}),
 }
 """Ways to name a program: headers and body fields."""
-HEADING = ["", "route", *WAYS, "API key"]
+CALLS: dict[str, Callable[[OpenAI], Callable[..., Any]]] = {
+    "chat/completions": lambda client: client.chat.completions.create,
+    "completions": lambda client: client.completions.create,
+    "responses": lambda client: client.responses.create,
+}
+HEADING = ["", "route", *WAYS, "API key", "`auto`"]
 GATEWAYS = {
     "vllm-router": {"m": ""},
     "litellm": {"m": "", "forwarded": ", headers forwarded"},
@@ -65,15 +71,28 @@ def measure(gate: Gateway, model: str, arrived: Arrived) -> dict[str, list[str]]
             came = arrived(text) if answer.status_code in (200, 500) else None
             cells.append(str(answer.status_code) if came is None else "yes" if came[0] == name else "-")
             key = key if came is None else "yes" if came[1] else "-"
-        found[route] = [*cells, key]
+        found[route] = [*cells, key, by_our_client(gate, model, route, arrived) if route in CALLS else ""]
     return found
+
+
+def by_our_client(gate: Gateway, model: str, route: str, arrived: Arrived) -> str:
+    """As our client names the program in the dialect ``auto``."""
+    text = f"question {next(NUMBERS)} of ours"
+    client = OpenAI(base_url=f"{gate.url}/v1", api_key=KEY, dialect="auto", max_retries=0)
+    with client.program() as program:
+        try:
+            CALLS[route](client)(model=model, **BODIES[route](text))
+        except APIStatusError as error:
+            return str(error.status_code)
+    came = arrived(text)
+    return "yes" if came is not None and came[0] == program.id else "-"
 
 
 def release(gate: Gateway, server: FakeServer) -> list[str]:
     answer = gate.post("/continuum/programs/p/release", {}, AUTHORIZED)
     came = [seen for seen in server.seen if seen.path.endswith("/release")]
     status = "yes" if came else str(answer.status_code)
-    return [status, *[""] * (len(WAYS) - 1), "yes" if came and has_key(came[-1]) else "-" if came else ""]
+    return [status, *[""] * (len(WAYS) - 1), "yes" if came and has_key(came[-1]) else "-" if came else "", ""]
 
 
 def has_key(seen: Seen) -> bool:
@@ -141,5 +160,42 @@ def test_what_arrives_in_dynamo(tmp_path: Path) -> None:
             events = gate.wait_for(lambda: (found := gate.traced())[ended - 1 :] and found)
             return events[-1].get("agent_context", {}).get("session_id"), False
 
-        check(version("dynamo"), {route: [*cells[:-1], ""] for route, cells in measure(gate, "m", arrived).items()})
+        check(
+            version("dynamo"),
+            {route: [*cells[:-2], "", cells[-1]] for route, cells in measure(gate, "m", arrived).items()},
+        )
         assert gate.post("/continuum/programs/p/release", {}).status_code == 404
+        seen = asked_doctor(gate.url)
+        assert (seen["program id"], seen["release"]) == ("-", "-")
+        assert CACHED.fullmatch(seen["prefix cache"])
+
+
+CACHED = re.compile(r"ok [1-9]\d+ of \d+ prompt tokens of turn 2")
+
+
+def asked_doctor(root: str, *options: str) -> dict[str, str]:
+    """What each check says; ``-``: it cannot tell, or it is not needed; ``NO``: it failed."""
+    words = ["doctor", "--json", "--base-url", f"{root}/v1", *options]
+    done = runner.invoke(app, words, env={"OPENAI_API_KEY": KEY})
+    checks = json.loads(done.stdout)["checks"]
+    marks = ["ok " + check["found"] if check["ok"] else "-" if check["optional"] else "NO" for check in checks]
+    assert done.exit_code == ("NO" in marks)
+    return {check["name"]: mark for check, mark in zip(checks, marks, strict=True)}
+
+
+def test_doctor_says_what_arrives(tmp_path: Path) -> None:
+    config = ServerConfig(port=0, kv_blocks=2000, max_model_len=16_000, vllm_arguments=("--served-model-name", "m"))
+    with Server(config, tmp_path / "log") as server:
+        seen = asked_doctor(server.url)
+        assert seen.pop("server").startswith("ok server ")
+        assert CACHED.fullmatch(seen.pop("prefix cache"))
+        assert seen == {"program id": "ok body:vllm_xargs, turns 2", "release": "ok held, then ended"}
+        seen = asked_doctor(server.url, "--dialect", "headers")
+        assert (seen["program id"], seen["release"]) == ("ok header:x-session-id, turns 2", "-")
+        with gateway("litellm", [server.url], tmp_path) as gate:
+            behind = ("--server-url", server.url)
+            assert asked_doctor(gate.url)["program id"] == "-"
+            assert asked_doctor(gate.url, *behind)["program id"] == "ok body:vllm_xargs, turns 2"
+            assert asked_doctor(gate.url, *behind, "--dialect", "headers")["program id"] == "NO"
+            forwarded = asked_doctor(gate.url, *behind, "--dialect", "headers", "--served-model", "forwarded")
+            assert forwarded["program id"] == "ok header:x-session-id, turns 2"

@@ -16,7 +16,7 @@ from continuum_traces.names import which
 from continuum_traces.schema import Hardware, KvPool
 
 from continuum_bench.errors import BenchError
-from continuum_client.dialects import BY_HOST, BY_OWNER, DIALECTS, HEADERS, Dialect
+from continuum_client.dialects import BY_HOST, BY_OWNER, DIALECTS, HEADERS, Dialect, owner_of
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 MODELLED = ("GPU step times (the server's GPU is emulated)", "the model's answers (scripted or filler)")
@@ -37,7 +37,7 @@ class Endpoint:
     emulated: dict[str, Any] | None = None
     """Settings of the server's emulated GPU; None: the server reports none."""
     owner: str | None = None
-    """``owned_by`` of its first model: vllm, sglang, tensorrt_llm ..."""
+    """Its kind, by its first model: vllm, sglang, tensorrt_llm, litellm ..."""
     kv_capacity: KvPool | None = None
     """``tokens`` and ``block_size`` of the KV pool; None: the server's metrics do not say."""
     name: str | None = None
@@ -92,6 +92,7 @@ class _Model(msgspec.Struct):
     id: str
     max_model_len: int | None = None
     owned_by: str | None = None
+    created: int | None = None
 
 
 class _Models(msgspec.Struct):
@@ -139,7 +140,8 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     engine = _maybe(f"{root}/continuum/engine", api_key)
     names, (tokens, block_size) = tuple(model.id for model in models), kv_size(root)
     kv = KvPool(tokens=tokens, block_size=block_size) if tokens and block_size else None
-    facts = first.max_model_len, version, state, engine.emulated, first.owned_by, kv, engine.server
+    owner = owner_of(msgspec.to_builtins(first))
+    facts = first.max_model_len, version, state, engine.emulated, owner, kv, engine.server
     return Endpoint(base, names, *facts)
 
 

@@ -1,4 +1,4 @@
-"""Options of ``serve``, of ``profile`` and of ``top``."""
+"""Options of ``serve``, ``profile``, ``top`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -118,3 +118,22 @@ class TopOptions(Options):
     limit: Annotated[int | None, at_least(1), at_most(9999)] = None
     interval: Annotated[float, at_least(0.1)] = 2.0
     api_key_env: str = "OPENAI_API_KEY"
+
+
+@dataclass(frozen=True)
+class DoctorOptions(Options):
+    """Options of ``doctor``.
+
+    Attributes:
+        base_url: Send two turns of a program to this server or gateway (its URL up to /v1), and show what arrived.
+        server_url: Root of a server behind the gateway, to ask what arrived there. Repeatable.
+        dialect: How tags are sent to the server. Default: auto.
+        api_key_env: Environment variable that holds the API key.
+    """
+
+    base_url: str | None = None
+    served_model: Annotated[ServedModel, Needs("base_url")] = None
+    server_url: Annotated[list[str] | None, Needs("base_url")] = None
+    dialect: Annotated[str | None, Needs("base_url")] = None
+    api_key_env: Annotated[str, Needs("base_url")] = "OPENAI_API_KEY"
+    json_output: Json = False

@@ -1,0 +1,107 @@
+"""``continuum-bench doctor --base-url URL``: sends two turns of a program, and says what of it reached the server."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from openai import OpenAIError
+
+from continuum_bench.checks import Check, show_checks
+from continuum_bench.errors import BenchError
+from continuum_bench.live.endpoint import NO_ANSWER, check_url, get_json, probe_server
+from continuum_bench.options.serve import DoctorOptions
+from continuum_bench.top import Program
+from continuum_client import OpenAI
+
+OPENING = "This is a long text whose beginning is in the prefix cache when the second turn comes. " * 60
+HIDDEN = "--server-url http://HOST:PORT asks a server behind a gateway"
+
+
+class _Engine(msgspec.Struct):
+    program_list: list[Program]
+
+
+class _States(msgspec.Struct):
+    engines: list[_Engine]
+
+
+def check_server(options: DoctorOptions) -> int:
+    """Print what arrived. Returns 1 if the program's id or its KV cache did not.
+
+    Raises:
+        BenchError: no server answers, or it refuses the turns.
+    """
+    assert options.base_url is not None
+    key = os.environ.get(options.api_key_env)
+    server = probe_server(options.base_url, key)
+    roots = [root.rstrip("/").removesuffix("/v1") for root in options.server_url or [server.root]]
+    for root in roots:
+        check_url(root)
+    asked: Any = options.dialect or "auto"
+    client = OpenAI(base_url=server.base_url, api_key=key or "none", dialect=asked, max_retries=0)
+    with client.program(f"doctor-{secrets.token_hex(4)}") as program:
+        try:
+            prompt_tokens, cached_tokens = _two_turns(client, options.served_model or server.models[0], program.id)
+        except OpenAIError as error:
+            raise BenchError(f"--base-url {server.base_url}: {error}") from error
+        there = _row(roots, program.id, key)
+    checks = [
+        Check("server", True, server.describe(options.served_model or server.models[0])),
+        _id(there),
+        _cache(prompt_tokens, cached_tokens),
+        _release(there, _row(roots, program.id, key)),
+    ]
+    return show_checks(checks, f"Two turns of {program.id}, sent to {server.base_url}", options.json_output)
+
+
+def _two_turns(client: OpenAI, model: str, name: str) -> tuple[int, int | None]:
+    """Return the tokens of the second turn's prompt, and how many of them were in the cache; None: not said."""
+    messages: Any = [{"role": "user", "content": f"{name}: {OPENING}"}]
+    first = client.chat.completions.create(model=model, messages=messages, max_tokens=16)
+    messages += [{"role": "assistant", "content": first.choices[0].message.content or "-"}]
+    messages += [{"role": "user", "content": "And now?"}]
+    usage = client.chat.completions.create(model=model, messages=messages, max_tokens=16).usage
+    details = None if usage is None else usage.prompt_tokens_details
+    return 0 if usage is None else usage.prompt_tokens, None if details is None else details.cached_tokens
+
+
+def _row(roots: Sequence[str], program_id: str, key: str | None) -> Program | str | None:
+    """Return the server's row of the program; None: no server has the program; a text: why that is not known."""
+    for root in roots:
+        try:
+            engines = get_json(f"{root}/continuum/state?limit=9999", key, _States).engines
+        except NO_ANSWER as error:
+            return f"unknown: {root}/continuum/state: {error}"
+        for row in (row for engine in engines for row in engine.program_list if row.program_id == program_id):
+            return row
+    return None
+
+
+def _id(there: Program | str | None) -> Check:
+    if isinstance(there, str):
+        return Check("program id", False, there, HIDDEN, optional=True)
+    if there is None:
+        return Check("program id", False, "did not arrive", "another --dialect (docs/client/dialects.md)")
+    way = "body:vllm_xargs" if there.recognised_by == "tag" else there.recognised_by
+    whole = there.turns == 2
+    return Check("program id", whole, f"{way}, turns {there.turns}", "" if whole else "use a router with affinity")
+
+
+def _cache(prompt_tokens: int, cached_tokens: int | None) -> Check:
+    if cached_tokens is None:
+        return Check("prefix cache", False, "not reported", "vLLM: --enable-prompt-tokens-details", optional=True)
+    found = f"{cached_tokens} of {prompt_tokens} prompt tokens of turn 2"
+    advice = "" if cached_tokens else "is prefix caching on? Does a router send all turns to one server?"
+    return Check("prefix cache", cached_tokens > 0, found, advice)
+
+
+def _release(before: Program | str | None, after: Program | str | None) -> Check:
+    if not isinstance(before, Program) or not isinstance(after, Program):
+        return Check("release", False, "unknown", optional=True)
+    ended = after.state == "ended"
+    advice = "" if ended else "without it the hold ends when its TTL expires; send it to the server itself"
+    return Check("release", ended, f"{before.state}, then {after.state}", advice, optional=True)
