@@ -232,6 +232,47 @@ def throughput_jobs_per_s(f: RunFacts) -> Value:
     return _rate(len(f.programs), f)
 
 
+def _due_s(f: RunFacts) -> list[float]:
+    return [p.arrive_s if p.due_s is None else p.due_s for p in f.programs]
+
+
+def _middle_rate(instants_s: Sequence[float]) -> Value:
+    quarter_s, three_quarters_s = np.percentile(instants_s, (25, 75)) if instants_s else (0.0, 0.0)
+    return _ratio((len(instants_s) - 1) / 2, float(three_quarters_s - quarter_s))
+
+
+@_metric("1/s")
+def offered_jobs_per_s(f: RunFacts) -> Value:
+    """half of (finished programs - 1) / the time between the first and the third quartile of their arrivals"""
+    return _middle_rate(_due_s(f))
+
+
+@_metric("1/s")
+def served_jobs_per_s(f: RunFacts) -> Value:
+    """the same of their ends: the rate while programs arrive and leave, without the start and the end of a run"""
+    return _middle_rate([p.finish_s for p in f.programs])
+
+
+@_metric()
+def jct_growth(f: RunFacts) -> Value:
+    """seconds by which the JCT grows for each second of arrivals (least squares over finished programs): near 0 where
+    the queue does not grow, and offered / served rate - 1 where it does; null with fewer than ten programs"""
+    due_s = _due_s(f)
+    if len(due_s) < 10 or min(due_s) == max(due_s):
+        return None
+    return float(np.polyfit(due_s, [p.jct_s for p in f.programs], 1)[0])
+
+
+GROWING, WAITING = 0.1, 0.2
+
+
+def is_overloaded(values: Mapping[str, Value]) -> bool:
+    """Return whether the queue grows: by these metrics the JCT grows by more than ``GROWING`` seconds a second, and
+    programs spend more than ``WAITING`` of it in the queue."""
+    growth, waited_s, jct_s = (values[name] for name in ("jct_growth", "bubble_mean_s", "jct_mean_s"))
+    return (growth or 0.0) > GROWING and (waited_s is None or waited_s > WAITING * (jct_s or 0.0))
+
+
 @_metric("1/h")
 def throughput_jobs_per_hour_per_gpu(f: RunFacts) -> Value:
     """finished programs / wall / GPUs (tensor parallel * replicas, from the manifest)"""

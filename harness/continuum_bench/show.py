@@ -10,7 +10,7 @@ from pathlib import Path
 
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS
 from continuum_analysis.compare.summary import Summary, write_summary
-from continuum_analysis.compare.words import TextTable, columns, summary_rows
+from continuum_analysis.compare.words import TextTable, columns, load_line, summary_rows
 from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_report
 from rich.console import Console
@@ -78,6 +78,8 @@ def print_summary(summary: Summary, caption: str) -> None:
     intervals = "; in brackets: 95% intervals over seeds" if len(summary.seeds) >= ENOUGH_SEEDS else ""
     _out.print(caption + modelled(summary) + intervals, markup=False)
     console.print(table)
+    if load := load_line(summary):
+        _out.print(load, markup=False)
 
 
 def modelled(summary: Summary) -> str:

@@ -43,13 +43,14 @@ TURNS_BY_HAND = [
     TurnRecord("b", 0, 104.0, 104.2, 104.25, 108.0, output_tokens=10, is_last=True, failed_tries=("http-429",)),
 ]  # the last one was sent late
 UNKNOWN = """
-jct_p90_s jct_p95_s jct_p99_s itl_p50_s itl_p90_s itl_p95_s itl_p99_s slowdown_mean slowdown_p95 slowdown_max
+jct_p90_s jct_p95_s jct_p99_s jct_growth itl_p50_s itl_p90_s itl_p95_s itl_p99_s slowdown_mean slowdown_p95 slowdown_max
 turn_slowdown_mean turn_slowdown_p50 turn_slowdown_p95
 throughput_jobs_per_hour_per_gpu throughput_output_tokens_per_s_per_gpu returns_elsewhere_share replica_busiest
 reload_bytes reload_mean_s tool_time_slowest_tenth_share
 """
 """No percentile above those that finished, no gaps between tokens, no reference, no manifest, one replica, no reload,
-and one gap has no slowest tenth."""
+one gap has no slowest
+tenth, and two programs show no growth."""
 EXPECTED = {
     "jct_mean_s": (6.0 + 4.0) / 2,
     "jct_p50_s": 6.0,  # 4, 6 and one that never finished
@@ -68,6 +69,8 @@ EXPECTED = {
     "turns_failed": 0,
     "wall_s": 8.0,  # the client's: it recorded nothing of c
     "throughput_jobs_per_s": 2 / 8,
+    "offered_jobs_per_s": 1 / 4,
+    "served_jobs_per_s": 1 / 2,  # ends at 6 and 8
     "throughput_steps_per_min": 60 * 3 / 8,
     "throughput_output_tokens_per_s": 60 / 8,
     "bubble_mean_s": (1.0 + 0.5) / 2,

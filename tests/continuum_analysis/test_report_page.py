@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from continuum_analysis.compare.summary import summarize
 from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
@@ -116,7 +117,11 @@ def test_an_overloaded_run_says_so_and_equal_times_are_counted_as_equal(tmp_path
         ends = [10.0, *(seconds * number for number in range(1, 12))]  # served one after the other
         write_recorded(tmp_path / policy, policy, 0, ends, gap_s=1.0, queued=0.5)
     html = write_report(tmp_path).read_text()
-    assert "offered 1/s, served 0.035-0.052/s: overloaded<" in html
+    over = "overloaded under vllm, continuum, static-ttl: JCT grows with --num-programs<"
+    assert f'class="chip">offered 1 programs/s; served vllm 0.032, continuum 0.048, static-ttl 0.048; {over}' in html
+    metrics = summarize(tmp_path).arms["static-ttl"].metrics
+    measured = [metrics[name].mean for name in ("offered_jobs_per_s", "served_jobs_per_s", "jct_growth")]
+    assert measured == pytest.approx([1.0, 1 / 21, 19.6], abs=0.1)  # arrivals each second, ends each 21 s
     assert "11 sooner, 1 equal, 0 later" in html
     row = html.partition('class="matrix"')[2].partition('<th scope="row">continuum</th>')[2].partition("</tr>")[0]
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", row)

@@ -63,6 +63,27 @@ def test_two_runs_share_no_prompt_and_a_program_keeps_its_connection(tmp_path: P
     assert len({seen.connection for seen in server.asked[:3]}) == 1
 
 
+@pytest.mark.slow
+def test_the_rate_that_a_running_server_sustains_is_searched(tmp_path: Path) -> None:
+    """It answers one request after the other, each after 0.1 s: 3.3 programs of three turns a second."""
+    busy = asyncio.Lock()
+
+    async def one_by_one(request: Any, number: int) -> web.StreamResponse:
+        async with busy:
+            await asyncio.sleep(0.1)
+        return await good(request, number)
+
+    sizes = "--set num_programs=12 --set warm_up=0 --set cool_down=0 --set seeds=1 --set jps=8"
+    with serving(one_by_one) as server:
+        where = ("--set", f"engine={server.url}", "--set", "policy=vllm", "--out", tmp_path / "out")
+        succeeded(f"figure goodput {sizes}", "--traces", trace_of(tmp_path, 1), *where)
+    (row,) = json.loads((tmp_path / "out" / "goodput.json").read_text())
+    tried = {group["axes"]["jps"] for group in json.loads((tmp_path / "out" / "summary.json").read_text())["groups"]}
+    assert max(tried) == 8
+    assert 0 < row["by_seed"][0] < 8
+    assert len(server.asked) == 3 * 12 * len(tried)
+
+
 @pytest.mark.parametrize(("limit", "kv_tokens"), [(32768, 400_000), (4095, 12_800), (2000, 4000), (131072, 2**20)])
 def test_every_server_has_decode_points_that_fit(limit: int, kv_tokens: int) -> None:
     grid = decode_grid(limit, kv_tokens)

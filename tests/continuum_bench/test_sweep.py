@@ -216,34 +216,34 @@ def test_the_time_left_is_guessed_from_the_work_that_is_done() -> None:
         assert display.left_s() == pytest.approx(90.0)  # six more, as if the second had been played
 
 
-def found_by(start: float, mean_at: Callable[[float], float]) -> tuple[float, list[float]]:
+def found_by(start: float, sustains: Callable[[float], bool]) -> tuple[float, list[float]]:
     """What the search returns, and the rates it tried."""
-    steps, tried = search(start, 10.0, 0.1), []
+    steps, tried = search(start, 0.1), []
     jps = next(steps)
     while True:
         tried.append(jps)
         try:
-            jps = steps.send(mean_at(jps))
+            jps = steps.send(sustains(jps))
         except StopIteration as found:
             return float(found.value), tried
 
 
 @given(st.floats(0.011, 90.0), st.floats(0.001, 1000.0))
 def test_the_search_brackets_the_limit(knee: float, start: float) -> None:
-    """A mean JCT that crosses the limit at ``knee``, or nowhere."""
-    best, tried = found_by(start, lambda jps: 5.0 if jps <= knee else 50.0)
+    """Rates up to ``knee`` are sustained, or all, or none."""
+    best, tried = found_by(start, lambda jps: jps <= knee)
     assert best in tried
     assert best <= knee <= best * 1.101
     assert len(tried) <= 24
-    assert found_by(start, lambda jps: 5.0)[0] == inf
-    assert found_by(start, lambda jps: 50.0)[0] == 0.0
+    assert found_by(start, lambda jps: True)[0] == inf
+    assert found_by(start, lambda jps: False)[0] == 0.0
 
 
 def test_goodput_is_paired_by_seed() -> None:
-    found = [Found({"gpu": "a"}, "vllm", s, 10.0, r) for s, r in ((0, 1.0), (1, 1.1))]
-    found += [Found({"gpu": "a"}, "continuum", s, 10.0, r) for s, r in ((0, 3.0), (1, 3.3))]
-    found += [Found({"gpu": "a"}, "static-ttl", s, 10.0, r) for s, r in ((0, 3.0), (1, inf))]
-    found += [Found({"gpu": "b"}, "vllm", 0, 10.0, 0.0), Found({"gpu": "b"}, "continuum", 0, 10.0, 3.0)]
+    found = [Found({"gpu": "a"}, "vllm", s, r) for s, r in ((0, 1.0), (1, 1.1))]
+    found += [Found({"gpu": "a"}, "continuum", s, r) for s, r in ((0, 3.0), (1, 3.3))]
+    found += [Found({"gpu": "a"}, "static-ttl", s, r) for s, r in ((0, 3.0), (1, inf))]
+    found += [Found({"gpu": "b"}, "vllm", 0, 0.0), Found({"gpu": "b"}, "continuum", 0, 3.0)]
     vllm, continuum, static, zero, over_zero = summarize_goodput(found)
     assert vllm.jps == mean_interval([1.0, 1.1])
     assert continuum.to_vllm is not None

@@ -35,7 +35,7 @@ from continuum_analysis.compare.runs import (
     check_comparable,
     load_runs,
 )
-from continuum_analysis.metrics import is_share
+from continuum_analysis.metrics import is_overloaded, is_share
 from continuum_analysis.records.generator import lateness_warning
 
 SUMMARY_SCHEMA = "continuum-summary"
@@ -72,6 +72,11 @@ class ArmSummary:
     def mean(self, metric: str) -> float | None:
         value = self.metrics[metric]
         return None if value is None else value.mean
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether the queue grew, so that the mean JCT depends on the number of programs."""
+        return is_overloaded({name: self.mean(name) for name in self.metrics})
 
     @property
     def jct_ratio(self) -> Interval | None:

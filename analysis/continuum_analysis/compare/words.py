@@ -39,10 +39,12 @@ class Column:
     is_main: bool = False
     """Whether the column always has its intervals; the others have them where there is room."""
 
+    note: Callable[[ArmSummary], str] = lambda arm: ""
+
     def cell(self, arm: ArmSummary, with_interval: bool = False) -> str:
         value = self.value(arm)
         shown = value if with_interval or self.is_main or value is None else Interval(value.mean)
-        return interval_text(shown, self.form.format)
+        return interval_text(shown, self.form.format) + self.note(arm)
 
 
 def metric_column(name: str, heading: str, form: str) -> Column:
@@ -52,7 +54,10 @@ def metric_column(name: str, heading: str, form: str) -> Column:
 COLUMNS = {
     "jct_mean_s": replace(metric_column("jct_mean_s", "JCT mean, s", "{:.1f}"), is_main=True),
     **{f"jct_p{q}_s": metric_column(f"jct_p{q}_s", f"P{q}", "{:.1f}") for q in (50, 90, 95, 99)},
-    "throughput_jobs_per_s": metric_column("throughput_jobs_per_s", "jobs/s", "{:.4f}"),
+    "served_jobs_per_s": replace(
+        metric_column("served_jobs_per_s", "served/s", "{:.4f}"),
+        note=lambda arm: " overloaded" * arm.overloaded,
+    ),
     "bubble_mean_s": metric_column("bubble_mean_s", "bubble, s", "{:.1f}"),
     "prefix_hit_ratio": metric_column("prefix_hit_ratio", "prefix hit", "{:.1%}"),
     "pin_hit_ratio": metric_column("pin_hit_ratio", "pin hit", "{:.1%}"),
@@ -97,6 +102,19 @@ def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
 def summary_rows(summary: Summary, shown: Sequence[Column], with_intervals: bool = False) -> list[list[str]]:
     """Return one row for each arm; a dash means no value."""
     return [[name, *(column.cell(arm, with_intervals) for column in shown)] for name, arm in summary.arms.items()]
+
+
+def load_line(summary: Summary) -> str:
+    """Say at which rate programs arrived and were served, and under which policies the queue grew; empty in a closed
+    loop, and for records that do not give the rate."""
+    offered = summary.manifest.workload.jps
+    served = {name: arm.mean("served_jobs_per_s") for name, arm in summary.arms.items()}
+    if offered is None or None in served.values():
+        return ""
+    over = [name for name, arm in summary.arms.items() if arm.overloaded]
+    rates = ", ".join(f"{name} {rate:.2g}" for name, rate in served.items())
+    growing = f"; overloaded under {', '.join(over)}: JCT grows with --num-programs" if over else ""
+    return f"offered {offered:g} programs/s; served {rates}{growing}"
 
 
 def cause_table(returns: Sequence[Return]) -> TextTable:

@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 from continuum_traces.run_dir import key_of
 from continuum_traces.schema import Engine, Hardware, Manifest, Workload
 
 from continuum_analysis.compare.runs import Run
-from continuum_analysis.compare.summary import ArmSummary, Summary
 from continuum_analysis.records.demand import demand
 from continuum_analysis.report.figure_kit import Groups, shown_run
-
-KEPT_UP, WAITED = 0.75, 0.2
-"""An arm is overloaded if the middle half of its programs arrived in less than ``KEPT_UP`` of the time in which the
-middle half finished, and programs spent more than ``WAITED`` of their time in the queue."""
 
 
 def experiment_line(manifests: Sequence[Manifest]) -> str:
@@ -65,31 +59,6 @@ def gpu_time(manifest: Manifest) -> str:
     if not manifest.engine:
         return "not known"
     return "modelled" if manifest.modelled else "measured"
-
-
-def overload(groups: Groups, summary: Summary) -> str:
-    """Say that programs arrived faster than they were served, if so, with both rates; else return an empty text."""
-    offered = summary.manifest.workload.jps
-    behind = [arm for arm, runs in groups.items() if _waits(summary.arms[arm]) and all(map(_falls_behind, runs))]
-    rates = sorted(v for arm in summary.arms.values() if (v := arm.mean("throughput_jobs_per_s")) is not None)
-    if offered is None or not behind:
-        return ""
-    served = "-".join(dict.fromkeys(f"{rate:.2g}" for rate in (rates[0], rates[-1])))
-    under = "" if len(behind) == len(groups) else f" under {', '.join(behind)}"
-    return f"offered {offered:g}/s, served {served}/s: overloaded{under}"
-
-
-def _waits(arm: ArmSummary) -> bool:
-    return (arm.mean("bubble_mean_s") or 0.0) > WAITED * (arm.mean("jct_mean_s") or 0.0)
-
-
-def _falls_behind(run: Run) -> bool:
-    programs = run.metrics.facts.programs
-    if not programs:
-        return True
-    arrived_s, finished_s = [p.arrive_s for p in programs], [p.finish_s for p in programs]
-    arriving_s, finishing_s = (float(np.subtract(*np.percentile(each, (75, 25)))) for each in (arrived_s, finished_s))
-    return arriving_s < KEPT_UP * finishing_s
 
 
 def kv_tokens(runs: Sequence[Run]) -> int | None:

@@ -11,7 +11,7 @@ from continuum_traces.run_dir import writing
 from continuum_analysis.compare.intervals import NO_VALUE, Comparison, interval_text
 from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
 from continuum_analysis.compare.summary import Summary, summarize_runs, write_summary_of
-from continuum_analysis.compare.words import Column, TextTable, columns, fastest, summary_rows, verdict_parts
+from continuum_analysis.compare.words import Column, TextTable, columns, fastest, load_line, summary_rows, verdict_parts
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.unknown import cannot_be_known
 from continuum_analysis.report.experiment_facts import (
@@ -20,7 +20,6 @@ from continuum_analysis.report.experiment_facts import (
     knee,
     kv_tokens,
     manifest_entries,
-    overload,
 )
 from continuum_analysis.report.figure_kit import Figure, Groups
 from continuum_analysis.report.figures import (
@@ -143,7 +142,8 @@ def render(page: Page) -> str:
         title=f"Continuum report: {page.name}",
         line=experiment_line([each.manifest for each in page.summaries.values()]),
         gpu_time=gpu_time(summary.manifest),
-        overload=overload(groups, summary),
+        load=load_line(summary),
+        overloaded=any(arm.overloaded for arm in summary.arms.values()),
         matrix=matrix(groups) if len(groups) > 2 else {},
         verdicts=[(_load_words(jps, page), *verdict_parts(each)) for jps, each in page.summaries.items()],
         warnings=[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from continuum_analysis.compare.intervals import Interval, interval_text, mean_interval, ratio_by_seed
@@ -14,20 +14,19 @@ from continuum_analysis.plots.panels import Bar, Panel
 from continuum_analysis.sweep.tables import point_text
 
 READING = (
-    "Goodput: the highest rate at which the mean JCT stays within the limit, found by bisection for each seed; bars: "
-    "the mean over seeds and its 95% interval. Limit: a multiple of vllm's mean JCT with no other program on the "
-    "machine. Ratio: this policy's goodput over vllm's; above 1 is better."
+    "Goodput: the highest rate that a policy sustains, found by bisection for each seed; bars: the mean over seeds and "
+    "its 95% interval. Sustained: the queue does not grow (jct_growth is at most 0.1), and the P95 slowdown is within "
+    "the limit. Ratio: this policy's goodput over vllm's; above 1 is better."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of one search: the highest rate within the limit, for one policy, point and seed."""
+    """The result of one search: the highest rate that is sustained, for one policy, point and seed."""
 
     axes: Mapping[str, Any]
     policy: str
     seed: int
-    limit_s: float
     jps: float
 
 
@@ -38,12 +37,10 @@ class Goodput:
     axes: Mapping[str, Any]
     policy: str
     jps: Interval | None
-    """None if for some seed the search found no rate at which the mean JCT exceeded the limit."""
+    """None if for some seed the search found no rate that was too high."""
     by_seed: tuple[float, ...]
     to_vllm: Interval | None
-    """None if ``jps`` is None, or if vllm's goodput was 0 because no rate kept within the limit."""
-    limit_s: float
-    """Mean over seeds."""
+    """None if ``jps`` is None, or if vllm's goodput was 0 because it sustained no rate."""
 
 
 def summarize_goodput(results: Sequence[Found]) -> list[Goodput]:
@@ -60,9 +57,8 @@ def summarize_goodput(results: Sequence[Found]) -> list[Goodput]:
 def _row(mine: Sequence[Found], base: Mapping[int, float]) -> Goodput:
     rates = tuple(result.jps for result in mine)
     ratio = ratio_by_seed({result.seed: result.jps for result in mine}, base)
-    limit_s = sum(result.limit_s for result in mine) / len(mine)
     mean = mean_interval(rates) if all(map(isfinite, rates)) else None
-    return Goodput(mine[0].axes, mine[0].policy, mean, rates, ratio, limit_s)
+    return Goodput(mine[0].axes, mine[0].policy, mean, rates, ratio)
 
 
 def _key(result: Found) -> tuple[tuple[str, str], ...]:
@@ -70,23 +66,24 @@ def _key(result: Found) -> tuple[tuple[str, str], ...]:
 
 
 def goodput_table(rows: Sequence[Goodput]) -> TextTable:
-    headings = ["point", "limit, s", "policy", "goodput, programs/s", "by seed", "ratio to vllm"]
+    headings = ["point", "policy", "goodput, programs/s", "by seed", "ratio to vllm"]
     return TextTable(headings, [_cells(row) for row in rows])
 
 
 def _cells(row: Goodput) -> list[str]:
     return [
         _point(row.axes),
-        f"{row.limit_s:.1f}",
         row.policy,
-        "no limit found" if row.jps is None else f"{row.jps.mean:.4f}",
+        "no limit found" if row.jps is None else row.jps.text("{:.4f}".format),
         ", ".join(f"{rate:.4g}" for rate in row.by_seed),
         interval_text(row.to_vllm, "{:.2f}".format),
     ]
 
 
 def _point(axes: Mapping[str, Any]) -> str:
-    return point_text(axes, axes).replace("limit ", "limit x")
+    limit = axes.get("limit", inf)
+    within = f", P95 slowdown at most {limit:g}" if limit < inf else ""
+    return f"{point_text(axes, [name for name in axes if name != 'limit'])}: queue does not grow{within}"
 
 
 def goodput_panel(rows: Sequence[Goodput]) -> Panel:

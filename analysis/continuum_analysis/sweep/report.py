@@ -19,7 +19,8 @@ from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 
 READING = (
     "Bars and brackets: 95% intervals over seeds (Student's t); of two seeds, the value of each. JCT to vllm: this "
-    "policy's mean JCT over vllm's, on the same arrivals; below 1 is faster."
+    "policy's mean JCT over vllm's, on the same arrivals; below 1 is faster. Overloaded: the queue "
+    "grows, so that JCT grows with --num-programs."
 )
 
 

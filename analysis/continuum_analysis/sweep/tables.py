@@ -17,7 +17,7 @@ from continuum_analysis.compare.words import COLUMNS, JCT_RATIO, TextTable, metr
 from continuum_analysis.metrics import METRICS, Value
 from continuum_analysis.records.timeline import AnalysisError
 
-SHOWN = ("jct_mean_s", "jct_p95_s", "throughput_jobs_per_s", "prefix_hit_ratio")
+SHOWN = ("jct_mean_s", "jct_p95_s", "served_jobs_per_s", "prefix_hit_ratio")
 """Metrics that every table of a sweep contains."""
 
 

@@ -90,8 +90,9 @@ def list_figures() -> int:
 
 
 def _goodput(spec: FigureSpec, grid: Grid, options: FigureOptions, out: Path) -> int:
-    store, factors = SweepStore(out), options.limits or spec.goodput[options.mode]
-    study = GoodputStudy(grid, store, options, factors, spec.goodput["tolerance"])
+    known = "limits" if grid.engine == "virtual" else "live_limits"
+    store, limits = SweepStore(out), options.limits or spec.goodput[known]
+    study = GoodputStudy(grid, store, options, limits, spec.goodput["tolerance"])
     with store.locked():
         rows = summarize_goodput(study.run())
         if rows:
@@ -128,7 +129,7 @@ def _write(
     page = write_page(out, "figure", panels, title, table, warnings, facts, reading, line=line)
     text = "\n".join([f"`{command}`", "", *table.markdown(), ""])
     (out / "figure.md").write_text(text, encoding="utf-8")
-    print_table(table, spec.title if sweep is None else f"{spec.title}: {MODELLED['virtual']}")
+    print_table(table, spec.title if sweep is None else f"{spec.title}: {MODELLED.get(sweep.engine, sweep.engine)}")
     print_notice(f"published: {spec.claim}")
     for warning in warnings:
         print_notice(f"warning: {warning}")

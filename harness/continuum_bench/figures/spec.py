@@ -23,7 +23,7 @@ hints      mean JCT divided by that of the same policy without hints
 queue      the waiting time of each program
 estimates  the estimates eta and T over time
 tools      tool times of traces
-goodput    the highest load within a limit on the mean JCT, found by bisection
+goodput    the highest load that is sustained, found by bisection
 """
 
 PAPERS_ORDER = "fcfs"
@@ -50,7 +50,8 @@ class FigureSpec:
     """Replaces axes if the user's own traces are played, with loads that suit long coding agents on an A100."""
     plot: Mapping[str, Any]
     goodput: Mapping[str, Any]
-    """For kind goodput: the ``tolerance`` of the search, and the limits for quick and for full."""
+    """For kind goodput: the ``tolerance`` of the search, and the ``limits`` on the P95 slowdown, also for servers,
+    which know no slowdown."""
 
     def sweep(self, mode: str, traces: Sequence[Path], overrides: Sequence[str] = ()) -> Grid:
         """Return the grid to play.

@@ -1,4 +1,4 @@
-"""Goodput: the highest JPS at which the mean JCT stays below a multiple of vllm's mean JCT without load.
+"""Goodput: the highest JPS that a policy sustains: its queue does not grow, and the P95 slowdown is within a limit.
 
 There is one search for every point of a grid, policy and seed. Every rate that a search tries is a cell of a sweep, so
 an interrupted study continues where it stopped. The arrivals at another rate are the same sequence, stretched or
@@ -11,9 +11,10 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, sqrt
 
-from continuum_analysis.metrics import analyze_run
+from continuum_analysis.metrics import Value, analyze_run, is_overloaded
 from continuum_analysis.sweep.goodput import Found
 
+from continuum_bench.errors import BenchError
 from continuum_bench.invocation import utc_now
 from continuum_bench.options.sweep import PlayerOptions
 from continuum_bench.sweep.grid import Arm, Grid, Point
@@ -22,23 +23,20 @@ from continuum_bench.sweep.run import play_missing
 from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Outcome
 
-UNLOADED_JPS = 1e-5
-"""The rate without load: about one program a day, so that programs hardly ever overlap."""
 MOST_STEPS = 24
-BASE = Arm("vllm", "vllm")
 
-Search = Generator[float, float, float]
+Search = Generator[float, bool, float]
 
 
-def search(start_jps: float, limit_s: float, tolerance: float) -> Search:
-    """Find the highest rate within a limit: yield a rate to try, and receive the mean JCT at that rate.
+def search(start_jps: float, tolerance: float) -> Search:
+    """Find the highest rate that is sustained: yield a rate to try, and receive whether it was.
 
-    The mean JCT is assumed to grow with the rate. The returned rate is within the limit, and a rate at most
-    ``1 + tolerance`` times as high exceeds it. The result is ``inf`` if no rate exceeds the limit.
+    What is sustained at a rate is assumed to be sustained at all lower ones. The returned rate is sustained, and a rate
+    at most ``1 + tolerance`` times as high is not. The result is ``inf`` if every rate is sustained.
     """
     low, high, jps = 0.0, inf, _short(start_jps)
     for _ in range(MOST_STEPS):
-        if (yield jps) <= limit_s:
+        if (yield jps):
             low = jps
         else:
             high = jps
@@ -65,23 +63,34 @@ class _Running:
     point: Point
     arm: Arm
     seed: int
-    factor: float
-    limit_s: float
+    limit: float
     steps: Search
     wanted: float
     result: float | None = None
 
-    def advance(self, mean_s: float) -> None:
-        """Continue the search with the mean JCT that was measured at the rate ``wanted``."""
+    def advance(self, values: Mapping[str, Value]) -> None:
+        """Continue the search with the metrics of the run at the rate ``wanted``."""
         try:
-            self.wanted = self.steps.send(mean_s)
+            self.wanted = self.steps.send(_is_sustained(values, self.limit))
         except StopIteration as end:
             self.result = end.value
 
     @property
     def found(self) -> Found:
-        axes = {name: value for name, value in self.point.axes.items() if name != "jps"} | {"limit": self.factor}
-        return Found(axes, self.arm.label, self.seed, self.limit_s, inf if self.result is None else self.result)
+        axes = {name: value for name, value in self.point.axes.items() if name != "jps"} | {"limit": self.limit}
+        return Found(axes, self.arm.label, self.seed, inf if self.result is None else self.result)
+
+
+def _is_sustained(values: Mapping[str, Value], limit: float) -> bool:
+    """Judge a run by its metrics.
+
+    Raises:
+        BenchError: the run has no slowdown, and there is a limit on it.
+    """
+    slowdown = values["slowdown_p95"]
+    if slowdown is None and limit < inf:
+        raise BenchError(f"--limit {limit:g}: only runs in virtual time record how long programs take alone")
+    return not is_overloaded(values) and (slowdown or 0.0) <= limit
 
 
 class GoodputStudy:
@@ -89,8 +98,8 @@ class GoodputStudy:
 
     Args:
         grid: the workloads, engines, arms and seeds. ``jps`` of a point is the first rate that is tried.
-        factors: limits as multiples of vllm's mean JCT without load.
-        tolerance: largest relative distance between a rate within the limit and one beyond it.
+        limits: on the P95 slowdown; ``inf``: the queue alone decides.
+        tolerance: largest relative distance between a rate that is sustained and one that is not.
     """
 
     def __init__(
@@ -98,55 +107,43 @@ class GoodputStudy:
         grid: Grid,
         store: SweepStore,
         players: PlayerOptions,
-        factors: Sequence[float],
+        limits: Sequence[float],
         tolerance: float,
     ) -> None:
         self._grid, self._store, self._players = grid, store, players
-        self._factors, self._tolerance, self._created = factors, tolerance, utc_now()
+        self._limits, self._tolerance, self._created = limits, tolerance, utc_now()
         self._cells: list[SweepCell] = []
         self.outcome = Outcome()
 
     def run(self) -> list[Found]:
         """Return the result of every search; empty if Ctrl-C or a failed cell ended the study (see ``outcome``)."""
-        unloaded = self._unloaded()
-        if unloaded is None:
-            return []
         searches = [
-            self._start(point, arm, seed, factor, unloaded[number, seed])
-            for factor in self._factors
-            for number, point in enumerate(self._grid.points)
+            self._start(point, arm, seed, limit)
+            for limit in self._limits
+            for point in self._grid.points
             for seed in point.seeds
             for arm in point.arms
         ]
         while live := [running for running in searches if running.result is None]:
             cells = [self._cell(each.point, each.wanted, each.arm, each.seed) for each in live]
-            means = self._play(list({cell.name: cell for cell in cells}.values()))
-            if means is None:
+            measured = self._play(list({cell.name: cell for cell in cells}.values()))
+            if measured is None:
                 return []
             for running, cell in zip(live, cells, strict=True):
-                running.advance(means[cell.name])
+                running.advance(measured[cell.name])
         return [ended.found for ended in searches]
 
-    def _unloaded(self) -> dict[tuple[int, int], float] | None:
-        """Return vllm's mean JCT in seconds without load, by point and seed."""
-        where = [(n, point, seed) for n, point in enumerate(self._grid.points) for seed in point.seeds]
-        cells = [self._cell(point, UNLOADED_JPS, BASE, seed) for _, point, seed in where]
-        means = self._play(cells)
-        if means is None:
-            return None
-        return {(n, seed): means[cell.name] for (n, _, seed), cell in zip(where, cells, strict=True)}
-
-    def _start(self, point: Point, arm: Arm, seed: int, factor: float, unloaded_s: float) -> _Running:
-        steps = search(point.options.jps, factor * unloaded_s, self._tolerance)
-        return _Running(point, arm, seed, factor, factor * unloaded_s, steps, next(steps))
+    def _start(self, point: Point, arm: Arm, seed: int, limit: float) -> _Running:
+        steps = search(point.options.jps, self._tolerance)
+        return _Running(point, arm, seed, limit, steps, next(steps))
 
     def _cell(self, point: Point, jps: float, arm: Arm, seed: int) -> SweepCell:
         options = replace(point.options, jps=jps)
         at = replace(point, axes={**point.axes, "jps": jps}, options=options)
         return SweepCell(group_of(at, self._grid), arm, seed)
 
-    def _play(self, cells: Sequence[SweepCell]) -> Mapping[str, float] | None:
-        """Return the mean JCT of each cell in seconds; None if not all of them are complete."""
+    def _play(self, cells: Sequence[SweepCell]) -> Mapping[str, Mapping[str, Value]] | None:
+        """Return the metrics of each cell; None if not all of them are complete."""
         known = {cell.name for cell in self._cells}
         self._cells += [cell for cell in cells if cell.name not in known]
         self._store.write_plan(self._grid, self._cells, self._created)
@@ -156,5 +153,4 @@ class GoodputStudy:
         self.outcome.interrupted |= outcome.interrupted
         if outcome.failed or outcome.interrupted:
             return None
-        means = {cell.name: analyze_run(self._store.path / cell.name).values["jct_mean_s"] for cell in cells}
-        return {name: inf if mean is None else float(mean) for name, mean in means.items()}
+        return {cell.name: analyze_run(self._store.path / cell.name).values for cell in cells}

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from continuum_server.policy.registry import PolicyError, split_arm
@@ -71,7 +71,8 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Grid:
     name: str
-    engine: Literal["virtual", "emulated", "cpu", "gpu"]
+    engine: str
+    """One of ``ENGINES``, or the URL of a running server, up to /v1."""
     points: tuple[Point, ...]
     serve: Mapping[str, Any]
     """For engines other than virtual: further options of ``continuum-bench serve``."""
@@ -120,8 +121,8 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, overrid
     raw = put_over(raw, given)
     _known_words(raw, where)
     engine = raw.get("engine", "virtual")
-    if engine not in ENGINES:
-        raise BenchError(f"{where}: engine: {engine!r}; {which(engine, ENGINES)}")
+    if engine not in ENGINES and not is_url(engine):
+        raise BenchError(f"{where}: engine: {engine!r}; {which(engine, ENGINES)}, and the URL of a server, up to /v1")
     for word in ("serve", "plot"):
         if not isinstance(raw.get(word, {}), dict):
             raise BenchError(f"{where}: {word}: expected a mapping")
@@ -138,10 +139,16 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, overrid
     )
 
 
+def is_url(engine: object) -> bool:
+    return str(engine).startswith(("http://", "https://"))
+
+
 def _plays_on(engine: str, point: Point, where: str) -> None:
     """Refuse a point with options that the engine would ignore."""
     if engine == "virtual":
         return
+    if is_url(engine) and len(point.arms) > 1:
+        raise BenchError(f"{where}: engine {engine}: give the one policy that this server runs (--set policy=NAME)")
     given = [name for name in ONLY_VIRTUAL if name in point.axes]
     given += [f"policy: {arm.policy}" for arm in point.arms if split_arm(arm.policy)[1]]
     if given:

@@ -1,4 +1,5 @@
-"""Plays the cells of a sweep on servers, one after another. Each cell starts and stops a server of its own."""
+"""Plays the cells of a sweep on servers, one after another. Each cell starts and stops a server of its own, unless the
+grid names a running one."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from continuum_bench.options.run import ArrivalOptions, EngineOptions, TraceOpti
 from continuum_bench.options.serve import ServeOptions
 from continuum_bench.options.together import settled
 from continuum_bench.serve.config import server_config
+from continuum_bench.sweep.grid import is_url
 from continuum_bench.sweep.plan import SweepCell
 from continuum_bench.virtual.pool import Listener, Outcome, Report
 
@@ -74,15 +76,20 @@ def config_of(cell: SweepCell, engine: str, serve: Mapping[str, Any], records: P
 
 def _play(cell: SweepCell, folder: Path, engine: str, serve: Mapping[str, Any]) -> None:
     """Play a cell into ``folder`` as a run directory, with the server's log."""
-    beside = folder.parent
-    records = beside / f"{folder.name}.server"
+    if is_url(engine):
+        _replay(cell, folder, engine)
+        return
+    records = folder.parent / f"{folder.name}.server"
     config = config_of(cell, engine, serve, records if cell.arm.policy != "stock" else None)
     with Server(config, folder / "server.log") as server:
-        out = beside / f"{folder.name}.replay"
-        command = replay_command(cell, server.url, out)
-        if config.record is not None:
-            command += ["--scheduler-records", str(records)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        recorded = ["--scheduler-records", str(records)] if config.record is not None else []
+        _replay(cell, folder, f"{server.url}/v1", recorded)
+
+
+def _replay(cell: SweepCell, folder: Path, base_url: str, recorded: Sequence[str] = ()) -> None:
+    out = folder.parent / f"{folder.name}.replay"
+    command = [*replay_command(cell, base_url, out), *recorded]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 130:
         raise KeyboardInterrupt
     if done.returncode != 0:
@@ -92,11 +99,11 @@ def _play(cell: SweepCell, folder: Path, engine: str, serve: Mapping[str, Any]) 
         path.rename(folder / path.name)
 
 
-def replay_command(cell: SweepCell, url: str, out: Path) -> list[str]:
+def replay_command(cell: SweepCell, base_url: str, out: Path) -> list[str]:
     """Return the command line of ``continuum-bench`` that plays this cell."""
     options = settled(cell.group.point.options)
     workload = ["replay", str(options.traces)] if options.traces else [cell.group.point.workload]
-    live = ["--base-url", f"{url}/v1", "--label", cell.arm.label, "--seed", str(cell.seed)]
+    live = ["--base-url", base_url, "--label", cell.arm.label, "--seed", str(cell.seed)]
     programs = replace(options.group(TraceOptions), traces=None).as_arguments()
     arrivals = options.group(ArrivalOptions).as_arguments()
     output = ["--out", str(out), "--no-report", "--json", *(["--token-times"] if options.token_times else [])]
