@@ -89,15 +89,22 @@ def test_the_version_stands_in_one_place() -> None:
 
 
 def test_the_changelog_has_the_version() -> None:
+    """A release has its heading; between releases the version is that of the next one with ``.dev0``."""
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[0] == "Unreleased" or headings[0] == PROJECT["version"]
-    assert PROJECT["version"] in headings
+    assert headings[0] == ("Unreleased" if PROJECT["version"].endswith(".dev0") else PROJECT["version"])
+    plan = (ROOT / "RELEASING.md").read_text()
+    assert f"git tag v{PROJECT['version'].removesuffix('.dev0')} " in plan
 
 
 def test_no_text_names_a_package_that_is_not_on_pypi_yet() -> None:
+    """Texts install from a checkout, and RELEASING.md lists all that will name PyPI's package instead."""
     folders = ("docs", *PACKAGES)
     files = [file for folder in folders for suffix in ("md", "py") for file in (ROOT / folder).rglob(f"*.{suffix}")]
-    assert [str(file) for file in (ROOT / "README.md", *files) if "continuum-ttl[" in file.read_text()] == []
+    texts = {str(file.relative_to(ROOT)): file.read_text() for file in (ROOT / "README.md", *files)}
+    assert [name for name, text in texts.items() if "continuum-ttl[" in text or "install continuum-ttl" in text] == []
+    plan = (ROOT / "RELEASING.md").read_text()
+    local = {name for name, text in texts.items() if re.search(r"pip install (\.(?!\w)|'\.\[)", text)}
+    assert {name for name in local if name not in plan} == {"docs/how-to/my-policy.md"}  # installs the reader's package
 
 
 def test_pins_can_be_had_for_every_python() -> None:
