@@ -174,7 +174,7 @@ class ProgramTable:
             others = self._programs.of(first_id, namespace) if is_family else []
             parent = found.program if found is not None else others[0] if others else None
             program = self._new_program(name if others else first_id, now_s, parent, namespace)
-        prompts.arrived(scope, program, prompt, bare=found is not None and found.bare)
+        prompts.arrived(scope, program, prompt, found)
         return program
 
     def _new_program(

@@ -11,6 +11,7 @@ from array import array
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from continuum_server.policy.facts import ProgramState
 
@@ -21,7 +22,9 @@ MOST_MARKS = 64
 PROMPTS = 4
 """Number of prompts remembered per program."""
 ANSWER, PROBE = 32, 4
-"""An answer is represented by its last ``ANSWER`` tokens, in probes of ``PROBE`` tokens."""
+"""An answer is represented by its last ``ANSWER`` tokens, in probes of ``PROBE`` consecutive ones."""
+MOST_PLACES = 4
+"""Number of places of a prompt at which answers are sought."""
 SOUGHT = 2048
 """Number of tokens after a prompt in which the end of its answer is sought. The blocks show that a longer answer is
 repeated in full."""
@@ -50,23 +53,32 @@ class Mark:
     """The prompt's other tokens."""
     keys: list[Hashable] = field(default_factory=list)
     """Hashes of the last two full blocks of the prompt, and of the context at its end."""
-    answer: array[int] = field(default_factory=lambda: array("q"))
-    """The last tokens of the answer, without the token that ended it."""
+    probes: array[int] = field(default_factory=lambda: array("q"))
+    """Hashes of all ``probe_tokens`` consecutive tokens in the end of the answer, without the token that ended it."""
+    probe_tokens: int = PROBE
+    """Fewer than ``PROBE`` if the whole answer is shorter."""
     failed: bool = False
     """The request was aborted, so that the same prompt again is a retry."""
     tool: bool = False
     """The answer calls a tool."""
+    after: int = 0
+    """``tokens`` of the earlier prompt of the program that it extends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """The earlier program that a prompt belongs to."""
 
-    program: ProgramState
+    mark: Mark
+    """The program's prompt that it extends."""
     continues: bool
-    """True: the request is its next turn. False: it forks from it, and is a new program."""
+    """True: the request is the program's next turn. False: it forks from it, and is a new program."""
     bare: bool = False
     """The prompt extends the program's prompt, but not by its answer."""
+
+    @property
+    def program(self) -> ProgramState:
+        return self.mark.program
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +115,7 @@ class Recogniser:
             for mark in extended:
                 if len(ids) == mark.tokens:  # a retry, or another sample of the same prompt
                     if mark.failed and self._waits(mark):
-                        return Found(mark.program, continues=True)
+                        return Found(mark, continues=True)
                     sampled = True
             if len(marks) == 1 and end >= marks[0].tokens + PROBE:  # the key covers a part of the answer
                 best: Mark | None = marks[0]
@@ -114,7 +126,7 @@ class Recogniser:
             if found is not None and (found.continues or not sampled):
                 return found
             fork = fork or (extended[-1] if extended else None)
-        return None if sampled or fork is None else Found(fork.program, self._continues_bare(fork), bare=True)
+        return None if sampled or fork is None else Found(fork, self._continues_bare(fork), bare=True)
 
     def _candidates(self, scope: Hashable, blocks: Sequence[Hashable]) -> Iterator[tuple[int, list[Mark]]]:
         """Yield the earlier prompts that the blocks may extend, and the number of tokens that both certainly have in
@@ -123,13 +135,12 @@ class Recogniser:
         if index is None:
             return
         seen: set[int] = set()
-        for number in range(len(blocks) - 1, max(-1, len(blocks) - 1 - MOST_BLOCKS), -1):
-            marks = index.get(blocks[number])
+        for back, marks in enumerate(map(index.get, islice(reversed(blocks), MOST_BLOCKS))):
             if marks is None:
                 continue
             new = [mark for mark in marks if id(mark) not in seen]
             if new:
-                yield (number + 1) * self._block_size, new
+                yield (len(blocks) - back) * self._block_size, new
             seen.update(map(id, new))
             if len(seen) > MOST_MARKS:
                 return
@@ -142,13 +153,13 @@ class Recogniser:
     def _decide(self, mark: Mark) -> Found:
         """Decide whether a prompt that repeats a mark's prompt and answer is the program's next turn, or a fork.
 
-        A program that went on since then is continued only if all that came since was one answer without a tool: a side
-        request, such as for a title.
+        A program that went on since then is continued only if all that came since extends the same answer and calls no
+        tool: side requests, such as for a title.
         """
         marks = list(self._known[mark.program].marks)
         later = marks[marks.index(mark) + 1 :]
-        went_on = len(later) > 1 or any(each.tool for each in later)
-        return Found(mark.program, mark.program.turn is None and not went_on)
+        went_on = any(each.tool or each.after != mark.tokens for each in later)
+        return Found(mark, mark.program.turn is None and not went_on)
 
     def _continues_bare(self, mark: Mark) -> bool:
         """Whether a prompt that extends a mark's prompt, but not by the answer, is the program's next turn.
@@ -164,16 +175,17 @@ class Recogniser:
 
     # -------------------------------------------------------------------------------- what happened
 
-    def arrived(self, scope: Hashable, program: ProgramState, prompt: Prompt, bare: bool = False) -> None:
-        """Remember the prompt of a program's turn. ``bare``: as in ``Found``."""
+    def arrived(self, scope: Hashable, program: ProgramState, prompt: Prompt, found: Found | None = None) -> None:
+        """Remember the prompt of a program's turn, for which ``find`` returned ``found``."""
         if not prompt.blocks or prompt.ids is None:
             return
         known = self._known.get(program)
         if known is None:
-            known = self._known[program] = _Known(scope, bare=bare)
+            known = self._known[program] = _Known(scope, bare=found is not None and found.bare)
         first = max(0, len(prompt.blocks) - 2)
         start = (first + 1) * self._block_size
-        mark = Mark(program, prompt.tokens, start, array("q", prompt.ids[start:]))
+        after = 0 if found is None else found.mark.tokens
+        mark = Mark(program, prompt.tokens, start, array("q", prompt.ids[start:]), after=after)
         known.marks.append(mark)
         self._add(scope, mark, prompt.blocks[first:])
         if len(known.marks) > PROMPTS:
@@ -192,7 +204,9 @@ class Recogniser:
             return
         mark = known.marks[-1]
         mark.tool = tool
-        mark.answer = array("q", answer[-ANSWER - 1 : -1])
+        end = answer[-ANSWER - 1 : -1]
+        mark.probe_tokens = min(PROBE, len(end))
+        mark.probes = array("q", _probes(end, mark.probe_tokens))
         of_prompt = mark.tokens // self._block_size
         self._add(known.scope, mark, blocks[max(of_prompt, len(blocks) - 2) :])
 
@@ -247,23 +261,28 @@ class _After:
 
     def __init__(self, ids: Sequence[int]) -> None:
         self._ids = ids
-        self._runs: dict[tuple[int, int], set[tuple[int, ...]]] = {}
+        self._places: dict[tuple[int, int, int], set[int]] = {}
 
     def repeated(self, mark: Mark) -> int:
         """Return how many probes of a mark's answer follow the mark's prompt.
 
         Templates write some answers otherwise than the model did, and drop reasoning. A part of the answer is enough.
         """
-        answer, length = mark.answer, min(PROBE, len(mark.answer))
-        if not length:
+        if not mark.probes:
             return 0
-        runs = self._runs_after(mark.tokens, length)
-        return sum(tuple(answer[end - length : end]) in runs for end in range(len(answer), length - 1, -length))
+        step = min(2, len(mark.probes))  # of two probes, which are one token apart, one is at an even token
+        return sum(map(self._after(mark.tokens, mark.probe_tokens, step).__contains__, mark.probes))
 
-    def _runs_after(self, tokens: int, length: int) -> set[tuple[int, ...]]:
-        """Return all runs of so many consecutive tokens after the first ``tokens`` ones, and a few before."""
-        known = self._runs.get((tokens, length))
+    def _after(self, tokens: int, length: int, step: int) -> set[int]:
+        """Return the probes of so many tokens at every ``step``-th token after the first ``tokens`` ones, and a few
+        before. Only the first ``MOST_PLACES`` places are read. They are those after the longest earlier prompts."""
+        known = self._places.get((tokens, length, step))
         if known is None:
-            part = self._ids[max(0, tokens - ANSWER) : tokens + SOUGHT]
-            known = self._runs[tokens, length] = set(zip(*(part[shift:] for shift in range(length)), strict=False))
+            part = self._ids[max(0, tokens - ANSWER) : tokens + SOUGHT] if len(self._places) < MOST_PLACES else ()
+            known = self._places[tokens, length, step] = set(_probes(part, length, step))
         return known
+
+
+def _probes(tokens: Sequence[int], length: int, step: int = 1) -> Iterator[int]:
+    """Return a hash of each ``length`` consecutive tokens that begin at every ``step``-th token."""
+    return map(hash, zip(*(tokens[shift::step] for shift in range(length)), strict=False))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from continuum_server.policy.facts import ProgramState
 from continuum_server.policy.program_table import Guards, ProgramTable
-from continuum_server.policy.recognise import MOST_BLOCKS, Prompt, Recogniser
+from continuum_server.policy.recognise import MOST_BLOCKS, MOST_PLACES, SOUGHT, Prompt, Recogniser
 from continuum_server.policy.registry import make_policy
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,7 +81,7 @@ class World:
         prompt = prompt_of(ids)
         found = self.recogniser.find(key, prompt)
         program = found.program if found is not None and found.continues else self.program(found and found.program)
-        self.recogniser.arrived(key, program, prompt, bare=found is not None and found.bare)
+        self.recogniser.arrived(key, program, prompt, found)
         program.turn = object()  # type: ignore[assignment]
         program.turns_arrived += 1
         return program
@@ -221,11 +221,12 @@ def test_a_fork_of_a_busy_program_is_its_child() -> None:
 def test_a_side_request_does_not_take_the_conversation_away(with_answer: bool) -> None:
     world, talk = World(), talk_of(False, False)
     program = world.turn(talk, 0)
-    side = copy_of(talk)
-    if not with_answer:
-        side.messages.pop()
-    aside = world.turn(side, "a title, please", tool=False)
-    assert (aside is program) == with_answer
+    for asks in ("a title, please", "a summary", "what could I ask?"):
+        side = copy_of(talk)
+        if not with_answer:
+            side.messages.pop()
+        aside = world.turn(side, asks, tool=False)
+        assert (aside is program) == with_answer
     assert world.turn(talk, 1) is program
     assert world.turn(talk, 2) is program
 
@@ -254,6 +255,24 @@ def test_the_search_is_bounded() -> None:
     assert world.turn(talk, 2, says=(MOST_BLOCKS + 50) * BLOCK) is not program
 
 
+def test_answers_are_sought_at_few_places() -> None:
+    """However many earlier prompts a prompt extends."""
+    world, long_reads = World(), []
+    for number in range(20):
+        ids = words("task", 1600) + [7] * number
+        world.finish(world.send(ids), ids, words(number, 40), True)
+
+    class Ids(list[int]):
+        def __getitem__(self, at: Any) -> Any:
+            if isinstance(at, slice) and at.stop and at.stop - at.start > SOUGHT:
+                long_reads.append(at)
+            return super().__getitem__(at)
+
+    world.send(Ids([*words("task", 1600), *[7] * 20, *words("else", 3000)]))
+    assert len(long_reads) == MOST_PLACES
+
+
+KINDS = ("fork", "sample", "compact", "side")
 KEYS = {"a": words("tools", 90), "b": words("tools", 90), "c": words("others", 133)}
 
 
@@ -264,6 +283,7 @@ class Crowd:
         self.seed, self.drawn, self.world = seed, random.Random(seed), World()
         self.owner: dict[ProgramState, Conversation] = {}
         self.key_of: dict[int, str] = {}
+        """By ``id`` of the conversation."""
         self.talks: list[Conversation] = []
         self.running: list[tuple[ProgramState, Conversation, list[int], Message, list[int]]] = []
 
@@ -303,6 +323,9 @@ class Crowd:
 
     def goes_on(self, talk: Conversation, how: str) -> None:
         branch = replace(talk, messages=list(talk.messages), program=None)
+        if how == "side":
+            self.aside(talk, branch)
+            return
         if how == "sample":  # the same first prompt again
             branch.messages = branch.messages[:1]
             self.begins(self.key_of[id(talk)], branch, steady=False)
@@ -316,13 +339,23 @@ class Crowd:
             self.says(branch)
             self.begins(self.key_of[id(talk)], branch, steady=False)
 
+    def aside(self, talk: Conversation, side: Conversation) -> None:
+        """Ask for a title or the like: with the whole history, or without its last answer."""
+        if self.drawn.random() < 0.5:
+            side.messages.pop()
+        self.says(side)
+        ids = side.ids()
+        program = self.world.send(ids, self.key_of[id(talk)])
+        assert self.owner.setdefault(program, talk) is talk, "a side request joined another conversation"
+        self.world.finish(program, ids, side.answer((self.seed, next(NUMBERS)), 9, tool=False)[1], False)
+
     def act(self) -> None:
         busy = {id(talk) for _, talk, *_ in self.running}
         idle = [talk for talk in self.talks if id(talk) not in busy]
-        act = self.drawn.choice(("new", "well", "well", "aborted", "turn", "turn", "turn", "fork", "sample", "compact"))
+        act = self.drawn.choice(("new", "well", "well", "aborted", "turn", "turn", "turn", *KINDS))
         if act in ("well", "aborted") and self.running:
             self.ends(act == "well")
-        elif act in ("turn", "fork", "sample", "compact") and idle:
+        elif act in ("turn", *KINDS) and idle:
             self.goes_on(self.drawn.choice(idle), act)
         else:
             self.new()
@@ -330,8 +363,8 @@ class Crowd:
 
 @given(st.integers(0, 1 << 32))
 def test_no_request_joins_another_conversation(seed: int) -> None:
-    """Turns, forks, retries, parallel samples and compactions of conversations with one system prompt: a request is at
-    its own conversation's program or at a new one, and a next turn always at its own."""
+    """Turns, forks, retries, parallel samples, side requests and compactions of conversations with one system prompt: a
+    request is at its own conversation's program or at a new one, and a next turn always at its own."""
     crowd = Crowd(seed)
     for _ in range(crowd.drawn.randrange(5, 60)):
         crowd.act()
