@@ -3,6 +3,7 @@
     python benchmarks/policy_cost.py [--waiting 10 100 1000 5000] [--steps 300] [--table step|turn] [--arms A B]
     python benchmarks/policy_cost.py --table prediction
     python benchmarks/policy_cost.py --table statistics
+    python benchmarks/policy_cost.py --table recognition
     python benchmarks/policy_cost.py --samples 1000 10000 100000
 
 First form, two tables. A step: 32 requests decode, N wait, and the first of them never fits, so that every arm does
@@ -10,7 +11,8 @@ the same work; time in vLLM's ``schedule`` and ``update_from_output``, the plugi
 turn: programs come and go; time in the plugin and the policy for a turn's arrival, start, finish and pin. All arms in
 one process and one run, stepping in turn (A B C A B C ...).
 ``prediction``: a turn in the policy alone, with and without a predicted tool time. ``statistics``: the copy that
-``serve --statistics`` makes every 30 s on the scheduler's thread, with full windows. ``--samples``: the TTL decision.
+``serve --statistics`` makes every 30 s on the scheduler's thread, with full windows. ``recognition``: what it takes to
+find programs by their prompts. ``--samples``: the TTL decision.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
-from continuum_server.policy.facts import Machine, PrefillCurve, TurnState
+from continuum_server.policy.facts import Machine, PrefillCurve, ProgramState, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
+from continuum_server.policy.recognise import Prompt, Recogniser
 from continuum_server.policy.registry import POLICIES, make_policy
 from continuum_server.policy.rules.continuum import Continuum, ContinuumOptions
 from continuum_server.policy.tool_times import ToolTimes
@@ -260,7 +264,74 @@ def copying() -> None:
         sys.stdout.write(f"| {tools} | {window} | {(time.thread_time() - began_s) * 1e3:.1f} ms |\n")
 
 
-TABLES = {"prediction": predicting, "statistics": copying}
+# ------------------------------------------------------------------------------------------------ recognition
+
+
+class Agents:
+    """Agents that send nothing, and the recogniser of their programs. They repeat the last ``kept`` of the 150 tokens
+    of each answer; ``seconds`` is what finding and remembering each turn took."""
+
+    def __init__(self, kept: int) -> None:
+        self.recogniser, self.kept = Recogniser(16), kept
+        self.seconds: list[float] = []
+        self._chance = random.Random(1)
+
+    def words(self, tokens: int) -> list[int]:
+        return self._chance.choices(range(1_000, 100_000), k=tokens)
+
+    def turn(self, ids: list[int], program: ProgramState | None) -> ProgramState:
+        """Play a turn, and append its answer and a tool's output to the history."""
+        answer = self.words(150)
+        prompt, context = hashed(ids), hashed([*ids, *answer])
+        began_s = time.thread_time()
+        found = self.recogniser.find("", prompt)
+        known = found.program if found is not None else ProgramState(str(len(self.seconds)), 0.0, 0)
+        self.recogniser.arrived("", known, prompt, found)
+        self.recogniser.finished(known, answer, context.blocks or (), True)
+        self.seconds.append(time.thread_time() - began_s)
+        if program not in (None, known):
+            raise SystemExit("a turn is not at its own program")
+        ids += [*answer[150 - self.kept :], *self.words(600)]
+        return known
+
+
+def hashed(ids: list[int]) -> Prompt:
+    blocks = (tuple(ids[end - 16 : end]) for end in range(16, len(ids) + 1, 16))
+    return Prompt(len(ids), list(accumulate(blocks, lambda last, block: hash((last, block)), initial=0))[1:], ids)
+
+
+def recognising() -> None:
+    sys.stdout.write("| request | us, median | largest |\n|---|---|---|\n")
+    for kept, name in ((150, "a next turn"), (75, "a next turn that drops reasoning")):
+        agents = Agents(kept)
+        for _ in range(100):
+            ids, program = agents.words(3_000), None
+            for _ in range(20):
+                program = agents.turn(ids, program)
+        _recognised(name, agents.seconds)
+    for name, prompt in (("an unknown prompt of 131,072 tokens", hashed(agents.words(131_072))), _sample(agents)):
+        seconds = []
+        for _ in range(100):
+            began_s = time.thread_time()
+            agents.recogniser.find("", prompt)
+            seconds.append(time.thread_time() - began_s)
+        _recognised(name, seconds)
+
+
+def _sample(agents: Agents) -> tuple[str, Prompt]:
+    """Return the second prompt of one of 64 programs whose first prompts are equal."""
+    first = agents.words(3_000)
+    histories = [[*first] for _ in range(64)]
+    for ids in histories:
+        agents.turn(ids, None)
+    return "one of 64 samples of a prompt, without its reasoning", hashed([*histories[32], *agents.words(2_000)])
+
+
+def _recognised(name: str, seconds: list[float]) -> None:
+    sys.stdout.write(f"| {name} | {statistics.median(seconds) * 1e6:.0f} | {max(seconds) * 1e6:.0f} |\n")
+
+
+TABLES = {"prediction": predicting, "statistics": copying, "recognition": recognising}
 
 
 def main() -> None:
