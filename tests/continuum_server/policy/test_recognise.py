@@ -272,7 +272,7 @@ def test_answers_are_sought_at_few_places() -> None:
     assert len(long_reads) == MOST_PLACES
 
 
-KINDS = ("fork", "sample", "compact", "side")
+KINDS = ("fork", "sample", "compact", "side", "copy")
 KEYS = {"a": words("tools", 90), "b": words("tools", 90), "c": words("others", 133)}
 
 
@@ -326,6 +326,10 @@ class Crowd:
         if how == "side":
             self.aside(talk, branch)
             return
+        if how == "copy":  # another key repeats the whole conversation, and goes on with it
+            self.says(branch)
+            self.begins(f"key {next(NUMBERS)}", branch, steady=False)
+            return
         if how == "sample":  # the same first prompt again
             branch.messages = branch.messages[:1]
             self.begins(self.key_of[id(talk)], branch, steady=False)
@@ -363,8 +367,9 @@ class Crowd:
 
 @given(st.integers(0, 1 << 32))
 def test_no_request_joins_another_conversation(seed: int) -> None:
-    """Turns, forks, retries, parallel samples, side requests and compactions of conversations with one system prompt: a
-    request is at its own conversation's program or at a new one, and a next turn always at its own."""
+    """Turns, forks, retries, parallel samples, side requests, compactions, and copies under another key, of
+    conversations with one system prompt: a request is at its own conversation's program or at a new one, and a next
+    turn always at its own."""
     crowd = Crowd(seed)
     for _ in range(crowd.drawn.randrange(5, 60)):
         crowd.act()
