@@ -146,7 +146,7 @@ def _check_tiers(played: Played) -> None:
     assert len({chunk.chunk_id for chunk in chunks.values()}) == len(chunks)
     if transfers.ssd is not None:
         assert not side.manager._jobs
-        assert transfers.ssd.chunks_held <= transfers.ssd.capacity
+        assert len(transfers.ssd._held) <= transfers.ssd.capacity
         assert not transfers.ssd._reading
         assert all(transfers.ssd._held.values())
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from continuum_server.vllm_plugin.tool_calls import tool_key as server_key
-from continuum_traces.exporters import agentic_mooncake_rows, export, llmservingsim_rows
+from continuum_traces.exporters import agentic_mooncake_rows, export
 from continuum_traces.importers.registry import READERS, LeftOut, detect, read_any
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
 from continuum_traces.jsonl import TraceError, read_programs, write_programs
@@ -381,12 +381,8 @@ def test_hashes_show_exactly_the_shared_prefix() -> None:
     assert rows[1]["wait_for"] == ["a/0"]
 
 
-def test_llmservingsim_rows() -> None:
-    program = Program("p", (Turn(10, 2, tool_calls=(ToolCall("ls", 0.5),)), Turn(5, 1)), arrival_s=2.0)
-    (row,) = llmservingsim_rows([program])
-    assert row["arrival_time_ns"] == 2_000_000_000
-    assert row["sub_requests"][0] == {"input_toks": 10, "output_toks": 2, "tool_duration_ns": 500_000_000}
-    with pytest.raises(TraceError, match="llmservingsim"):
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(TraceError, match="agentic-mooncake"):
         export(Path("x"), [], "moon")
 
 

@@ -193,28 +193,9 @@ def _dynamo_record(kind: str, end_ms: float, context: dict[str, Any], **content:
     return {**record, "agent_context": {k: v for k, v in context.items() if v is not None}, **known}
 
 
-def llmservingsim_rows(programs: Iterable[Program]) -> Iterator[dict[str, Any]]:
-    """One row per session, with the lengths of its requests and the tool times (ns). The format has no prefixes."""
-    for program in programs:
-        pairs = zip(program.turns, program.prompt_tokens(), strict=True)
-        yield {
-            "session_id": program.program_id,
-            "arrival_time_ns": round((program.arrival_s or 0.0) * 1e9),
-            "sub_requests": [
-                {
-                    "input_toks": prompt,
-                    "output_toks": turn.output_tokens,
-                    "tool_duration_ns": round(turn.gap_s * 1e9),
-                }
-                for turn, prompt in pairs
-            ],
-        }
-
-
 EXPORTERS: dict[str, Callable[[Iterable[Program]], Iterator[dict[str, Any]]]] = {
     "agentic-mooncake": agentic_mooncake_rows,
     "mooncake": mooncake_rows,
-    "llmservingsim": llmservingsim_rows,
     "dynamo": dynamo_rows,
 }
 

@@ -69,7 +69,7 @@ class ConvertOptions(Options):
     """Options of ``traces convert``.
 
     Attributes:
-        to: Format to write. Of a trace: continuum, agentic-mooncake, mooncake, dynamo or llmservingsim. Of a run's
+        to: Format to write. Of a trace: continuum, agentic-mooncake, mooncake or dynamo. Of a run's
             scheduler_timestamps: preview (the JSON file of the papers' public preview), or native (a run directory,
             from such a file).
     """

@@ -122,10 +122,6 @@ class ModelledSsd(SecondaryTierManager):
     def attach(self, clock: Clock, read: Link, write: Link) -> None:
         self._clock, self.read, self.write = clock, read, write
 
-    @property
-    def chunks_held(self) -> int:
-        return len(self._held)
-
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         ready = self._held.get(key)
         if ready is None:
