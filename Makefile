@@ -72,7 +72,7 @@ grep -v '^#' requirements/$@.txt | while IFS=: read -r name packages; do \
     "$$uv" pip install -q --python .$@/$$name/bin/python --no-deps $$packages -e .; \
     continue;; \
   esac; \
-  "$$uv" pip install -q --python .$@/$$name/bin/python $$packages $(1) || $(2); \
+  "$$uv" pip install -q --python .$@/$$name/bin/python $(TORCH) $$packages $(1) || $(2); \
 done
 endef
 

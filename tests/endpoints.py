@@ -113,7 +113,7 @@ def environment(name: str) -> Path:
 
 
 @contextmanager
-def gateway(name: str, servers: Sequence[str], folder: Path) -> Iterator[Gateway]:
+def gateway(name: str, servers: Sequence[str], folder: Path, options: Sequence[str] = ()) -> Iterator[Gateway]:
     """Start a router or gateway in front of the servers at these root URLs."""
     log = folder / f"{name}.log"
     with ExitStack() as stack:
@@ -131,6 +131,7 @@ def gateway(name: str, servers: Sequence[str], folder: Path) -> Iterator[Gateway
         else:
             command = [environment(name) / "python", "-m", f"{name.replace('-', '_')}.launch_router", *router]
             command += ["--policy", "consistent_hash"] if name == "vllm-router" else []
+        command += options
         process = _started(command, log, LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_MASTER_KEY=KEY)
         stack.callback(process.kill)
         ready = "/health/liveliness" if name == "litellm" else "/v1/models"
@@ -139,12 +140,21 @@ def gateway(name: str, servers: Sequence[str], folder: Path) -> Iterator[Gateway
 
 
 @contextmanager
-def dynamo(folder: Path, workers: int = 1) -> Iterator[Gateway]:
-    """Dynamo's frontend with session affinity, and mocked workers, in a sandbox."""
+def dynamo(folder: Path, workers: int = 1, options: str = "", worker: str = "") -> Iterator[Gateway]:
+    """Dynamo's frontend with session affinity, and workers, in a sandbox.
+
+    Args:
+        folder: of logs and records.
+        workers: how many.
+        options: more options of the frontend.
+        worker: the shell command of a worker that serves model ``m``; empty: a mocked one.
+    """
     python = environment("dynamo") / "python"
     if shutil.which("bwrap") is None or subprocess.run([*SANDBOX, "true"], capture_output=True).returncode:
         pytest.skip("bubblewrap may not make namespaces here")
     model = ensure_model(TINY)
+    mocked = f"{python} -m dynamo.mocker --model-path {model} --model-name m --block-size 16 "
+    mocked += "--num-gpu-blocks-override 4000 --max-model-len 8192 --speedup-ratio 20"
     log, trace = folder / "dynamo.log", folder / "trace.jsonl"
     variables = {
         "DYN_DISCOVERY_BACKEND": "file",
@@ -166,10 +176,9 @@ def dynamo(folder: Path, workers: int = 1) -> Iterator[Gateway]:
         script = f"""
             {sys.executable} -c "$0" {socket} 8000 &
             {python} -m dynamo.frontend --http-host 127.0.0.1 --http-port 8000 --enable-anthropic-api \
-                --router-mode kv --router-session-affinity-ttl-secs 600 &
+                --router-mode kv --router-session-affinity-ttl-secs 600 {options} &
             for number in $(seq {workers}); do
-                DYN_REQUEST_TRACE=0 {python} -m dynamo.mocker --model-path {model} --model-name m --block-size 16 \
-                    --num-gpu-blocks-override 4000 --max-model-len 8192 --speedup-ratio 20 &
+                DYN_REQUEST_TRACE=0 {worker or mocked} &
                 echo $! >> {folder}/workers
             done
             wait
@@ -182,7 +191,7 @@ def dynamo(folder: Path, workers: int = 1) -> Iterator[Gateway]:
         url = f"http://127.0.0.1:{port}"
         limits = httpx.Limits(max_connections=None)
         client = stack.enter_context(httpx.Client(base_url=url, limits=limits, timeout=60.0, trust_env=False))
-        _wait(process, log, lambda: bool(client.get("/v1/models").json()["data"]))
+        _wait(process, log, lambda: bool(client.get("/v1/models").json()["data"]), 900.0)
         yield Gateway(
             "dynamo", client, log, url, [int(line) for line in (folder / "workers").read_text().split()], trace
         )

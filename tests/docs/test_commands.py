@@ -55,6 +55,11 @@ NOT_RUN = (
     ("docs/client/instrument.md", r"continuum-instrument ", "tests/continuum_client/test_instrument.py runs it"),
     ("docs/agents/*", r"continuum-bench ", "needs the agents' own environments; tests/continuum_agents runs them"),
     ("docs/server/*", r"continuum-bench (serve|top)", "stays in the foreground; my-vllm.md starts serve behind"),
+    (
+        "docs/server/many-machines.md",
+        r"python -m |vllm-router|docker|kubectl",
+        "tests/continuum_server/test_many_machines.py runs these routers and checks the containers' files",
+    ),
     ("README.md", r"continuum-bench serve", "the same server as in docs/how-to/my-vllm.md"),
     (
         "docs/how-to/my-vllm.md",
@@ -92,6 +97,7 @@ sys.exit(int(code))
 
 PARSERS = {"continuum-proxy": proxy_parser, "continuum-instrument": instrument_parser}
 SHELL = {"python", "export", "for", "done", "curl", "source", "pip", "vllm", ".ci/run", "pre-commit", "pytest"}
+SHELL |= {"docker", "kubectl", "vllm-router"}
 IN_EXAMPLES = ("docs/how-to/openai-agent.md", "docs/how-to/my-policy.md")
 """Pages whose commands are run in the folder examples."""
 
@@ -136,7 +142,7 @@ def check(command: str) -> None:
         PARSERS[program]().parse_args(words)
     elif program == "make":
         assert re.search(rf"^{words[0]}:", (REPO / "Makefile").read_text(), flags=re.M), f"no target {words[0]}"
-    elif program == "python" and not (REPO / "examples" / words[0]).exists():
+    elif program == "python" and words[0] != "-m" and not (REPO / "examples" / words[0]).exists():
         text = (REPO / "benchmarks" / words[0].removeprefix("benchmarks/")).read_text(encoding="utf-8")
         for option in (word for word in words if word.startswith("--")):
             assert f'"{option}"' in text, f"{words[0]} has no {option}"
