@@ -5,9 +5,9 @@ server accepts unknown body fields: OpenAI, Dynamo and TensorRT-LLM answer 400. 
 that are in its server's schema.
 
 Sources: vLLM 0.32 ``entrypoints/openai/*/protocol.py``; Dynamo ``lib/llm/src/protocols/openai/validate.rs``;
-TensorRT-LLM ``serve/openai_protocol.py`` (completions); OpenAI's parameter types in the ``openai`` package. No
-source file is recorded for SGLang and ThunderAgent. The tests check each dialect against a strict copy of its
-server's schema, and all dialects against a real vLLM.
+SGLang 0.5.23 ``srt/entrypoints/openai/protocol.py``; TensorRT-LLM ``serve/openai_protocol.py``; OpenAI's parameter
+types in the ``openai`` package. No source file is recorded for ThunderAgent. docs/client/dialects.md says with what
+each dialect is tested.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Dynamo(Headers):
 
 
 class TrtLlm(Headers):
-    """TensorRT-LLM: ``conversation_params.conversation_id``; not in the Responses API (schema not checked)."""
+    """TensorRT-LLM: ``conversation_params.conversation_id``; not in the Responses API, which does not read it."""
 
     name = "trtllm"
 

@@ -1,7 +1,7 @@
 """The fake OpenAI-compatible server of all tests, over real sockets: what it speaks, what came, and what a test plans.
 
 A schema refuses what the server of its name refuses. Field lists: OpenAI's from the installed ``openai`` package's own
-parameter types; the others' extensions from their sources (continuum_client/dialects.py names them).
+parameter types; the others' from their sources. test_real_vllm and test_endpoints have real ones.
 """
 
 from __future__ import annotations
@@ -42,25 +42,35 @@ STANDARD = {
 
 # -------------------------------------------------------------------------------------------- schemas
 
-_DYNAMO_PASSES = "cache_salt stop_token_ids detokenize allowed_token_ids bad_words_token_ids logprob_token_ids nvext"
 _EXTRA = {
     "openai": "",
     "vllm": "session_id vllm_xargs priority ignore_eos min_tokens add_special_tokens cache_salt",
-    "sglang": "session_id session_params priority extra_key cache_salt rid custom_params",
-    "dynamo": _DYNAMO_PASSES,
-    "trtllm": "cache_salt priority agent_hierarchy kv_hints conversation_params",
     "thunderagent": "program_id docker_ids",
 }
 EXTRA = {name: frozenset(fields.split()) for name, fields in _EXTRA.items()}
-"""The fields that a server knows beside OpenAI's."""
+"""The fields that a server knows beside OpenAI's. Servers that are not here, nor below, refuse nothing."""
+_TRTLLM_BOTH = """model frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream
+stream_options temperature top_p user lora_request prompt_ignore_length best_of use_beam_search top_k top_p_min min_p
+repetition_penalty length_penalty early_stopping stop_token_ids include_stop_str_in_output ignore_eos min_tokens
+skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens thinking_token_budget echo add_special_tokens
+response_format disaggregated_params priority conversation_params"""
+_TRTLLM_CHAT = """messages prompt_token_ids prompt_token_ids_b64 top_logprobs max_completion_tokens tools tool_choice
+reasoning_effort thinking add_generation_prompt documents chat_template chat_template_kwargs media_io_kwargs cache_salt
+agent_hierarchy mm_processor_kwargs"""
+TRTLLM = {
+    "/chat/completions": frozenset(f"{_TRTLLM_BOTH} {_TRTLLM_CHAT}".split()),
+    "/completions": frozenset(f"{_TRTLLM_BOTH} prompt suffix return_context_logits detokenize".split()),
+}
+"""All fields of TensorRT-LLM's requests, which forbid others, by its published schema (``serve/openai_protocol.py`` of
+its main branch in 2026). Its Responses request allows any field."""
 OWNED_BY = {"plugin": "vllm", "dynamo": "nvidia", "trtllm": "tensorrt_llm", "thunderagent": "vllm"}
 RELEASES = {"sglang": "/close_session", "thunderagent": "/programs/release"}
 
 
 def refusal(schema: str, route: str, body: Json) -> Json | None:
     """The error with which a server of this schema answers status 400; None: it accepts the body."""
-    extra = EXTRA[schema] - ({"conversation_params"} if route == "/responses" else set())
-    unknown = sorted(set(body) - STANDARD[route] - extra)
+    known = TRTLLM.get(route) if schema == "trtllm" else STANDARD[route] | EXTRA[schema] if schema in EXTRA else None
+    unknown = sorted(set(body) - (known or set(body)))
     unknown += [
         f"conversation_params.{name}" for name in body.get("conversation_params", {}) if name != "conversation_id"
     ]
@@ -73,7 +83,6 @@ def refusal(schema: str, route: str, body: Json) -> Json | None:
 
 _COMPLAINTS = {
     "openai": "Unrecognized request argument supplied: {}",
-    "dynamo": "Validation: Unsupported parameter(s): `{}`",
 }
 
 
@@ -89,12 +98,6 @@ def _faults(schema: str, body: Json) -> Iterator[str]:
     for name, value in body.get("vllm_xargs", {}).items():
         if not all(type(item) in (str, int, float) for item in (value if isinstance(value, list) else [value])):
             yield f"vllm_xargs.{name}: {value!r} is not str, int, float or a flat list of them"
-    nvext = body.get("nvext", {})
-    hints = nvext.get("agent_hints", {})
-    wrong = set(nvext) - {"agent_hints", "extra_fields", "agent_context", "cache_control"}
-    wrong |= set(hints) - {"priority", "strict_priority", "osl", "speculative_prefill"}
-    if wrong or not isinstance(hints.get("osl", 1), int):
-        yield f"nvext: {sorted(wrong)}"
 
 
 # --------------------------------------------------------------------------------------------- server

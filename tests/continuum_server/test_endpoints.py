@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -20,11 +22,16 @@ from continuum_bench.cli import app
 from continuum_server.launcher import Server
 from continuum_server.server_config import ServerConfig
 from continuum_server.vllm_plugin.request_tags import normalize_tags
-from endpoints import AUTHORIZED, BODIES, ENVIRONMENTS, KEY, Gateway, dynamo, gateway
+from continuum_traces.importers.registry import read_any
+from continuum_traces.schema import Tags
+from endpoints import AUTHORIZED, BODIES, ENVIRONMENTS, KEY, Gateway, dynamo, environment, gateway
 from fake_server import FakeServer, Seen
 from openai import APIStatusError
 
 from continuum_client import OpenAI
+from continuum_client.dialects import DIALECTS
+from continuum_client.endpoints import endpoints
+from continuum_client.tagging import tag_body
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::continuum_client.ContinuumWarning")]
 
@@ -168,6 +175,14 @@ def test_what_arrives_in_dynamo(tmp_path: Path) -> None:
         seen = asked_doctor(gate.url)
         assert (seen["program id"], seen["release"]) == ("-", "-")
         assert CACHED.fullmatch(seen["prefix cache"])
+        client = OpenAI(base_url=f"{gate.url}/v1", api_key="none", dialect="dynamo", max_retries=0)
+        with client.program("told", output_tokens=4):
+            for route, call in CALLS.items():
+                call(client)(model="m", **BODIES[route]("a question"))
+        assert endpoints.accepts(str(client.base_url), "m", "extension")  # it refused nothing
+        gate.wait_for(lambda: sum("told" in str(event.get("agent_context")) for event in gate.traced()) == len(CALLS))
+        programs = {program.program_id: program for program in read_any(tmp_path / "trace.jsonl", "dynamo")}
+        assert len(programs["told"].turns) == len(CALLS)
 
 
 CACHED = re.compile(r"ok [1-9]\d+ of \d+ prompt tokens of turn 2")
@@ -199,3 +214,28 @@ def test_doctor_says_what_arrives(tmp_path: Path) -> None:
             assert asked_doctor(gate.url, *behind, "--dialect", "headers")["program id"] == "NO"
             forwarded = asked_doctor(gate.url, *behind, "--dialect", "headers", "--served-model", "forwarded")
             assert forwarded["program id"] == "ok header:x-session-id, turns 2"
+
+
+SGLANG = """
+import json, sys, types
+site, package, utils = sys.argv[1], types.ModuleType("sglang"), types.ModuleType("sglang.utils")
+package.__path__, utils.convert_json_schema_to_str = [site + "/sglang"], None
+sys.modules.update({"sglang": package, "sglang.utils": utils})  # without all that a GPU needs
+from sglang.srt.entrypoints.openai import protocol as they
+kinds = they.ChatCompletionRequest, they.CompletionRequest, they.ResponsesRequest
+for kind, body in zip(kinds, json.load(sys.stdin)):
+    print(kind.model_validate(body).session_id)
+"""
+
+
+def test_sglang_s_own_schema_reads_the_session() -> None:
+    (site,) = environment("sglang").parent.glob("lib/python*/site-packages")
+
+    def read(tags: Tags) -> subprocess.CompletedProcess[str]:
+        own = {"/chat/completions": {"messages": []}, "/completions": {"prompt": "x"}, "/responses": {"input": "x"}}
+        bodies = [{"model": "m", **own[path], **tag_body(tags, DIALECTS["sglang"], path)} for path in own]
+        words, sent = [sys.executable, "-c", SGLANG, str(site)], json.dumps(bodies)
+        return subprocess.run(words, input=sent, capture_output=True, text=True)
+
+    assert read(Tags(program_id="task-7")).stdout.split() == ["task-7"] * 3
+    assert "session_id" in read(Tags(program_id=7)).stderr  # type: ignore[arg-type]  # it is a schema, and strict
