@@ -17,6 +17,7 @@ import pytest
 from bench_cli import bench
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.fleet import Fleet, replica_configs, replica_file
+from continuum_server.front import program_of
 from continuum_server.health_page import HealthPage, ReplicaHealth, fleet_health
 from continuum_server.launcher import Server
 from continuum_server.ports import answers, hold_port, listens
@@ -108,6 +109,24 @@ def test_the_page_answers_for_all(router: Any, states: list[Any], status: str) -
         page.close()
     with pytest.raises(httpx.ConnectError):
         httpx.get(page.url)
+
+
+def test_a_conversation_without_an_id_is_known_by_its_opening() -> None:
+    def named(data: Any, **headers: str) -> tuple[str | None, bool]:
+        return program_of(headers, json.dumps(data).encode())
+
+    system, ask, other = (
+        {"role": role, "content": text} for role, text in (("system", "s"), ("user", "a"), ("user", "b"))
+    )
+    first = named({"messages": [system, ask]})
+    assert first[0] is not None
+    assert named({"messages": [system, ask, {"role": "assistant", "content": "x"}, other]}) == first
+    assert named({"messages": [system, other]}) != first
+    assert named({"input": "text"})[0] != named({"input": "other"})[0]
+    assert [named(data) for data in ({"prompt": "x"}, ["x"])] == [(None, False)] * 2
+    assert program_of({}, b"{") == (None, False)
+    assert named({"vllm_xargs": {"program_id": "p", "is_last_step": 1}}) == ("p", True)
+    assert named({"messages": [ask]}, **{"thread-id": "t", "x-dynamo-session-final": "true"}) == ("t", True)
 
 
 def trace_of(folder: Path) -> Path:

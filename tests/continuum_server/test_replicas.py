@@ -149,6 +149,17 @@ def test_where_turns_go() -> None:
     assert outcomes["round-robin"].hits() < outcomes["affinity"].hits()
 
 
+@pytest.mark.parametrize("router", ["affinity", "sticky"])
+def test_a_program_moves_only_when_its_replica_is_gone(router: str) -> None:
+    door = Door(ROUTERS[router](), 4)
+    homes = {name: door.send(Arrival(name, 10)) for name in map(str, range(40))}
+    assert set(homes.values()) == {0, 1, 2, 3}
+    moved = {name: door.send(Arrival(name, 10), [0, 2, 3]) for name in homes}
+    assert {name for name in homes if moved[name] != homes[name]} == {name for name in homes if homes[name] == 1}
+    door.forget("0")
+    assert not any("0" in replica.programs for replica in door.replicas.values())
+
+
 def test_the_least_loaded_replica_has_the_fewest_requests_then_tokens() -> None:
     door = Door(ROUTERS["least-loaded"](), 2)
     first = Arrival("a", 100)
