@@ -117,6 +117,10 @@ WANTED: dict[str, tuple[str, list[Any]]] = {
             ("5090c258-7554-48ab-bad5-200d0b64292a", [71], [[]], 0),
         ],
     ),
+    "sharegpt": ("sharegpt", [("g_0", [10, 30], [[], []], 0)]),
+    "chats": ("openai-messages", [("conversation-1", [6, 37], [[("search", None)], []], 0)]),
+    "azure-table": ("azure", [("request-1", [374], [[]], 0), ("request-2", [396], [[]], 0)]),
+    "burst-table": ("burstgpt", [("request-1", [472], [[]], 0)]),  # the second has no answer
 }
 """Of each sample its format, and of each program its id, prompts, tools and shared prefix."""
 
@@ -200,6 +204,8 @@ def dynamo(**fields: Any) -> dict[str, Any]:
         ("mooncake", {"input_length": 5, "output_length": 5, "hash_ids": ["a"]}, "1: hash_ids: expected a list"),
         ("agentic-mooncake", {"session_id": "s", "input_length": 5, "output_length": 5}, "1: request_id: missing"),
         ("mlperf-agentic", {"conversation_id": "c"}, "1: role: missing"),
+        ("sharegpt", {"conversations": 1}, "conversation 1: conversations: expected a list"),
+        ("openai-messages", [{"messages": [{}]}], "not in the format openai-messages"),
         ("mini-swe-agent", {"info": {}}, "messages: missing"),
         ("terminal-bench", [], "expected an object"),
         ("terminal-bench", {"steps": [1]}, r"steps\[0\]"),
@@ -234,7 +240,7 @@ def damaged(draw: st.DrawFn, value: Any) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("name", WANTED)
+@pytest.mark.parametrize("name", [name for name in WANTED if "table" not in name])
 @given(data=st.data())
 def test_damaged_fields(tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject) -> None:
     """A fault is named, or the programs are good ones: they are written and read again as they are."""
@@ -269,6 +275,21 @@ def test_no_reader_falls_over_rubbish(tmp_path: Path, form: str) -> None:
     (tmp_path / "empty").touch()
     with pytest.raises(TraceError, match="the file is empty"):
         list(read_any(tmp_path / "empty"))
+
+
+def test_tables_name_the_cell_and_keep_arrivals(tmp_path: Path) -> None:
+    assert [program.arrival_s for program in read_any(SAMPLES / "azure-table")] == [0.0, pytest.approx(1.5)]
+    assert [program.arrival_s for program in read_any(SAMPLES / "burst-table")] == [5.0]
+    table = tmp_path / "t.csv"
+    for row, message in (("5,m,x,1", "Request tokens: expected a number"), (",m,1,1", "Timestamp: expected a number")):
+        table.write_text(f"Timestamp,Model,Request tokens,Response tokens\n{row}\n")
+        with pytest.raises(TraceError, match=f"t.csv:2: {message}"):
+            list(read_any(table))
+
+
+def test_a_log_of_requests_is_for_validate(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="use continuum-bench validate"):
+        list(read_any(lines(tmp_path / "bench.json", {"ttfts": [0.1], "input_lens": [3]})))
 
 
 # -------------------------------------------------------------------------------------------- exporters

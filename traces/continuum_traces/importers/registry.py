@@ -17,8 +17,16 @@ from continuum_traces.importers.dynamo import read_dynamo
 from continuum_traces.importers.mini_swe import is_archive, read_mini_swe
 from continuum_traces.importers.numeric import read_numeric
 from continuum_traces.importers.openhands import read_openhands
-from continuum_traces.importers.serving import read_agentic_mooncake, read_mlperf_agentic, read_mooncake, read_weka
+from continuum_traces.importers.serving import (
+    read_agentic_mooncake,
+    read_mlperf_agentic,
+    read_mooncake,
+    read_openai_messages,
+    read_sharegpt,
+    read_weka,
+)
 from continuum_traces.importers.shared_prefix import with_shared_prefixes
+from continuum_traces.importers.tables import columns_of, read_azure, read_burstgpt
 from continuum_traces.importers.terminal_bench import read_terminal_bench
 from continuum_traces.jsonl import TraceError, read_programs, text_lines
 from continuum_traces.lines import program_line, read_program, read_turn, turn_line
@@ -39,6 +47,10 @@ READERS: dict[str, Callable[..., Iterator[Any]]] = {
     "weka": read_weka,
     "mlperf-agentic": read_mlperf_agentic,
     "dynamo": read_dynamo,
+    "sharegpt": read_sharegpt,
+    "openai-messages": read_openai_messages,
+    "azure": read_azure,
+    "burstgpt": read_burstgpt,
 }
 """The reader of each format. It yields what the file says of each program; that of our own format yields programs."""
 
@@ -58,8 +70,14 @@ _MARKS: tuple[tuple[str, frozenset[str]], ...] = (
     ("mini-swe-agent", frozenset({"messages", "info"})),
     ("dynamo", frozenset({"timestamp", "event"})),
     ("dynamo", frozenset({"schema", "event_type"})),
+    ("azure", frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"})),
+    ("burstgpt", frozenset({"Timestamp", "Request tokens", "Response tokens"})),
+    ("sharegpt", frozenset({"conversations"})),
+    ("openai-messages", frozenset({"messages"})),
 )
 """Formats and the fields by which they are recognised, the most specific format first."""
+_OF_LOGS = frozenset({"ttfts", "request_throughput", "benchmarks", "arrival_time", "input_toks", "metrics"})
+"""Fields of the request logs that ``continuum-bench validate`` reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,18 +182,24 @@ def detect(path: Path) -> str:
     """
     if is_archive(path):
         return "mini-swe-agent"
-    name = _by_fields(_first_object(path))
+    first = _first_object(path)
+    name = _by_fields(first)
     if name is None and path.is_file() and not path.stat().st_size:
         raise TraceError(f"{path}: the file is empty")
+    if name is None and isinstance(first, dict) and _OF_LOGS & set(first):
+        raise TraceError(f"{path}: a log of requests, not of programs; use continuum-bench validate {path}")
     if name is None:
         raise TraceError(f"{path}: format not recognised; name it with --format: {', '.join(READERS)}")
     return name
 
 
 def _first_object(path: Path) -> Any:
-    """Parse the first line, or the whole file if it is one object on several lines."""
+    """Parse the first line, or the whole file if it is one object on several lines; of a list its first object, of a
+    table its columns."""
     for _, line in text_lines(path):
         if line.strip():
+            if ".csv" in path.suffixes:
+                return dict.fromkeys(columns_of(line))
             try:
                 return json.loads(line)
             except ValueError:
@@ -189,6 +213,7 @@ def _first_object(path: Path) -> Any:
 
 
 def _by_fields(data: Any) -> str | None:
+    data = data[0] if isinstance(data, list) and data else data
     if not isinstance(data, dict):
         return None
     if data.get("schema") == TRACE_SCHEMA or data.get("kind") in ("header", "program"):

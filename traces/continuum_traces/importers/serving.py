@@ -1,8 +1,8 @@
-"""Import formats of other load generators: Mooncake, agentic_mooncake, Weka, MLPerf-agentic.
+"""Import formats of other load generators: Mooncake, agentic_mooncake, Weka, MLPerf-agentic, ShareGPT, OpenAI.
 
-All are JSON lines that hold lengths, except MLPerf-agentic, which holds text. Only MLPerf-agentic names tools. In the
-others a gap between two requests becomes a call of the tool ``unknown`` if the source says that it is tool time,
-otherwise ``gap_overhead_s``.
+The first three are JSON lines that hold lengths, the others hold text. Only MLPerf-agentic and OpenAI's messages name
+tools. In the others a gap between two requests becomes a call of the tool ``unknown`` if the source says that it is
+tool time, otherwise ``gap_overhead_s``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from continuum_traces.importers.usage import (
     number,
     whole_numbers,
 )
-from continuum_traces.jsonl import TraceError
+from continuum_traces.jsonl import TraceError, whole_text
 from continuum_traces.schema import Program, ToolCall
 
 Row = tuple[str, dict[str, Any]]
@@ -113,19 +113,49 @@ def read_mlperf_agentic(path: Path) -> Iterator[Imported]:
     Lengths are estimated from the text, and the programs' ``source`` says so.
     """
     for name, rows in _grouped(path, "conversation_id", "role"):
-        requests: list[RequestUsage] = []
-        prompt = 0
-        for (_, message), (where, after) in pairwise([*rows, rows[-1]]):
-            size = max(1, estimate_tokens(_message_text(message)))
-            if message["role"] == "assistant":
-                delay_s = float(number(where, after, "delay_seconds", 0)) if after is not message else 0.0
-                names = [_called(call) for call in message.get("tool_calls") or []]
-                calls = tuple(ToolCall(tool, delay_s) for tool in names)
-                requests.append(RequestUsage(prompt, size, tool_calls=calls, gap_overhead_s=0.0 if calls else delay_s))
-            prompt += size
-        asked = takewhile(lambda message: message["role"] != "assistant", (message for _, message in rows))
-        program = Program(name, (), f"mlperf-agentic ({ESTIMATED})")
-        yield Imported(program, requests, tuple(map(_message_text, asked)))
+        yield _from_messages(name, rows, "mlperf-agentic")
+
+
+def read_openai_messages(path: Path) -> Iterator[Imported]:
+    """Conversations of ``messages`` in OpenAI's form: JSON lines, or a list of them. Lengths are estimated from the
+    text; the times of tools are not known, other times between turns are taken as 0."""
+    yield from (_from_messages(*each, "openai-messages") for each in _conversations(path, "messages"))
+
+
+def read_sharegpt(path: Path) -> Iterator[Imported]:
+    """The same of ``conversations``, whose messages have ``from`` and ``value``."""
+    for name, rows in _conversations(path, "conversations"):
+        spoken = [(where, {"role": SPEAKERS.get(row["from"], "user"), "content": row["value"]}) for where, row in rows]
+        yield _from_messages(name, spoken, "sharegpt")
+
+
+SPEAKERS = dict.fromkeys(("gpt", "chatgpt", "assistant", "model", "bard", "bing"), "assistant")
+"""Who answers in ShareGPT's files; all others ask."""
+
+
+def _conversations(path: Path, key: str) -> Iterator[tuple[str, list[Row]]]:
+    text = whole_text(path)
+    rows = json.loads(text) if text.lstrip().startswith("[") else [row for _, row in json_lines(path, key)]
+    for number_in_file, row in enumerate(rows, 1):
+        where = f"{path}: conversation {number_in_file}"
+        if not isinstance(row, dict) or not isinstance(row.get(key), list):
+            raise TraceError(f"{where}: {key}: expected a list")
+        yield str(row.get("id") or f"conversation-{number_in_file}"), [(where, message) for message in row[key]]
+
+
+def _from_messages(name: str, rows: list[Row], source: str) -> Imported:
+    requests: list[RequestUsage] = []
+    prompt = 0
+    for (_, message), (where, after) in pairwise([*rows, *rows[-1:]]):
+        size = max(1, estimate_tokens(_message_text(message)))
+        if message["role"] == "assistant":
+            delay_s = float(number(where, after, "delay_seconds", 0)) if after is not message else 0.0
+            names = [_called(call) for call in message.get("tool_calls") or []]
+            calls = tuple(ToolCall(tool, delay_s if "delay_seconds" in after else None) for tool in names)
+            requests.append(RequestUsage(prompt, size, tool_calls=calls, gap_overhead_s=0.0 if calls else delay_s))
+        prompt += size
+    asked = takewhile(lambda message: message["role"] != "assistant", (message for _, message in rows))
+    return Imported(Program(name, (), f"{source} ({ESTIMATED})"), requests, tuple(map(_message_text, asked)))
 
 
 def _message_text(message: dict[str, Any]) -> str:
