@@ -54,6 +54,24 @@ def test_an_experiment_is_complete_in_itself(experiment: Path) -> None:
     assert 0 < row["scheduler_time_per_call_s"] <= row["scheduler_time_longest_s"]
 
 
+@pytest.mark.slow
+def test_seeds_are_added_until_the_interval_is_narrow(trace: Path, tmp_path: Path) -> None:
+    def played(until: str) -> tuple[int, float]:
+        succeeded(
+            "replay", trace, *PRESSED, "--length-scale", 2, "--until", until, "--no-report", "--out", tmp_path / "out"
+        )
+        row = json.loads((tmp_path / "out" / "summary.json").read_text())["policies"]["continuum"]
+        return len(row["seeds"]), row["jct_mean_ratio_interval"][1] / row["jct_mean_ratio"] - 1
+
+    assert played("1000%")[0] == 3  # fewer have no interval
+    first = played("1000%")[1]
+    number, width = played(f"{first * 70:.4f}%")  # goes on from there
+    assert number > 3
+    assert width <= first * 0.7
+    said = "--until 3: expected a share above 0, such as 3%"
+    assert said in bench("replay", trace, "--until", "3").output
+
+
 def test_equal_commands_write_equal_bytes(trace: Path, experiment: Path, tmp_path: Path) -> None:
     succeeded("replay", trace, *PRESSED[:-1], "continuum", "--out", tmp_path / "again")
     files = {file.name: file for file in (tmp_path / "again" / "continuum-seed0").iterdir()}

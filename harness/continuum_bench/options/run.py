@@ -233,7 +233,8 @@ class ArmOptions(Options):
 
     Attributes:
         seed: First seed. A seed decides when and in which order programs arrive.
-        seeds: Number of seeds, each with an arrival sequence of its own. Two or more give 95% intervals.
+        seeds: Number of seeds, each with an arrival sequence of its own. Three or more give 95% intervals.
+        until: Add seeds until the 95% interval of every policy's JCT ratio is within this distance of its estimate: 3%.
     """
 
     panel = RUN
@@ -249,6 +250,7 @@ class ArmOptions(Options):
     policy_option: Annotated[PolicyOption, SERVERS] = None
     seed: Annotated[int, NOT_NEGATIVE] = 0
     seeds: Annotated[int, at_least(1), at_most(10_000)] = 1
+    until: Annotated[str | None, SERVERS] = None
     jobs: Annotated[Jobs, Without("base_url", "one run at a time is played against a server")] = None
 
 
