@@ -53,10 +53,10 @@ class Mark:
     """The prompt's other tokens."""
     keys: list[Hashable] = field(default_factory=list)
     """Hashes of the last two full blocks of the prompt, and of the context at its end."""
-    probes: array[int] = field(default_factory=lambda: array("q"))
-    """Hashes of all ``probe_tokens`` consecutive tokens in the end of the answer, without the token that ended it."""
-    probe_tokens: int = PROBE
-    """Fewer than ``PROBE`` if the whole answer is shorter."""
+    answer: array[int] = field(default_factory=lambda: array("q"))
+    """The last tokens of the answer, without the token that ended it."""
+    probes: array[int] | None = None
+    """Hashes of all ``PROBE`` consecutive tokens of ``answer``, made when they are first needed."""
     failed: bool = False
     """The request was aborted, so that the same prompt again is a retry."""
     tool: bool = False
@@ -111,18 +111,19 @@ class Recogniser:
             return None
         after, sampled = _After(ids), False
         for end, marks in self._candidates(scope, prompt.blocks):
-            extended = [mark for mark in marks if _extends(ids, mark)]
-            for mark in extended:
-                if len(ids) == mark.tokens:  # a retry, or another sample of the same prompt
-                    if mark.failed and self._waits(mark):
-                        return Found(mark, continues=True)
-                    sampled = True
             if len(marks) == 1 and end >= marks[0].tokens + PROBE:  # the key covers a part of the answer
-                best: Mark | None = marks[0]
+                extended = marks
+                found: Found | None = self._decide(marks[0])
             else:
+                extended = [mark for mark in marks if _extends(ids, mark)]
+                for mark in extended:
+                    if len(ids) == mark.tokens:  # a retry, or another sample of the same prompt
+                        if mark.failed and self._waits(mark):
+                            return Found(mark, continues=True)
+                        sampled = True
                 repeated = ((after.repeated(mark), mark) for mark in extended if len(ids) > mark.tokens)
                 best = max((known for known in repeated if known[0]), key=self._preference, default=(0, None))[1]
-            found = None if best is None else self._decide(best)
+                found = None if best is None else self._decide(best)
             if found is not None and (found.continues or not sampled):
                 return found
             fork = fork or (extended[-1] if extended else None)
@@ -204,9 +205,7 @@ class Recogniser:
             return
         mark = known.marks[-1]
         mark.tool = tool
-        end = answer[-ANSWER - 1 : -1]
-        mark.probe_tokens = min(PROBE, len(end))
-        mark.probes = array("q", _probes(end, mark.probe_tokens))
+        mark.answer = array("q", answer[-ANSWER - 1 : -1])
         of_prompt = mark.tokens // self._block_size
         self._add(known.scope, mark, blocks[max(of_prompt, len(blocks) - 2) :])
 
@@ -268,10 +267,13 @@ class _After:
 
         Templates write some answers otherwise than the model did, and drop reasoning. A part of the answer is enough.
         """
-        if not mark.probes:
+        length = min(PROBE, len(mark.answer))
+        if not length:
             return 0
+        if mark.probes is None:
+            mark.probes = array("q", _probes(mark.answer, length))
         step = min(2, len(mark.probes))  # of two probes, which are one token apart, one is at an even token
-        return sum(map(self._after(mark.tokens, mark.probe_tokens, step).__contains__, mark.probes))
+        return sum(map(self._after(mark.tokens, length, step).__contains__, mark.probes))
 
     def _after(self, tokens: int, length: int, step: int) -> set[int]:
         """Return the probes of so many tokens at every ``step``-th token after the first ``tokens`` ones, and a few
