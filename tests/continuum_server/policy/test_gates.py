@@ -155,6 +155,18 @@ def test_thunderagent_resumes_at_its_next_check_what_fits_by_then() -> None:
     assert driver.waits(second) == [False]
 
 
+def test_thunderagent_pauses_all_programs_when_its_first_estimates_were_too_small() -> None:
+    """Until the first answer half of each prompt counts, so three programs fit. Then marking one frees nothing."""
+    driver = Driver("thunderagent", POOL, interval_s=0.5, buffer_tokens=0, first_estimate=0.5)
+    first, second, third = (driver.start(driver.arrive(name, 6_000)) for name in "abc")
+    driver.finish(first, context=6_000)
+    again = driver.start(driver.arrive("a", 6_000))
+    driver.step(0.6)
+    for turn, name in ((again, "a"), (second, "b"), (third, "c")):
+        driver.finish(turn, context=6_000)
+        assert driver.waits(driver.arrive(name, 6_000)) == [True]
+
+
 @pytest.mark.parametrize("gate", ["concur", "lease-gate", "thunderagent"])
 def test_a_one_off_is_let_in_and_leaves_nothing_behind(gate: str) -> None:
     driver = Driver(gate, POOL)

@@ -1,9 +1,12 @@
-"""``thunderagent``: programs are paused between turns while the active programs together do not fit into memory."""
+"""``thunderagent``: programs are paused between turns while the active programs together do not fit into memory.
+
+After the public router (ThunderAgent-org/ThunderAgent, ``scheduler/router.py``), with one backend and with decay.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -29,10 +32,13 @@ class ThunderAgentOptions(Options):
     interval_s: Annotated[float, Range(1e-3, 1e9)] = 5.0
     """Seconds between checks."""
     half_life_s: Seconds = 1.0
-    """The tokens of a program whose tool has run this long count half, after twice as long a quarter; 0: always in
-    full."""
+    """When programs are resumed, the tokens of a program whose tool has run this long count half, after twice as long a
+    quarter; 0: always in full."""
     buffer_tokens: Count = 100
     """Tokens counted on top for every active program."""
+    first_estimate: Annotated[float, Range(0.01, 100.0)] = 1.0
+    """Share of a prompt's tokens that count until the first answer. The public router knows only characters until then,
+    and takes 5 of them for a token."""
     patience_s: Seconds = 1800.0
     """A request that was held back for this long is admitted even if memory is full."""
 
@@ -54,11 +60,6 @@ class _Entry:
         """Whether a request of the program waits or runs. Otherwise the program is acting: its tool runs."""
         return self.program.turn is not None
 
-    @property
-    def active(self) -> bool:
-        """Whether the program's context counts as in memory."""
-        return not self.paused and not self.marked
-
 
 class ThunderAgent(Gate):
     """Requests run in order of arrival. Programs are paused between turns so that the contexts of the active programs
@@ -76,25 +77,28 @@ class ThunderAgent(Gate):
         """Number of paused programs."""
         self._full_tokens = 0
         """Tokens of all active programs, with buffers and without decay."""
+        self._known = self.options.first_estimate
+        """Share of a prompt's tokens that is known when it arrives."""
         self._next_check_s = self.options.interval_s
 
     # --------------------------------------------------------------------------------- the gate
 
     def knock(self, turn: TurnState, now_s: float) -> None:
         program = turn.program
-        entry = self._entries.get(program)
+        entry, tokens = self._entries.get(program), int(self._known * turn.prompt_tokens)
         if entry is None:
-            fits = self._paused == 0 and turn.prompt_tokens + self.options.buffer_tokens <= self._room(now_s)
+            fits = self._paused == 0 and tokens + self.options.buffer_tokens <= -self._excess
             entry = self._entries[program] = _Entry(program)
             self._count(entry, 1)
             self._change(entry, paused=not fits)
-        self._change(entry, tokens=turn.prompt_tokens)
+        self._change(entry, tokens=tokens)
         if entry.paused:
             entry.held = turn
         else:
             self.enqueue(turn)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
+        self._known = 1.0
         entry = self._entries.get(finish.turn.program)
         if entry is not None:
             self._change(entry, tokens=finish.context_tokens, paused=entry.paused or entry.marked, marked=False)
@@ -127,7 +131,7 @@ class ThunderAgent(Gate):
 
     def _count(self, entry: _Entry, sign: int) -> None:
         self._paused += sign * entry.paused
-        if entry.active:
+        if not entry.paused:
             self._full_tokens += sign * (entry.tokens + self.options.buffer_tokens)
 
     # ------------------------------------------------------------------------------------ memory
@@ -140,11 +144,17 @@ class ThunderAgent(Gate):
             tokens *= 2.0 ** (-(now_s - since_s) / self.options.half_life_s)
         return tokens + self.options.buffer_tokens
 
-    def _active(self) -> Iterable[_Entry]:
-        return [entry for entry in self._entries.values() if entry.active]
+    def _active(self) -> list[_Entry]:
+        return [entry for entry in self._entries.values() if not entry.paused]
 
     def _room(self, now_s: float) -> float:
+        """Return the free tokens if acting programs lose their KV bit by bit."""
         return self.machine.kv_tokens - sum(self._weight(entry, now_s) for entry in self._active())
+
+    @property
+    def _excess(self) -> int:
+        """By how much the full contexts of the active programs exceed the pool."""
+        return self._full_tokens - self.machine.kv_tokens
 
     # -------------------------------------------------------------------------------- each check
 
@@ -159,7 +169,7 @@ class ThunderAgent(Gate):
         for program in [program for program in self._entries if program.ended]:
             self._drop(program)
         resumed = self._resume(now_s)
-        self._pause(now_s)
+        self._pause()
         for entry in resumed:
             self._let_in(entry)
 
@@ -184,16 +194,15 @@ class ThunderAgent(Gate):
     def _impatient(self, entry: _Entry, now_s: float) -> bool:
         return entry.held is not None and now_s - entry.held.arrival_s > self.options.patience_s
 
-    def _pause(self, now_s: float) -> None:
-        """Pause acting programs, the smallest first, then mark reasoning programs, which pause when their turn ends."""
-        excess = -self._room(now_s)
+    def _pause(self) -> None:
+        """Pause acting programs, the smallest first. If the others do not fit either, mark all of them, to be paused
+        when their turn ends: until then a marked program counts in full, so marking some frees nothing."""
         for entry in sorted(self._active(), key=lambda entry: (entry.reasoning, entry.tokens, entry.program.sequence)):
-            if excess <= 0.0:
+            if self._excess <= 0:
                 break
-            excess -= self._weight(entry, now_s)
             self._change(entry, paused=not entry.reasoning, marked=entry.reasoning)
 
     def next_event_s(self) -> float | None:
         """Return the time of the next check; None: no check would change anything."""
-        idle = self._paused == 0 and self._full_tokens <= self.machine.kv_tokens
+        idle = self._paused == 0 and self._excess <= 0
         return None if idle else self._next_check_s
