@@ -1,9 +1,9 @@
 """Measured servers beside the model. docs/results/validation.md has the numbers that this prints.
 
-    python benchmarks/validation.py [attention|dense|steps|agents ...] [--data ../shared]
+    python benchmarks/validation.py [attention|dense|experts|steps|agents ...] [--data ../shared]
 
 ``attention``: the tile model of FlashAttention-2 against kernel times (``--fit``: fits its constants again).
-``dense``: rooflines of cards against kernel times without attention. ``steps``:
+``dense`` and ``experts``: step times without attention against kernel times. ``steps``:
 decode steps of servers on H100. ``agents``: real agents, one at a time and four at a time. The measurements are not in
 the repository; where they are missing, a line says so.
 """
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -30,6 +30,7 @@ from continuum_server.step_times.catalog import find_gpu, find_model, load_step_
 from continuum_server.step_times.model import PrefillChunk, StepTimes
 from continuum_server.step_times.roofline import RooflineStepTimes, Shares
 from continuum_server.step_times.stages import StagedStepTimes
+from continuum_server.step_times.table import TableStepTimes
 from continuum_server.virtual.config import EngineConfig
 
 PROFILES = (
@@ -141,10 +142,30 @@ def _measured_ms(data: Path, folder: str, model: str, tokens: int) -> float:
     place = data / "validation/llmservingsim/profile" / folder
     dense, sampled = pd.read_csv(place / "dense.csv.gz"), pd.read_csv(place / "per_sequence.csv.gz")
     kernels = LAYER | ({"qk_norm": 1} if "qk_norm" in set(dense.layer) else {})
-    layer_us = sum(times * _at(dense, name, tokens) for name, times in kernels.items())
+    layer_us = sum(times * _at(dense, name, tokens) for name, times in kernels.items() if name in set(dense.layer))
     once_us = sum(_at(dense, name, tokens) for name in ("embedding", "final_layernorm"))
     once_us += sum(_at(sampled, name, min(tokens, MOST_SAMPLED)) for name in ("lm_head", "sampler"))
     return (find_model(model).layers * layer_us + once_us) / 1e3
+
+
+MIXTURE = PROFILES[4]
+
+
+def expert_lines(data: Path) -> Iterator[str]:
+    """Of steps of a mixture of experts: sums of measured kernels, beside the table and the roofline."""
+    _, gpu, folder, name, degree = MIXTURE
+    model, rows = find_model(name), pd.read_csv(data / "validation/llmservingsim/profile" / folder / "moe.csv.gz")
+    counts = sorted(set(rows.activated_experts))
+    table = cast(TableStepTimes, load_step_times(gpu, name, degree, 0.0))
+    roofline = RooflineStepTimes(find_gpu(gpu), model, degree, 0.0)
+    yield "| tokens | measured kernels, ms | table | roofline |"
+    yield "|---|---|---|---|"
+    for tokens in (16, 32, 64, 128, 256, 512, 1024, 2048):
+        by_count = [np.interp(tokens, each.tokens, each.time_us) for _, each in rows.groupby("activated_experts")]
+        visited = model.experts * (1.0 - (1.0 - model.experts_used / model.experts) ** tokens)
+        ms = _measured_ms(data, folder, name, tokens) + model.layers * np.interp(visited, counts, by_count) / 1e3
+        modelled = table._fixed_ms(tokens), roofline._fixed_s(tokens, min(tokens, MOST_SAMPLED)) * 1e3
+        yield f"| {tokens} | {ms:.1f} | {modelled[0] / ms - 1.0:+.1%} | {modelled[1] / ms - 1.0:+.1%} |"
 
 
 def _at(table: Any, name: str, size: int) -> float:
@@ -334,13 +355,14 @@ def _agent_numbers(measured: Sequence[Served], modelled: Sequence[Served]) -> di
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["attention", "dense", "steps", "agents"])
+    parser.add_argument("parts", nargs="*", default=["attention", "dense", "experts", "steps", "agents"])
     parser.add_argument("--data", type=Path, default=Path("../shared"))
     parser.add_argument("--fit", action="store_true")
     options = parser.parse_args()
     parts = {
         "attention": lambda: attention_lines(options.data, options.fit),
         "dense": lambda: dense_lines(options.data),
+        "experts": lambda: expert_lines(options.data),
         "steps": lambda: step_lines(options.data),
         "agents": lambda: agent_lines(options.data),
     }
