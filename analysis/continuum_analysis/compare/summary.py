@@ -299,7 +299,8 @@ def _summarize_arm(runs: Sequence[Run], comparison: Comparison | None) -> ArmSum
 def _mean_of(name: str, values: Sequence[float]) -> Interval | None:
     if not values:
         return None
-    return mean_interval(values).within(0.0, 1.0 if is_share(name) else inf)
+    least = -inf if name == "jct_growth" else 0.0
+    return mean_interval(values).within(least, 1.0 if is_share(name) else inf)
 
 
 def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
