@@ -179,7 +179,7 @@ def dynamo(folder: Path, workers: int = 1, options: str = "", worker: str = "") 
                 --router-mode kv --router-session-affinity-ttl-secs 600 {options} &
             for number in $(seq {workers}); do
                 DYN_REQUEST_TRACE=0 {worker or mocked} &
-                echo $! >> {folder}/workers
+                echo $! >> {folder}/pids
             done
             wait
         """
@@ -193,7 +193,7 @@ def dynamo(folder: Path, workers: int = 1, options: str = "", worker: str = "") 
         client = stack.enter_context(httpx.Client(base_url=url, limits=limits, timeout=60.0, trust_env=False))
         _wait(process, log, lambda: bool(client.get("/v1/models").json()["data"]), 900.0)
         yield Gateway(
-            "dynamo", client, log, url, [int(line) for line in (folder / "workers").read_text().split()], trace
+            "dynamo", client, log, url, [int(line) for line in (folder / "pids").read_text().split()], trace
         )
 
 
