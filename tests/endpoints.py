@@ -192,9 +192,7 @@ def dynamo(folder: Path, workers: int = 1, options: str = "", worker: str = "") 
         limits = httpx.Limits(max_connections=None)
         client = stack.enter_context(httpx.Client(base_url=url, limits=limits, timeout=60.0, trust_env=False))
         _wait(process, log, lambda: bool(client.get("/v1/models").json()["data"]), 900.0)
-        yield Gateway(
-            "dynamo", client, log, url, [int(line) for line in (folder / "pids").read_text().split()], trace
-        )
+        yield Gateway("dynamo", client, log, url, [int(line) for line in (folder / "pids").read_text().split()], trace)
 
 
 def _started(command: Sequence[object], log: Path, **variables: str) -> BoundProcess:

@@ -1,8 +1,9 @@
 """``serve --replicas``: an HTTP server in front of several vLLM servers, which sends each turn to one of them.
 
 It forwards requests and answers byte for byte, with all headers. A turn goes where a router of the virtual engine
-(``virtual.routers``) sends it. If a server does not answer, the request is sent to another server. A release goes to
-all servers, because only one of them has the program. The state has the engines of all servers.
+(``virtual.routers``) sends it. If a server does not answer, or its engine has died, the request is sent to another
+server. A release goes to all servers, because only one of them has the program. The state has the engines of all
+servers.
 """
 
 from __future__ import annotations
@@ -95,12 +96,14 @@ class Front:
 
     async def _check(self, index: int) -> None:
         while True:
-            try:
-                async with self._session.get(f"{self._urls[index]}/health", timeout=CHECK_TIMEOUT) as answer:
-                    self._failures[index] = 0 if answer.status == 200 else self._failures[index] + 1
-            except (aiohttp.ClientError, TimeoutError):
-                self._failures[index] += 1
+            self._failures[index] = 0 if await self._is_healthy(index) else self._failures[index] + 1
             await asyncio.sleep(CHECK_S)
+
+    async def _is_healthy(self, index: int) -> bool:
+        with suppress(aiohttp.ClientError, TimeoutError):
+            async with self._session.get(f"{self._urls[index]}/health", timeout=CHECK_TIMEOUT) as answer:
+                return answer.status == 200
+        return False
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/health":
@@ -126,6 +129,9 @@ class Front:
 
     async def _forward(self, index: int, request: web.Request, body: bytes) -> web.StreamResponse:
         async with self._sent(index, request, body) as answer:
+            if answer.status >= 500 and not await self._is_healthy(index):  # its engine died
+                self._failures[index] = FAILURES
+                raise aiohttp.ClientConnectionError
             response = web.StreamResponse(status=answer.status, reason=answer.reason)
             response.headers.extend(_kept(answer.raw_headers))
             response.content_length = answer.content_length

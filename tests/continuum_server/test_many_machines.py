@@ -50,7 +50,8 @@ def command(program: str, first: str) -> list[str]:
 
 def check(places: Sequence[Sequence[object]], dead: object) -> None:
     """Each program was at one server from first to last turn, or at the dead one and then at the other one."""
-    assert [len(each) for each in places] == [TURNS] * PROGRAMS
+    assert len(places) == PROGRAMS
+    assert {len(each) for each in places} <= {TURNS, TURNS - 1}  # a killed server may not have recorded its last turn
     moves = [sum(a != b for a, b in pairwise(each)) for each in places]
     assert [each for each, count in zip(places, moves, strict=True) if count > (each[0] == dead)] == []
     assert {each[0] for each in places} > {dead}, "one server got all programs"

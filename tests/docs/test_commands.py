@@ -183,6 +183,7 @@ def test_each_exception_has_a_command() -> None:
 def test_traces_that_pages_make_fit_the_default_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other tests make smaller traces; here each has the size that its page names."""
     monkeypatch.chdir(tmp_path)
+    Path("benchmarks").symlink_to(REPO / "benchmarks")
     made = [c for page in PAGES for c in commands(page) if c.startswith("continuum-bench traces synth")]
     for command in made:
         if "profile.json" not in command and "mini-swe.jsonl.gz" not in command:  # files of the reader's own

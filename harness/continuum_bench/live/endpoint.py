@@ -140,7 +140,7 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     engine = _maybe(f"{root}/continuum/engine", api_key)
     names, (tokens, block_size) = tuple(model.id for model in models), kv_size(root)
     kv = KvPool(tokens=tokens, block_size=block_size) if tokens and block_size else None
-    owner = owner_of(msgspec.to_builtins(first))
+    owner = owner_of(msgspec.to_builtins(first)) or None
     facts = first.max_model_len, version, state, engine.emulated, owner, kv, engine.server
     return Endpoint(base, names, *facts)
 
