@@ -33,9 +33,10 @@ CHECK_S, CHECK_TIMEOUT, FAILURES = 1.0, aiohttp.ClientTimeout(total=10.0), 2
 check may take ten seconds, because a busy engine answers late, and a program that is sent to another server loses its
 KV cache."""
 FORGET_S, MOST_PROGRAMS = 7200.0, 100_000
-"""A program without a turn for that long, or the oldest of more programs than that, is forgotten."""
+"""A program is forgotten after ``FORGET_S`` seconds without a turn. If there are more than ``MOST_PROGRAMS``, the one
+whose latest turn is the longest ago is forgotten."""
 BYTES_PER_TOKEN = 4
-"""Of a request's body. The rules compare the lengths of prompts, whose tokens are not known here."""
+"""Estimates the length of a prompt from the size of its request's body: the router does not know the tokens."""
 _HOP = frozenset(("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"))
 _HOP |= {"content-length", "host", "expect"}
 STATE = "/continuum/state"
@@ -44,7 +45,7 @@ LONGEST_LINE, EVERYTHING = 2**20, 2**40
 
 
 class Front:
-    """The web application. Its servers are healthy when it starts.
+    """The router as a web application. All servers must be healthy when it starts.
 
     Args:
         router: a name in ``ROUTERS`` or ``VLLM_ROUTER_NAMES``.
