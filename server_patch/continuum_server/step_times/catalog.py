@@ -216,7 +216,8 @@ def _load(
     if table is not None:
         stated["kind"] = "measured-table" if committed else "user-table"
         provenance = _provenance(table, model, stated, NOTE if link else "")
-        return TableStepTimes(table_from_json(table), provenance, mixed, link, kernel.one_launch)
+        longest = model.max_context_tokens
+        return TableStepTimes(table_from_json(table), provenance, mixed, link, kernel.one_launch, longest)
     if gpu.link_gb_s < NVLINK_GB_S and tensor_parallel > PCIE_ROOFLINE_GPUS:
         return None
     roofline = RooflineStepTimes(
@@ -235,6 +236,9 @@ def _provenance(data: Mapping[str, Any], model: Model, stated: Mapping[str, Any]
         f"{measured['gemm_tokens']}, decode to {measured['decode_kv_tokens']} tokens of KV in a batch; beyond that, "
         "and for chunks behind a prefix, the source's own formula",
         data.get("experts", ""),
+        f"contexts beyond {data['decode_context_tokens'][-1]} tokens are extrapolated"
+        if model.max_context_tokens > data["decode_context_tokens"][-1]
+        else "",
         f"the table of {data['model']}, which has the same geometry" if data["model"] != model.name else "",
         link,
     ]

@@ -18,8 +18,8 @@ from continuum_server.step_times.attention import MixedAttention
 from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimes, StepTimesError, check_range
 
 FORMAT = "continuum-step-times/2"
-PROMPT_LIMIT_TOKENS = 131072 + 8192
-"""Longest supported prefix plus chunk: the models' context and one large chunk."""
+CHUNK_SLACK_TOKENS = 8192
+"""A prefix and a chunk together may exceed the longest context by one large chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,11 @@ class _Line:
 
 
 class TableStepTimes(StepTimes):
-    """``StepTimes`` from a ``Table``. Steps beyond its last grid points are refused.
+    """``StepTimes`` from a ``Table``. Steps beyond its last grid points are refused, but for longer contexts.
 
     Args:
+        longest: the model's context, in tokens. Beyond the table's, decode attention grows on along its last line, and
+            a query-key pair of a chunk takes as long as at the table's end. None: the table's context.
         mixed: attention in steps with chunks; None: the sum of the table's times. A whole prompt alone in a step always
             has the table's time, which was measured.
         link: additional time of all-reduces that are slower than the table's.
@@ -83,8 +85,10 @@ class TableStepTimes(StepTimes):
         mixed: MixedAttention | None = None,
         link: SlowLink | None = None,
         one_launch: bool = False,
+        longest: int | None = None,
     ) -> None:
         self._table = table
+        self._longest = max(longest or 0, table.decode_context_tokens[-1])
         self.provenance = provenance
         self._mixed, self._link = mixed, link or SlowLink(0.0, 0.0)
         self._overhead_ms, self._request_ms = provenance.step_overhead_ms, provenance.request_overhead_ms
@@ -108,8 +112,8 @@ class TableStepTimes(StepTimes):
         mixed = self._mixed if chunks and (decodes or len(chunks) > 1 or chunks[0].prefix_tokens) else None
         if decodes:
             line, mean = self._decode_line(decodes), decode_context_tokens / decodes
-            if not 1 <= mean <= line.grid[-1]:
-                check_range("mean decode context", mean, 1, line.grid[-1])
+            if not 1 <= mean <= self._longest:
+                check_range("mean decode context", mean, 1, self._longest)
             attention_ms = line.at(mean)
             if chunks and self._one_launch:
                 attention_ms = max(attention_ms - self._launch_ms, 0.0)
@@ -118,7 +122,7 @@ class TableStepTimes(StepTimes):
             if mixed is None:
                 attention_ms += self._chunk_ms(chunk_tokens, prefix)
             else:
-                _check_chunk(chunk_tokens, prefix, self._longest_chunk)
+                self._check_chunk(chunk_tokens, prefix)
         if mixed is not None:
             attention_ms = mixed.ms(chunks, decodes, decode_context_tokens)
         elif len(chunks) > 1:
@@ -129,7 +133,7 @@ class TableStepTimes(StepTimes):
         line, fixed_ms = self._decode_line(decodes), self._fixed_ms(decodes) + self._request_ms * decodes
         contexts = range(decode_context_tokens, decode_context_tokens + steps * decodes, decodes)
         for context in (decode_context_tokens, *contexts[-1:]):
-            check_range("mean decode context", context / decodes, 1, line.grid[-1])
+            check_range("mean decode context", context / decodes, 1, self._longest)
         return [(fixed_ms + line.at(context / decodes)) / 1e3 for context in contexts]
 
     def _fixed_ms(self, tokens: int) -> float:
@@ -147,7 +151,7 @@ class TableStepTimes(StepTimes):
 
         A chunk behind a prefix, which no source measured, takes at least as long as a decode that reads the same KV.
         """
-        _check_chunk(tokens, prefix, self._longest_chunk)
+        self._check_chunk(tokens, prefix)
         size = self._sizes.get(tokens)
         if size is None:
             i, u = _cell(self._table.chunk_tokens, tokens)
@@ -156,7 +160,7 @@ class TableStepTimes(StepTimes):
         prefixes = self._prefixes
         j = bisect_right(prefixes, prefix, 1, self._prefix_end) - 1
         start = prefixes[j]
-        v = (prefix - start) / (prefixes[j + 1] - start)
+        v = min((prefix - start) / (prefixes[j + 1] - start), 1.0)
         below = low[j] + (low[j + 1] - low[j]) * v
         above = high[j] + (high[j + 1] - high[j]) * v
         pairs_ms: float = (below + (above - below) * u) * (tokens * (prefix + tokens / 2 + 256.0))
@@ -165,6 +169,14 @@ class TableStepTimes(StepTimes):
             if reading_ms > pairs_ms:
                 return reading_ms
         return pairs_ms
+
+    def _check_chunk(self, tokens: int, prefix: int) -> None:
+        most, longest, end = self._longest_chunk, self._longest, self._longest + CHUNK_SLACK_TOKENS
+        if 0 < tokens <= most and 0 <= prefix <= longest and tokens + prefix <= end:
+            return
+        check_range("chunk tokens", tokens, 1, most)
+        check_range("prefix tokens", prefix, 0, longest)
+        check_range("prefix + chunk tokens", prefix + tokens, 1, end)
 
     def _decode_line(self, batch: int) -> _Line:
         """Return the attention time of a batch size by the mean context. The function is created at its first use."""
@@ -181,14 +193,6 @@ class TableStepTimes(StepTimes):
 def attended_pairs(tokens: int, prefix: int) -> float:
     """Query-key pairs of a causal chunk, and 256 pairs per token for the token's fixed cost."""
     return tokens * (prefix + tokens / 2 + 256.0)
-
-
-def _check_chunk(tokens: int, prefix: int, most: int) -> None:
-    if 0 < tokens <= most and 0 <= prefix <= most and tokens + prefix <= PROMPT_LIMIT_TOKENS:
-        return
-    check_range("chunk tokens", tokens, 1, most)
-    check_range("prefix tokens", prefix, 0, most)
-    check_range("prefix + chunk tokens", prefix + tokens, 1, PROMPT_LIMIT_TOKENS)
 
 
 def _cell(grid: Sequence[int], value: float) -> tuple[int, float]:

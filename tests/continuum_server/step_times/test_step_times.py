@@ -234,6 +234,20 @@ def test_nothing_is_extrapolated(
         times.step_s([PrefillChunk(*chunk)] if chunk else [], decodes, context)
 
 
+def test_longer_contexts_continue_the_table() -> None:
+    """Up to the model's own context: a straight line for decodes, an equal time per pair for chunks."""
+    times = load_step_times("h100", "qwen3-coder-30b-a3b", 2, 0.0)
+    assert "beyond 131072 tokens are extrapolated" in times.provenance.notes
+    decode = [times.step_s((), 4, 4 * context) for context in (131_072, 196_608, 262_144)]
+    assert decode[2] - decode[1] == pytest.approx(decode[1] - decode[0], rel=0.01)
+    fixed = times.step_s((), 1, 1)
+    chunk = [times.prefill_s(2048, prefix) - fixed for prefix in (65_536, 131_072, 262_144)]
+    assert chunk[2] - chunk[1] == pytest.approx(2 * (chunk[1] - chunk[0]), rel=0.05)
+    for step, message in (((), 262_145), "mean decode context"), (([PrefillChunk(16, 262_145)], 0), "prefix tokens"):
+        with pytest.raises(OutOfRange, match=message):
+            times.step_s(step[0], bool(step[1]), step[1])
+
+
 # ----------------------------------------------------------------------------------------------- roofline and capacity
 
 
