@@ -15,7 +15,7 @@ from continuum_analysis.compare.summary import summarize, summarize_runs
 from continuum_analysis.compare.words import columns, summary_rows, verdict
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.page import write_report
-from continuum_traces.run_dir import TURNS, read_manifest, write_manifest, write_rows
+from continuum_traces.run_dir import EVENTS, TURNS, read_manifest, write_json, write_manifest, write_rows
 from continuum_traces.schema import Engine, Hardware, TurnRecord, Workload
 from hypothesis import given
 from hypothesis import strategies as st
@@ -210,6 +210,15 @@ def test_other_instants_are_refused_and_other_clocks_are_not(tmp_path: Path) -> 
     assert summarize(moved(501.0)).arms["continuum"].jct_ratio == Interval(1.0)
     with pytest.raises(AnalysisError, match=r"program 'p1' arrives 1\.000 s after the first one in one and 3\.000 s"):
         summarize(moved(503.0))
+
+
+def test_clocks_are_not_mixed(tmp_path: Path) -> None:
+    play(tmp_path, vllm=[1.0], continuum=[1.0])
+    for name, lost in (("vllm", TURNS), ("continuum", EVENTS)):
+        (tmp_path / f"{name}-seed0" / lost).unlink()
+        write_json(tmp_path / f"{name}-seed0" / "engine.json", {})
+    with pytest.raises(AnalysisError, match=r"the times of one are the client's, of the other the scheduler's; only"):
+        summarize(tmp_path)
 
 
 def test_report_of_a_thousand_programs_and_of_hostile_names_stays_small_and_whole(tmp_path: Path) -> None:

@@ -66,24 +66,51 @@ def example(name: str, server: Live) -> str:
     return code.replace("http://localhost:8000", server.server.url).replace("my-model", server.model)
 
 
+def ran(name: str, code: str, folder: Path) -> str:
+    """What the code says in the framework's environment."""
+    python = ENVIRONMENTS / name / "bin" / "python"
+    if not python.exists():
+        pytest.skip("make frameworks was not run")
+    (folder / "page.py").write_text(code)
+    offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OTEL_SDK_DISABLED": "true", "CREWAI_DISABLE_TELEMETRY": "true"}
+    ours = {"PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'traces'}", "CONTINUUM_RECORD": str(folder / "trace")}
+    environ = {**os.environ, **offline, **ours}
+    done = subprocess.run([str(python), "page.py"], cwd=folder, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+HANDLER = f"""{BLOCKS[-1]}
+import asyncio
+from continuum_client import OpenAI
+from langchain_core.tools import tool
+times = ToolTimes()
+def fail(x: str) -> str:
+    raise RuntimeError(x)
+async def both():
+    tools = tool("good", description="a")(lambda x: x), tool("bad", description="b")(fail)
+    runs = [each.ainvoke(dict(x="1"), dict(callbacks=[times])) for each in tools]
+    await asyncio.gather(*runs, return_exceptions=True)
+with OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k").program("p") as p:
+    asyncio.run(both())
+    print(sorted(run.name for run in p._runs))
+tool("outside", description="c")(lambda x: x).invoke(dict(x="3"), dict(callbacks=[times]))
+print(times.started)
+"""
+
+
+def test_the_handler_of_langchain_measures_tools_that_run_at_once_and_that_raise(tmp_path: Path) -> None:
+    assert ran("langchain", HANDLER, tmp_path) == "['bad', 'good']\n{}\n"
+
+
 def test_examples_are_short() -> None:
-    assert len(BLOCKS) == len(SCRIPTS) + 1  # a handler of LangChain's, which test_frameworks.py tries
+    assert len(BLOCKS) == len(SCRIPTS) + 1  # the last one is a handler of LangChain's
     assert all(block.count("\n") - block.count("\n\n") <= 20 for block in BLOCKS)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_an_example_on_a_real_server(name: str, server: Live, tmp_path: Path) -> None:
-    python = ENVIRONMENTS / name / "bin" / "python"
-    if not python.exists():
-        pytest.skip("make frameworks was not run")
-    (tmp_path / "page.py").write_text(example(name, server))
-    offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OTEL_SDK_DISABLED": "true", "CREWAI_DISABLE_TELEMETRY": "true"}
-    ours = {"PYTHONPATH": f"{REPO}{os.pathsep}{REPO / 'traces'}", "CONTINUUM_RECORD": str(tmp_path / "trace")}
-    done = subprocess.run(
-        [str(python), "page.py"], cwd=tmp_path, env={**os.environ, **offline, **ours}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    ran(name, example(name, server), tmp_path)
     recorded = {program.program_id: program for program in jsonl.read_programs(tmp_path / "trace" / "trace.jsonl")}
     for program, replies in SCRIPTS[name].items():
         called = [reply["tool_calls"][0]["name"] for reply in replies if "tool_calls" in reply]

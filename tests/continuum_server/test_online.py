@@ -39,16 +39,21 @@ def request(name: str, **xargs: Any) -> Request:
     return Request(name, prompt_token_ids=[1, 2, 3], sampling_params=sampling, pooling_params=None)
 
 
-def test_a_tag_of_any_type_leaves_the_engine_alive() -> None:
-    """The scheduler alone, with no HTTP side before it: one list as the client once ended the engine."""
+def test_a_tag_of_any_type_leaves_the_engine_alive(caplog: pytest.LogCaptureFixture) -> None:
+    """The scheduler alone, with no HTTP side before it: one list as the client once ended the engine. Each name is
+    logged once."""
     names = ("program_id", "parent_id", "kv_ttl_s", "is_last_step", "pred_tool", CLIENT_KEY, NAMESPACE_KEY)
+    logged = set()
     for value in ODD:
         scheduler = build([], "static-ttl", {"ttl_s": 60.0}, scheduler_type=ProgramScheduler)[0]
         for number, name in enumerate(names):
             scheduler.add_request(request(f"r{number}", **{"program_id": "p", "kv_ttl_s": 60, name: value}))
         scheduler.add_request(request("all", **dict.fromkeys(names, value)))
         assert scheduler.tags.rejected >= len(names) - 2
+        logged.add(caplog.text.count("tag 'kv_ttl_s' could not be read"))
+        caplog.clear()
         assert scheduler.table.turn("r5").client is None
+    assert logged == {0, 1}
 
 
 def test_ids_belong_to_their_key(scheduler: Any) -> None:

@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
-from live_server import Live, live, tokens
+from live_server import Live, live
 from waiting import until
 
 pytestmark = pytest.mark.slow
@@ -85,24 +85,6 @@ def test_an_aborted_reply_is_given_again(agents: Live) -> None:
     stream.close()
     answers = [chat(agents, "?", extra_headers=headers).choices[0].message.content for _ in range(2)]
     assert answers == [LONG, "second"]
-
-
-def test_tags_of_every_kind_and_malformed_ones(agents: Live) -> None:
-    """``request_tags`` reads them; here some reach the scheduler, and one that cannot be read is logged once."""
-    ask = client_of(agents).completions.create
-    kinds: dict[str, dict[str, Any]] = {
-        "xargs": {"extra_body": {"vllm_xargs": {"program_id": "tag-xargs", "kv_ttl_s": -5}}},
-        "preview": {"extra_body": {"job_id": "tag-preview", "is_last_step": False, "this_func_call": "ls"}},
-        "header": {"extra_headers": {"X-Session-ID": "tag-header"}},
-    }
-    before = agents.state(KEY)["tags_rejected"]
-    for name, tags in kinds.items():
-        ask(model=agents.model, prompt=tokens(200, 7), max_tokens=4, **tags)
-        finish = next(e for e in agents.events(f"tag-{name}", last="finish") if e.event == "finish")
-        assert finish.tool == ("ls" if name == "preview" else None)
-    assert agents.state(KEY)["tags_rejected"] == before + 1
-    log = (agents.record.parent / "server.log").read_text()
-    assert log.count("tag 'kv_ttl_s' could not be read") == 1
 
 
 def test_state_holds_no_prompt_text(agents: Live) -> None:

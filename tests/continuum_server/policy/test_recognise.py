@@ -144,38 +144,6 @@ def test_a_common_system_prompt_is_no_match(thinks: bool, rewrites: bool, says: 
         assert programs[0] == programs[1] == programs[2]
 
 
-@talks
-@pytest.mark.parametrize("tokens", [6, 30, 400])
-def test_parallel_samples_of_one_prompt_keep_apart(thinks: bool, rewrites: bool, tokens: int) -> None:
-    world, samples = World(), [talk_of(thinks, rewrites) for _ in range(16)]
-    order = random.Random(tokens)
-    before: dict[int, ProgramState] = {}
-    for turn in range(4):
-        for talk in samples:  # the tools return the same to all
-            talk.messages.append(Message(0, words((turn, "says"), 40)))
-        numbers = order.sample(range(16), 16)
-        programs = {number: world.send(samples[number].ids()) for number in numbers}
-        assert len(set(programs.values())) == 16
-        assert not before or programs == before
-        before = programs
-        for number in order.sample(range(16), 16):
-            message, answer = samples[number].answer((turn, number), tokens, True)
-            world.finish(programs[number], samples[number].ids(), answer, True)
-            samples[number].messages.append(message)
-
-
-def test_a_retry_continues_and_a_repetition_does_not() -> None:
-    world, talk = World(), talk_of(False, False)
-    program = world.turn(talk, 0)
-    talk.messages.append(Message(0, words("next", 30)))
-    assert world.send(talk.ids()) is program
-    world.abort(program)
-    assert world.send(talk.ids()) is program
-    _, answer = talk.answer("answer", 30, True)
-    world.finish(program, talk.ids(), answer, True)
-    assert world.send(talk.ids()) is not program  # it did not fail: a sample of its own
-
-
 @pytest.mark.parametrize("at_once", [True, False])
 def test_equal_conversations_keep_apart(at_once: bool) -> None:
     """Greedy samples of one task: equal prompts, equal answers, equal tools."""
@@ -205,16 +173,6 @@ def test_a_fork_is_a_program_of_its_own() -> None:
     assert fork.family is program
     assert world.turn(talk, 2) is program
     assert world.turn(branch, 3) is fork
-
-
-def test_a_fork_of_a_busy_program_is_its_child() -> None:
-    world, talk = World(), talk_of(False, False)
-    world.turn(talk, 0)
-    branch = copy_of(talk)
-    talk.messages.append(Message(0, words("next", 30)))
-    program, fork = world.send(talk.ids()), world.turn(branch, "other")
-    assert fork is not program
-    assert fork.family is program
 
 
 @pytest.mark.parametrize("with_answer", [False, True])
