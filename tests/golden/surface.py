@@ -127,7 +127,7 @@ def metrics() -> dict[str, str]:
     }
     counted = defaultdict(int, Metrics().to_json())
     state: dict[str, Any] = defaultdict(int, {"gauges": gauges, "metrics": counted})
-    return dict(re.findall(r"^# TYPE (continuum:\w+) (\w+)$", prometheus_text([state]), flags=re.M))
+    return dict(sorted(re.findall(r"^# TYPE (continuum:\w+) (\w+)$", prometheus_text([state]), flags=re.M)))
 
 
 MODULES = (
