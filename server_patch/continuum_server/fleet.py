@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +14,9 @@ from pathlib import Path
 from continuum_traces.run_dir import replica_name
 
 from continuum_server.bound_process import BoundProcess
-from continuum_server.health_page import FleetHealth, HealthPage, ReplicaHealth, fleet_health
 from continuum_server.launcher import Server, now_s
-from continuum_server.ports import answers, hold_port, listening, listens
-from continuum_server.server_config import ServerConfig, ServerError, ServerState
+from continuum_server.ports import answers, hold_port, listens
+from continuum_server.server_config import ServerConfig, ServerError
 
 Say = Callable[[str], None]
 
@@ -45,12 +43,6 @@ class RouterProcess(BoundProcess):
     def is_healthy(self) -> bool:
         """Whether the router answers."""
         return answers(f"{self.url}/health") and listens(self.process.pid, self.port)
-
-    def state(self) -> ServerState:
-        """Ask the router for its state. Takes up to two seconds."""
-        if self.ended:
-            return "dead"
-        return "serving" if answers(f"{self.url}/health") else "unhealthy"
 
 
 def replica_configs(config: ServerConfig, replicas: int) -> list[ServerConfig]:
@@ -100,7 +92,6 @@ class Fleet:
         router: a name in ``ROUTERS`` or ``VLLM_ROUTER_NAMES`` (``virtual.routers``).
         logs: folder of ``replica0.log`` ... and ``router.log``; None: this process's stderr.
         say: called with a line of text when a replica is lost.
-        health_port: port of ``health_url``, the health page of the whole fleet; 0: any free port.
 
     Raises:
         ServerError: there are too few GPUs, a port is taken, or options exclude each other.
@@ -114,7 +105,6 @@ class Fleet:
         router: str,
         logs: Path | None = None,
         say: Say = print,
-        health_port: int = 0,
     ) -> None:
         self.config = config
         self.servers: list[Server] = []
@@ -126,15 +116,6 @@ class Fleet:
         self._stopping = False
         self._held = hold_port(config.host, config.port)
         self._port = int(self._held.getsockname()[1])
-        try:
-            if health_port == self._port:
-                raise ServerError(f"port {health_port} of {config.host} is taken, by the router; choose another")
-            with listening(config.host, health_port):
-                self._page = HealthPage(config.host, health_port, self.health)
-        except ServerError:
-            self._held.close()
-            raise
-        self.health_url = self._page.url
         self.url = f"http://{config.host}:{self._port}"
         try:
             for index, replica in enumerate(replica_configs(config, replicas)):
@@ -161,7 +142,6 @@ class Fleet:
                 raise ServerError(f"the router was not healthy after {timeout_s:g} s{self._where()}")
             time.sleep(0.2)
         self._held.close()
-        self._page.start()
 
     def _check_servers(self) -> None:
         for index, server in enumerate(self.servers):
@@ -172,17 +152,6 @@ class Fleet:
     def _check_router(self, router: RouterProcess) -> None:
         if router.ended:
             raise ServerError(f"the router {router.ended}{self._where()}")
-
-    def health(self) -> FleetHealth:
-        """Ask the router and all replicas at once."""
-        with ThreadPoolExecutor(len(self.servers) + 1) as pool:
-            of_router = pool.submit(self.router.state) if self.router is not None else None
-            states = pool.map(Server.state, self.servers)
-            replicas = tuple(
-                ReplicaHealth(replica_name(index), server.url, state)
-                for index, (server, state) in enumerate(zip(self.servers, states, strict=True))
-            )
-            return fleet_health(of_router.result() if of_router is not None else "unhealthy", replicas)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until all servers have ended after ``terminate`` or ``kill``.
@@ -222,7 +191,6 @@ class Fleet:
         for process in self._processes():
             process.kill()
         self._held.close()
-        self._page.close()
 
     def _processes(self) -> list[BoundProcess]:
         return [*self.servers, *([self.router] if self.router is not None else [])]

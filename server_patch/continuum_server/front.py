@@ -3,7 +3,7 @@
 It forwards requests and answers byte for byte, with all headers. A turn goes where a router of the virtual engine
 (``virtual.routers``) sends it. If a server does not answer, or its engine has died, the request is sent to another
 server. A release goes to all servers, because only one of them has the program. The state has the engines of all
-servers.
+servers. ``/health`` says which servers answer.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from continuum_traces.foreign_ids import find_id
+from continuum_traces.run_dir import replica_name
 from continuum_traces.wire import tags_from_headers
 from multidict import CIMultiDict
 from yarl import URL
@@ -95,6 +96,16 @@ class Front:
     def _serving(self) -> list[int]:
         return [index for index, failures in enumerate(self._failures) if failures < FAILURES]
 
+    def _health(self) -> web.Response:
+        """dead: no server answers. degraded: at least one does not answer."""
+        serving = self._serving
+        status = "serving" if len(serving) == len(self._urls) else "degraded" if serving else "dead"
+        replicas = [
+            {"name": replica_name(index), "url": url, "serving": index in serving}
+            for index, url in enumerate(self._urls)
+        ]
+        return web.json_response({"status": status, "replicas": replicas}, status=200 if serving else 503)
+
     async def _check(self, index: int) -> None:
         while True:
             self._failures[index] = 0 if await self._is_healthy(index) else self._failures[index] + 1
@@ -108,7 +119,7 @@ class Front:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/health":
-            return web.Response(status=200 if self._serving else 503)
+            return self._health()
         body = await request.read()
         if request.path == STATE or (request.method == "POST" and request.path.startswith("/continuum/")):
             return await self._of_all(request, body)

@@ -24,7 +24,7 @@ from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.ports import answers, hold_port, listens
 from continuum_server.record_file import check_writable, lock_of
 from continuum_server.server_command import command_of, model_name, needs_key
-from continuum_server.server_config import STOCK, ServerConfig, ServerError, ServerState
+from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 
 class Server(BoundProcess):
@@ -95,12 +95,6 @@ class Server(BoundProcess):
             ended = f"{ended}, as vLLM does when its engine dies"
         where = f"see {self._log_path}" if self._log_path is not None else "its log is above"
         return f"{ended}; {where}" if ended else None
-
-    def state(self) -> ServerState:
-        """Ask the server whether it serves clients. Takes up to two seconds."""
-        if self.ended:
-            return "dead"
-        return "serving" if answers(f"{self.url}/health") else "unhealthy"
 
     def terminate(self) -> None:
         """Ask the server to finish its running requests and stop. Does not wait."""

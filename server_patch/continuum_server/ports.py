@@ -6,8 +6,7 @@ import errno
 import http.client
 import socket
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import psutil
 
@@ -38,15 +37,19 @@ def hold_port(host: str, port: int) -> socket.socket:
     Raises:
         ServerError: a server listens on the port already, or the port cannot be used.
     """
-    with listening(host, port):
-        held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-        try:
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind((host, port))
-        except BaseException:
-            held.close()
-            raise
-        return held
+    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, port))
+    except OverflowError as error:
+        held.close()
+        raise ServerError(f"port {port}: must be from 0 (a free one) to 65535") from error
+    except OSError as error:
+        held.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ServerError(f"port {port} of {host} is taken; choose another (0: a free one)") from error
+        raise ServerError(f"host {host}, port {port}: cannot listen there: {error.strerror}") from error
+    return held
 
 
 def listens(process: int, port: int) -> bool:
@@ -59,16 +62,3 @@ def listens(process: int, port: int) -> bool:
                 if any(tcp.status == psutil.CONN_LISTEN and tcp.laddr.port == port for tcp in sockets):
                     return True
     return False
-
-
-@contextmanager
-def listening(host: str, port: int) -> Iterator[None]:
-    """Replace an error of a socket by a ``ServerError`` that says what to do."""
-    try:
-        yield
-    except OverflowError as error:
-        raise ServerError(f"port {port}: must be from 0 (a free one) to 65535") from error
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ServerError(f"port {port} of {host} is taken; choose another (0: a free one)") from error
-        raise ServerError(f"host {host}, port {port}: cannot listen there: {error.strerror}") from error

@@ -13,8 +13,6 @@ from continuum_server.policy.program_table import Guards
 EngineName = Literal["gpu", "emulated", "cpu"]
 STOCK = "stock"
 """The policy name of vLLM's own scheduler, without the plugin."""
-ServerState = Literal["serving", "unhealthy", "dead"]
-"""unhealthy: the process runs, but its /health does not answer with status 200."""
 
 
 class ServerError(Exception):

@@ -34,7 +34,7 @@ LIMITS = {
     "must be at least 2": "kv_blocks",
     "must be at least 0.1": "interval",
     "must be at most 9,999": "limit",
-    "must be at least 0": "drain_s health_port port",
+    "must be at least 0": "drain_s port",
     "must not be negative": "compact_at max_think_s retries seed shared_prefix",
     "must not be negative or infinite": "step_overhead_ms",
     "must be above 0": "first_token_s length_scale program_limit_s ready_timeout_s request_limit_s time_limit_s "
@@ -44,11 +44,11 @@ LIMITS = {
     "from 0 to 2": "temperature",
     "must be at most 1,000": "data_parallel_size processes replicas turn_scale",
     "must be at most 10,000": "seeds",
-    "must be at most 65,535": "health_port port",
+    "must be at most 65,535": "port",
     "must be at most 100,000": "num_programs",
     "must be at most 10,000,000": "kv_blocks",
     "no such folder": "scheduler_records",
-    WRITABLE.words: "junit out record_web target",
+    WRITABLE.words: "out record_web target",
 }
 """The options of all commands that have this limit."""
 EDGES = [

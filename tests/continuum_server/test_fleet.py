@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +19,6 @@ from bench_cli import bench
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.fleet import Fleet, replica_configs, replica_file
 from continuum_server.front import program_of
-from continuum_server.health_page import HealthPage, ReplicaHealth, fleet_health
 from continuum_server.launcher import Server
 from continuum_server.ports import answers, hold_port, listens
 from continuum_server.server_command import command_of, model_name
@@ -67,48 +67,25 @@ def test_a_port_that_is_held_is_nobody_elses_but_a_server_of_ours_can_listen_the
                 hold_port("127.0.0.1", port)
 
 
+class Stranger(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+
 @pytest.mark.slow
 def test_a_stranger_who_answers_is_not_our_server(tmp_path: Path) -> None:
     """Somebody who took the port between our look and vLLM's bind answers /health; our server is not up then."""
     server = Server(ServerConfig(kv_blocks=1200), tmp_path / "log")
     try:
-        serving = fleet_health("serving", (ReplicaHealth("r", "http://r", "serving"),))
-        stranger = HealthPage("127.0.0.1", server.port, lambda: serving)
-        stranger.start()
-        assert httpx.get(stranger.url).status_code == 200
-        assert answers(f"http://127.0.0.1:{server.port}/health")
-        with pytest.raises(ServerError, match="the server ended by itself"):
-            server.wait_until_healthy()
-        stranger.close()
+        with ThreadingHTTPServer(("127.0.0.1", server.port), Stranger) as stranger:
+            threading.Thread(target=stranger.serve_forever, daemon=True).start()
+            assert answers(f"http://127.0.0.1:{server.port}/health")
+            with pytest.raises(ServerError, match="the server ended by itself"):
+                server.wait_until_healthy()
+            stranger.shutdown()
     finally:
         server.kill()
-
-
-@pytest.mark.parametrize(
-    ("router", "states", "status"),
-    [
-        ("serving", ["serving", "serving"], "serving"),
-        ("serving", ["serving", "dead"], "degraded"),
-        ("serving", ["unhealthy", "serving"], "degraded"),
-        ("serving", ["dead", "unhealthy"], "dead"),
-        ("dead", ["serving", "serving"], "dead"),
-        ("unhealthy", ["serving", "serving"], "dead"),
-    ],
-)
-def test_the_page_answers_for_all(router: Any, states: list[Any], status: str) -> None:
-    replicas = tuple(ReplicaHealth(f"replica{index}", "http://r", state) for index, state in enumerate(states))
-    page = HealthPage("127.0.0.1", 0, lambda: fleet_health(router, replicas))
-    page.start()
-    try:
-        answer = httpx.get(page.url)
-        assert answer.status_code == (503 if status == "dead" else 200)
-        assert answer.json()["status"] == status
-        assert [one["state"] for one in answer.json()["replicas"]] == states
-        assert httpx.get(page.url.removesuffix("health")).status_code == 404
-    finally:
-        page.close()
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(page.url)
 
 
 def test_a_conversation_without_an_id_is_known_by_its_opening() -> None:
@@ -198,6 +175,8 @@ def test_a_killed_replica_loses_no_program(tmp_path: Path) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             running.wait(0.1)
         assert said == [f"replica1 was killed by signal 9; see {tmp_path}/logs/replica1.log; replicas left: 1"]
+        os.killpg(running.servers[0].process.pid, signal.SIGKILL)
+        until(lambda: (answer := httpx.get(f"{running.url}/health")).status_code == 503 and "dead" in answer.text)
     assert ends_soon(leaders) == []
     (row,) = json.loads((tmp_path / "out" / "summary.json").read_text())["policies"].values()
     assert [row[f"programs_{how}"] for how in ("finished", "failed", "unfinished")] == [8, 0, 0]

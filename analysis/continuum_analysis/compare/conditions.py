@@ -54,16 +54,10 @@ class Pair:
 class Outcome:
     """The result of a condition for a pair."""
 
-    condition: str
-    pair: Pair
     failed: bool
     """True if the condition holds."""
-    found: str
-    """The values that the condition compares, with their intervals, as text."""
-
-    @property
-    def text(self) -> str:
-        return f"{'FAILED' if self.failed else 'ok'}: {self.pair.name}: {self.condition}: {self.found}"
+    text: str
+    """The result, with the values that the condition compares and their intervals."""
 
 
 class Condition:
@@ -100,7 +94,8 @@ class Condition:
         """
         value = self._value(pair)
         failed = self._compare((value.bounds or (value.mean, value.mean))[self._end], self._limit)
-        return Outcome(self.expression, pair, failed, f"{self._term} {value.text('{:.6g}'.format)}")
+        found = f"{self._term} {value.text('{:.6g}'.format)}"
+        return Outcome(failed, f"{'FAILED' if failed else 'ok'}: {pair.name}: {self.expression}: {found}")
 
     def _value(self, pair: Pair) -> Interval:
         if self._over_seeds is None:

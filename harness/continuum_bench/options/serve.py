@@ -30,7 +30,6 @@ class ServeOptions(EngineOptions):
         replicas: Number of servers on this machine, each with its own GPUs, behind a router.
         router: How the router chooses a server for a turn: affinity, sticky (both keep a program on one server),
             cache-aware, least-loaded, round-robin, or vllm-router's names of these rules.
-        health_port: With --replicas: port of a /health for all servers together. Default: a free one.
         time_scale: Emulated engine: modelled seconds that pass in one real second.
         replies: Emulated engine: file of scripted answers (JSON lines).
         block_size: Number of tokens in one KV block. Default: the engine's choice.
@@ -64,7 +63,6 @@ class ServeOptions(EngineOptions):
     port: Annotated[int, at_least(0), at_most(65535)] = defaults.PORT
     replicas: Annotated[int, at_least(1), at_most(1000)] = 1
     router: Annotated[str, Needs("replicas")] = "affinity"
-    health_port: Annotated[int | None, at_least(0), at_most(65535), Needs("replicas")] = None
     time_scale: Annotated[float, ABOVE_ZERO, Needs("engine", "emulated")] = 1.0
     replies: Annotated[Path | None, Needs("engine", "emulated")] = None
     block_size: Annotated[int | None, at_least(1)] = None

@@ -59,7 +59,7 @@ def serve_until_stopped(options: ServeOptions, vllm_arguments: tuple[str, ...]) 
 def _server(config: ServerConfig, options: ServeOptions) -> Server | Fleet:
     """Create one server, or several behind a router."""
     if options.replicas > 1:
-        return Fleet(config, options.replicas, options.router, options.log, print_notice, options.health_port or 0)
+        return Fleet(config, options.replicas, options.router, options.log, print_notice)
     return Server(config, options.log)
 
 
@@ -126,7 +126,5 @@ def _announce(server: Server | Fleet) -> None:
     number = f", {len(server.servers)} replicas" if isinstance(server, Fleet) else f", server {server.name}"
     print_line(f"ready: {server.url}/v1, policy {config.policy}{number}{note}")
     print_line(client_line(server.url, config))
-    if isinstance(server, Fleet):
-        print_line(f"health: {server.health_url}")
     for each in server.servers if isinstance(server, Fleet) else [server]:
         print_line(f"state: {each.url}/continuum/state (server {each.name})")
