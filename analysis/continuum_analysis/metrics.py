@@ -177,9 +177,9 @@ PERCENTILES = ("p50", "p90", "p95", "p99")
 _distribution(
     "jct",
     ("mean", *PERCENTILES, "min", "max"),
-    "over finished programs of last turn's finish - the instant its first turn was due, on the client's clock; without "
-    "`turns.jsonl`, on the scheduler's clock from the first arrival. Percentiles are over all programs: a program that "
-    "did not finish counts as slower than all that did (null if the percentile is such a program)",
+    "over finished programs of the last turn's finish - the instant its first turn was due, on the client's clock "
+    "(without `turns.jsonl`, the scheduler's, from the first arrival). In percentiles a program that did not finish "
+    "counts as slower than all others",
     lambda f: [p.jct_s for p in f.programs] + [inf] * (len(f.everyone) - len(f.programs)),
 )
 
@@ -204,13 +204,13 @@ def programs_finished(f: RunFacts) -> Value:
 
 @_metric()
 def programs_unfinished(f: RunFacts) -> Value:
-    """programs with a turn that did not end or was still to come; counted in shares and percentiles, in no mean"""
+    """programs with a turn that did not end or was still to come"""
     return len(f.unfinished)
 
 
 @_metric()
 def programs_failed(f: RunFacts) -> Value:
-    """programs whose last turn ended in an abort or an error; counted in shares and percentiles, in no mean"""
+    """programs whose last turn ended in an abort or an error"""
     return len(f.failed)
 
 
@@ -255,8 +255,8 @@ def served_jobs_per_s(f: RunFacts) -> Value:
 
 @_metric()
 def jct_growth(f: RunFacts) -> Value:
-    """seconds by which the JCT grows for each second of arrivals (least squares over finished programs): near 0 where
-    the queue does not grow, and offered / served rate - 1 where it does; null with fewer than ten programs"""
+    """seconds by which the JCT grows for each second of arrivals (least squares over finished programs): near 0 unless
+    the queue grows; null with fewer than ten programs"""
     due_s = _due_s(f)
     if len(due_s) < 10 or min(due_s) == max(due_s):
         return None
@@ -335,8 +335,8 @@ def prefix_hit_ratio(f: RunFacts) -> Value:
 
 @_metric()
 def prefix_hit_ratio_ideal(f: RunFacts) -> Value:
-    """the same with a cache of unlimited size, in whole blocks: tokens that a replay recorded as sent before; in other
-    runs the prompt of the turn before, without the reply; never less than the actual hits"""
+    """the same with a cache of unlimited size: tokens that a replay recorded as sent before; in other runs the prompt
+    of the turn before"""
     pairs = [pair for p in f.programs for pair in zip(p.turns, [None, *p.turns], strict=False)]
     known = [(turn, before) for turn, before in pairs if turn.hit_tokens is not None]
     ideal = sum(reusable_tokens(turn, before, f.block_tokens) for turn, before in known)
@@ -345,8 +345,8 @@ def prefix_hit_ratio_ideal(f: RunFacts) -> Value:
 
 @_metric()
 def returns_missed_share(f: RunFacts) -> Value:
-    """returning turns (all turns of a program but its first) that found less in the cache than they could have, by more
-    than a block / returning turns; `analyze --misses` shows the causes"""
+    """returning turns (all but a program's first) that found less in the cache than they could have, by more than a
+    block / returning turns; `analyze --misses` shows the causes"""
     return _ratio(sum(not returned.hit for returned in f.returns), len(f.returns))
 
 
@@ -378,8 +378,7 @@ def pins(f: RunFacts) -> Value:
 
 @_metric()
 def pin_hit_ratio(f: RunFacts) -> Value:
-    """pins that ended because the program's next turn was scheduled / pins; in the preview's files, which give no
-    reasons, pins during which the next turn arrived / pins"""
+    """pins that ended because the program's next turn was scheduled / pins"""
     return _ratio(sum(pin.reason == "hit" for pin in f.pins), len(f.pins))
 
 
@@ -436,10 +435,9 @@ _distribution(
 _distribution(
     "slowdown",
     ("mean", "p95", "max"),
-    "over finished programs of JCT / JCT alone on an empty engine. Virtual runs record how long each turn takes alone "
-    "(`alone_s` of `turns.jsonl`), to which the gaps between turns are added; other runs need a run of the same "
-    "programs one at a time (`analyze --alone DIR`), and without such a run the metric is null. The value is below 1 "
-    "if a program finds a prefix in the cache that other programs left there",
+    "over finished programs of JCT / JCT alone on an empty engine. Virtual runs record it "
+    "(`alone_s` of `turns.jsonl`, plus the gaps); others need a run of the same programs one at a time "
+    "(`analyze --alone DIR`), else null. Below 1 if a program finds a prefix that other programs left in the cache",
     lambda f: [program.slowdown for program in f.programs],
     unit="",
 )
@@ -466,9 +464,8 @@ _distribution(
 
 @_metric("s")
 def itl_mean_s(f: RunFacts) -> Value:
-    """mean over the gaps between consecutive output tokens of all turns. Runs of `--token-times` record each gap
-    (between chunks: a chunk of several tokens counts as one) and have percentiles, null in other runs. There, the mean
-    is the turns' sum of (finish - first token) / their sum of (output tokens - 1)"""
+    """mean over the gaps between consecutive output tokens of all turns. Percentiles need `--token-times`
+    (gaps between chunks). Without it the mean is the sum of (finish - first token) / that of (output tokens - 1)"""
     if f.token_gaps is not None:
         return f.token_gaps.mean_s
     known = [(turn.tpot_s, turn.gaps_between_tokens) for turn in f.turns if turn.tpot_s is not None]
@@ -499,10 +496,9 @@ def send_lateness_p99_s(f: RunFacts) -> Value:
 
 @_metric("s")
 def scheduler_time_per_call_s(f: RunFacts) -> Value:
-    """processor time in vLLM's `schedule` and `update_from_output`, policy included / calls. The virtual engine
-    combines many engine steps into one call where nothing new can happen, so that calls of different policies are not
-    alike (`benchmarks/policy_cost.py` measures single steps). The time is measured on the machine that ran the virtual
-    engine, not modelled; no other metric includes it, and equal runs differ. Null on servers"""
+    """processor time in vLLM's `schedule` and `update_from_output`, policy included / calls. Measured on the machine
+    that ran the virtual engine, not modelled: equal runs differ, and no other metric includes it. One call may stand
+    for many engine steps (`benchmarks/policy_cost.py` measures single ones). Null on servers"""
     return _ratio(f.scheduler_time.total_s, f.scheduler_time.calls) if f.scheduler_time else None
 
 
