@@ -100,7 +100,6 @@ COMMANDS = [
     ("swebench --base-url http://me:secret@x/v1", "a key comes from OPENAI_API_KEY"),
     ("replay TRACE --base-url URL --dialect x", "there are headers, vllm"),
     ("replay TRACE --base-url URL --served-model x", "the server has m"),
-    ("replay TRACE --base-url URL --arrivals concurrency:2 --processes 3", "more than the 2 programs at a"),
     ("swebench --arrivals concurrency:2 --cool-down 3s", "seconds in a closed loop need --time-limit-s"),
     ("swebench --arrivals steps:0", "--arrivals steps:0: expected steps:PROGRAMS or steps:PROGRAMS:PAUSE_SECONDS"),
     ("replay TRACE --base-url URL --warm-up 2 --cool-down 1", "no program is left to count"),
