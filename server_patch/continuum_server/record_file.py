@@ -10,12 +10,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from continuum_traces.appender import end_of_last_line
 from continuum_traces.run_dir import EVENTS, RunDirError
 
 from continuum_server.log_once import LogOnce
-
-CHUNK = 4096
-"""Number of bytes per read."""
 
 PATIENCE_S = 5.0
 """How long a new server waits for a server that is being stopped to unlock its files."""
@@ -42,7 +40,7 @@ class RecordFile:
             OSError, RunDirError: the file cannot be checked, or a new file cannot be begun; nothing was written.
         """
         self._stay_at_path()
-        end = _end_of_last_line(self._fd)
+        end = end_of_last_line(self._fd)
         os.ftruncate(self._fd, end)
         written = 0
         try:
@@ -105,15 +103,3 @@ def lock(path: Path, patience_s: float = 0.0) -> int:
                 raise RunDirError(f"{path}: another server writes this file; stop it or choose another") from error
         time.sleep(0.1)
         patience_s -= 0.1
-
-
-def _end_of_last_line(fd: int) -> int:
-    """Return the number of bytes up to and including the last newline."""
-    position = os.fstat(fd).st_size
-    while position > 0:
-        start = max(0, position - CHUNK)
-        newline = os.pread(fd, position - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        position = start
-    return 0

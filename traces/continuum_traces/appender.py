@@ -16,6 +16,15 @@ STEP_BYTES = 64 * 1024
 """The number of bytes that are read at once."""
 
 
+def end_of_last_line(fd: int) -> int:
+    """Return the number of bytes of a file up to and including its last newline."""
+    end = os.fstat(fd).st_size
+    while end > 0 and os.pread(fd, 1, end - 1) != b"\n":
+        start = max(0, end - STEP_BYTES)
+        end = start + os.pread(fd, end - start, start).rfind(b"\n") + 1
+    return end
+
+
 class SharedLines:
     """A file of lines. ``with lines:`` locks the file, so that lines of several processes never mix, for any number of
     reads and writes.
@@ -68,13 +77,9 @@ class SharedLines:
 
     def _mend(self) -> None:
         """Cut off an incomplete last line that a killed process left."""
-        size = end = os.fstat(self._fd).st_size
-        while end > 0 and os.pread(self._fd, 1, end - 1) != b"\n":
-            start = max(0, end - STEP_BYTES)
-            end = start + os.pread(self._fd, end - start, start).rfind(b"\n") + 1
-        if end < size:
-            os.ftruncate(self._fd, end)
-        self._size = end
+        self._size = end_of_last_line(self._fd)
+        if self._size < os.fstat(self._fd).st_size:
+            os.ftruncate(self._fd, self._size)
 
     def unread(self) -> Iterator[bytes]:
         """Yield the lines that other processes have written since this process last read or wrote."""
