@@ -24,6 +24,8 @@ from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Outcome
 
 MOST_STEPS = 24
+FIRST_STEP, LONGEST_STEP = 1.25, 16.0
+"""Factors between the rates that are tried until the limit lies between two of them. Each is the square of the last."""
 
 Search = Generator[float, bool, float]
 
@@ -34,16 +36,14 @@ def search(start_jps: float, tolerance: float) -> Search:
     What is sustained at a rate is assumed to be sustained at all lower ones. The returned rate is sustained, and a rate
     at most ``1 + tolerance`` times as high is not. The result is ``inf`` if every rate is sustained.
     """
-    low, high, jps = 0.0, inf, _short(start_jps)
+    low, high, jps, step = 0.0, inf, _short(start_jps), FIRST_STEP
     for _ in range(MOST_STEPS):
         if (yield jps):
             low = jps
         else:
             high = jps
-        if high == inf:
-            jps = _short(2 * low)
-        elif low == 0.0:
-            jps = _short(high / 2)
+        if high == inf or low == 0.0:
+            jps, step = _short(low * step if low else high / step), min(step * step, LONGEST_STEP)
         elif high / low <= 1 + tolerance:
             return low
         else:
