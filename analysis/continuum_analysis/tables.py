@@ -106,6 +106,23 @@ def turns_table(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def by_turn_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return one row for each policy and turn number, over all seeds: TTFT, queue wait and hits of the first turn, the
+    second, and so on."""
+    numbers = turns_table(runs).astype(dict.fromkeys(("ttft_s", "wait_s", "hit_tokens"), float))
+    turns = numbers.groupby(["jps", "policy", "turn"], dropna=False)
+    hits = turns[["hit_tokens", "prompt_tokens"]].sum(min_count=1)
+    return pd.DataFrame(
+        {
+            "turns": turns.size(),
+            "ttft_mean_s": turns["ttft_s"].mean(),
+            "ttft_p95_s": turns["ttft_s"].quantile(0.95),
+            "wait_mean_s": turns["wait_s"].mean(),
+            "prefix_hit_ratio": hits["hit_tokens"] / hits["prompt_tokens"],
+        }
+    ).reset_index()
+
+
 def _why(turn: TurnTimes, returned: Return | None) -> dict[str, Any]:
     if returned is None:
         cause = "first sight" if turn.index == 0 and turn.hit_tokens is not None else None
@@ -163,6 +180,7 @@ TABLES: Mapping[str, Callable[[Sequence[Run]], pd.DataFrame]] = {
     "misses": misses_table,
     "programs": programs_table,
     "turns": turns_table,
+    "by-turn": by_turn_table,
     "pins": pins_table,
 }
 """Tables of runs, by their names on the command line."""

@@ -100,7 +100,7 @@ VERDICTS: list[tuple[int, dict[str, list[float | None]], str, str]] = [
     (
         3,
         {"vllm": LONG, "continuum": [5.0, 10.0, 20.0], "static_ttl": [4.0, 8.0, 16.0]},
-        "static-ttl was the fastest: its programs took 0.40 times as long as under vllm",
+        "static-ttl was the fastest of 3: its programs took 0.40 times as long as under vllm",
         "Its programs took 0.80 times as long as under the next best, continuum (0.80 to 0.80). "
         "No program finished later than under vllm. TTFT P99: 0.5 s against vllm's 0.5 s.",
     ),
@@ -115,7 +115,7 @@ VERDICTS: list[tuple[int, dict[str, list[float | None]], str, str]] = [
         3,
         {"vllm": [20.0, 30.0], "static_ttl": [18.0, 27.0], "continuum": [5.0, None]},
         "Programs that finished: vllm 6 of 6, continuum 3 of 6, static-ttl 6 of 6. Fewer finished under continuum: "
-        "not ranked. static-ttl was the fastest: its programs took 0.90 times",
+        "not ranked. static-ttl was the fastest of 3: its programs took 0.90 times",
         "mean JCT 25 s against 28 s",
     ),
 ]  # type: ignore[list-item]

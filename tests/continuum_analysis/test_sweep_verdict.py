@@ -35,21 +35,25 @@ def test_the_best_on_average_is_named_and_how_sure_that_is() -> None:
     )
     first, then = sweep_verdict(sweep)
     facts = "mean JCT 0.50 times vllm's over 3 points (geometric mean, 0.25 to 1.00 by point)"
-    assert first == f"a was the fastest on average: {facts}."
+    assert first == f"a was the fastest of 3 on average: {facts}."
     assert "faster at 2, slower at 0 and not told apart at 1 of them" in then
     assert "gained most at jps 0.3, least at jps 0.1" in then
     assert sweep_trust(sweep).startswith("3 seeds at each point; engine virtual: vLLM's scheduler is real")
 
 
 SAID: list[tuple[list[dict[str, Interval]], str]] = [
-    ([{"a": Interval(1.2, 1.1, 1.3)}], "No policy was faster than vllm on average; the best was a: mean JCT 1.20"),
+    ([{"a": Interval(1.2, 1.1, 1.3)}], "a was slower than vllm on average: mean JCT 1.20"),
+    ([{"a": Interval(0.9, 0.7, 1.1)}], "a and vllm cannot be told apart on average: mean"),
     (
-        [{"a": Interval(0.9, 0.7, 1.1)}],
-        "No policy can be told apart from vllm; the best on average was a: mean",
+        [{"a": Interval(1.2, 1.1, 1.3), "b": Interval(1.3, 1.2, 1.4)}],
+        "No policy was faster than vllm on average; the best of 3 was a: mean JCT 1.20",
     ),
     ([{"a": Interval(0.7)}], "No point has enough seeds for an interval, so that nothing is proved"),
     ([{}], "No comparison: no point has two policies"),
-    ([{"a": Interval(0.1), "b": Interval(0.5)}, {"b": Interval(0.5)}], "b was the fastest on average: mean JCT 0.50"),
+    (
+        [{"a": Interval(0.1), "b": Interval(0.5)}, {"b": Interval(0.5)}],
+        "b was the fastest of 3 on average: mean JCT 0.50",
+    ),
 ]
 
 
@@ -67,4 +71,4 @@ def test_a_policy_that_finished_fewer_programs_somewhere_is_not_ranked() -> None
     arms["b"] = replace(arms["b"], comparison=replace(failing, finished=(4, 9)))  # type: ignore[index]
     said, then = sweep_verdict(sweep)
     assert then.endswith("Its TTFT P99 was higher than vllm's at 1 of 2 points.")
-    assert said.startswith("b is not ranked: it finished fewer programs at 1 point. a was the fastest on average")
+    assert said.startswith("b is not ranked: it finished fewer programs at 1 point. a was the fastest of 3 on average")

@@ -85,6 +85,12 @@ def test_a_turn_says_why_and_a_pin_what_it_was_for(experiment: Path) -> None:
     late = turns[turns["cause"] == "expired"]
     assert np.allclose(late["late_s"].astype(float), 0.5)
     assert (late["lost_tokens"] == 56).all()  # 64 were there before, 8 were found
+    by_turn = TABLES["by-turn"](runs)
+    assert list(by_turn["turn"]) == [0, 1, 0, 1]
+    for row in by_turn.itertuples():
+        mine = turns[(turns["policy"] == row.policy) & (turns["turn"] == row.turn)]
+        assert (row.turns, row.ttft_mean_s) == (9, pytest.approx(mine["ttft_s"].mean(), nan_ok=True))
+        assert row.prefix_hit_ratio == pytest.approx(mine["hit_tokens"].sum() / mine["prompt_tokens"].sum())
     pins = TABLES["pins"](runs)
     assert np.allclose(pins["tool_s"], 1.0)
     assert set(pins["reason"]) == {"expired"}
@@ -116,7 +122,9 @@ def test_routers_are_arms_of_one_comparison(tmp_path: Path) -> None:
     assert [row["jct_mean_ratio"] for row in rows] == pytest.approx([1, 0.5, ratio, ratio / 2])
     assert [(row["policy"], row["router"]) for row in rows[1:3]] == [("continuum", "round-robin"), ("vllm", "affinity")]
     said = verdict(summary)
-    assert said.startswith("continuum@affinity: its programs took 0.40 times as long as under vllm@round-robin")
+    assert said.startswith(
+        "continuum@affinity, the best of 4: its programs took 0.40 times as long as under vllm@round-robin"
+    )
     assert "The next best was continuum@round-robin" in said
     table = summary_words({1.0: summary})
     assert list(table["policy"]) == arms

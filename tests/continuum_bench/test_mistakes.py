@@ -119,7 +119,7 @@ COMMANDS = [
     # recorded runs
     ("analyze NO", "holds neither"),
     ("analyze RUNS --json --table pins", "--json: not with --table: --format json writes a table as JSON"),
-    ("analyze RUNS --table cats", "--table cats: there are runs, misses, programs, turns, pins"),
+    ("analyze RUNS --table cats", "--table cats: there are runs, misses, programs, turns, by-turn, pins"),
     ("analyze RUNS --misses --table pins", "--misses: not with --table: --table misses is the table of them"),
     ("analyze RUNS --table runs --format parquet", "name a file with --out"),
     ("compare RUNS --format markdwn", "did you mean markdown? there are csv, parquet, json, latex, markdown"),

@@ -202,34 +202,35 @@ def outcome(ratio: Interval) -> Outcome:
 
 
 def _against_baseline(summary: Summary, name: str, comparison: Comparison) -> str:
-    baseline, ratio, several = summary.baseline, comparison.jct_ratio, len(summary.arms) > 2
+    baseline, ratio = summary.baseline, comparison.jct_ratio
     facts = "mean JCT {} against {}".format(*map(_seconds, comparison.jct_means_s))
     took = f"its programs took {ratio.mean:.2f} times as long as under {baseline}"
     if ratio.bounds is None:
-        return f"{name}: {took} ({facts}), on {_no_interval(comparison)}."
+        best = f", the best of {len(summary.arms)}" if len(summary.arms) > 2 else ""
+        return f"{name}{best}: {took} ({facts}), on {_no_interval(comparison)}."
     interval = ratio.bounds_text("{:.2f}".format)
     said = f"{took} (95% interval {interval}, {len(comparison.seeds)} seeds, paired; {facts})"
-    return f"{headline(outcome(ratio), name, baseline, several)}: {said}."
+    return f"{headline(outcome(ratio), name, baseline, len(summary.arms))}: {said}."
 
 
-def headline(result: Outcome, name: str, baseline: str, several: bool, scope: str = "") -> str:
+def headline(result: Outcome, name: str, baseline: str, policies: int, scope: str = "") -> str:
     """Say what a comparison with the baseline shows of the best policy.
 
     Args:
-        several: whether the policy is the best of several.
+        policies: the number of policies, the baseline included, of which this one is the best.
         scope: where it is, such as `` on average``.
     """
-    if several:
+    if policies > 2:
         words = {
-            "faster": f"{name} was the fastest{scope}",
-            "slower": f"No policy was faster than {baseline}{scope}; the best was {name}",
-            "open": f"No policy can be told apart from {baseline}; the best{scope} was {name}",
+            "faster": f"{name} was the fastest of {policies}{scope}",
+            "slower": f"No policy was faster than {baseline}{scope}; the best of {policies} was {name}",
+            "open": f"No policy can be told apart from {baseline}; the best of {policies}{scope} was {name}",
         }
     else:
         words = {
-            "faster": f"{name} was faster than {baseline}",
-            "slower": f"{name} was slower than {baseline}",
-            "open": f"{name} and {baseline} cannot be told apart",
+            "faster": f"{name} was faster than {baseline}{scope}",
+            "slower": f"{name} was slower than {baseline}{scope}",
+            "open": f"{name} and {baseline} cannot be told apart{scope}",
         }
     return words.get(result, f"{name} and {baseline} are equal to within 1% here")
 

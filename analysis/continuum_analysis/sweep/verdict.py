@@ -77,14 +77,14 @@ def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
     tail = ""
     if best.longer_tails:
         tail = f" Its TTFT P99 was higher than {sweep.baseline}'s at {best.longer_tails} of {counted(most, 'point')}."
-    return f"{said}{_headline(best, sweep.baseline)}: {facts}.", f"{_how_sure(best)} {_where(best)}".strip() + tail
+    return f"{said}{_headline(best, sweep)}: {facts}.", f"{_how_sure(best)} {_where(best)}".strip() + tail
 
 
-def _headline(best: Record, baseline: str) -> str:
+def _headline(best: Record, sweep: Sweep) -> str:
     """Name the best policy, and claim no more than its intervals show."""
     shown = not any(ratio.bounds for _, ratio in best.points) or best.sure("faster")
     result: Outcome = "slower" if best.mean > 1 - SAME_TO_THE_EYE else "faster" if shown else "open"
-    return headline(result, best.policy, baseline, several=True, scope=" on average")
+    return headline(result, best.policy, sweep.baseline, len(sweep.policies), scope=" on average")
 
 
 def _how_sure(record: Record) -> str:

@@ -38,7 +38,7 @@ class AnalyzeOptions(Options):
 
     Attributes:
         misses: Show why each returning turn found its KV in the cache, or did not.
-        table: Which rows to write: runs, misses, programs, turns or pins.
+        table: Which rows to write: runs, misses, programs, turns, by-turn (latency by turn number) or pins.
     """
 
     directories: Directories

@@ -50,6 +50,8 @@ def play_missing(
             display.update(report, result)
 
         outcome = _player(grid, [(cell, folders[cell.name]) for cell in todo], players)(on_report)
+    if outcome.interrupted:
+        display.say_lost()
     outcome.done = [name for name in outcome.done if name not in spoiled]
     for name, error in {**outcome.failed, **spoiled}.items():
         log = store.keep_log(by_name[name], folders[name])

@@ -60,6 +60,8 @@ def _play(out: Path, cells: Sequence[Cell], setup: Setup, description: Any, opti
     kept = len(cells) - len(left)
     with RunsDisplay({task.name: 1.0 for task in left}, kept, options.json_output or options.quiet) as display:
         outcome = play_here(left, jobs, display.update) if left else Outcome()
+    if outcome.interrupted:
+        display.say_lost()
     names = {task.name for task in left}
     outcome.done += [cell.name for cell in cells if cell.name not in names]
     return outcome
