@@ -179,17 +179,6 @@ def test_a_disturbed_decode_point_is_measured_again(
     assert any(line.startswith("decode of 1 requests") for line in said) == enough
 
 
-async def slow(request: web.Request, number: int) -> Any:
-    await asyncio.sleep(0.2)
-    return await good(request, number)
-
-
-def test_a_ramp_spreads_the_first_programs(tmp_path: Path) -> None:
-    done = replayed(tmp_path, slow, "--arrivals", "concurrency:4:0.4", programs=4)
-    due = [arrival.due_s for arrival in read_arrivals(done.run)]
-    assert [after - before for before, after in pairwise(due)] == pytest.approx([0.1, 0.1, 0.1])
-
-
 @pytest.mark.parametrize(
     ("window", "counted"),
     [

@@ -73,20 +73,7 @@ ONCE = "top --once --interval 0.1 --base-url"
 def test_a_table_says_what_each_program_does(fake: FakeServer) -> None:
     done = succeeded(ONCE, fake.url)
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert lines[0] == [
-        "server",
-        "policy",
-        "pool",
-        "used",
-        "held",
-        "pins",
-        "running",
-        "queue",
-        "hits/min",
-        "hit",
-        "tokens",
-        "errors",
-    ]
+    assert " ".join(lines[0]) == "server policy pool used held pins running queue hits/min hit tokens errors"
     assert lines[1][1:] == ["static-ttl", "2%", "2%", "1", "0", "5", "-", "-", "none"]
     assert [words[:7] for words in lines[4:9]] == [
         [SHORT, "tag", "1", "100", "5%", "running", "0"],
@@ -191,21 +178,6 @@ def test_the_key_is_sent(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("THE_KEY", "secret")
     succeeded(ONCE, fake.url, "--api-key-env", "THE_KEY")
     assert {seen.headers.get("Authorization") for seen in fake.seen} == {"Bearer secret"}
-
-
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        ("top --base-url 127.0.0.1:8000 --once", "expected http:// or https://"),
-        ("top --base-url http://127.0.0.1:9/v1 --once", "no server answers"),
-        ("top --base-url http://127.0.0.1:9/v1", "the output is no terminal; use --once"),
-        ("top --base-url http://127.0.0.1:9/v1 --json", "--json: needs --once"),
-        ("top --base-url http://127.0.0.1:9/v1 --interval 0", "--interval 0: must be at least 0.1"),
-        ("top --base-url http://127.0.0.1:9/v1 --limit 0", "--limit 0: must be at least 1"),
-    ],
-)
-def test_mistakes(command: str, says: str) -> None:
-    assert says in refused(command)
 
 
 # ------------------------------------------------------------------------------------------------ in a terminal

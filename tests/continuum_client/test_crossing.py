@@ -1,4 +1,4 @@
-"""No tag ever crosses from one program to another: 100 programs on one loop, 64 threads, pools shared by all."""
+"""No tag ever crosses from one program to another: 30 programs on one loop, 64 threads, pools shared by all."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def property_server() -> Any:
 
 @settings(max_examples=12)
 @given(plans=st.lists(steps, min_size=2, max_size=6))
-@example(plans=[["ask", "child", "task"]] * 100)
+@example(plans=[["ask", "child", "task"]] * 30)
 def test_any_mixture(property_server: FakeServer, plans: list[list[str]]) -> None:
     """Programs side by side on one loop, each doing its own mixture of threads, pools, tasks, tools and sub-agents."""
     property_server.seen.clear()

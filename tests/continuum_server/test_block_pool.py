@@ -81,7 +81,7 @@ def manager() -> Any:
 
 
 @given(st.lists(uses, min_size=8, max_size=30))
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_a_lookup_repeated_finds_what_a_new_one_finds(manager: Any, uses: list[tuple[str, int, int]]) -> None:
     pool, coordinator = manager.block_pool, manager.coordinator
     pool.reset_prefix_cache()

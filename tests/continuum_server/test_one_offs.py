@@ -12,7 +12,7 @@ from continuum_server.vllm_plugin.queue import ONE_OFF, OVERDUE, PINNED, PREEMPT
 from continuum_traces.conversation import Job
 from hypothesis import given
 from hypothesis import strategies as st
-from nano import Played, play, program
+from nano import Played, each_policy, play, program
 from policy_driver import MACHINE, Driver
 
 RANKED = ["program-fcfs", "continuum", "working-set", "concur"]
@@ -45,7 +45,7 @@ def mean_s(played: Played, kind: str) -> float:
     return sum(last[name] - first[name] for name in first) / len(first)
 
 
-@pytest.mark.parametrize("policy", RANKED)
+@each_policy(RANKED)
 def test_chats_beside_agents_are_no_slower_than_under_stock_vllm(policy: str) -> None:
     jobs = [*agents(), *chats(first_s=6.0, every_s=0.5)]
     stock, papers, ours = (
@@ -60,7 +60,7 @@ def test_chats_beside_agents_are_no_slower_than_under_stock_vllm(policy: str) ->
 
 def test_a_flood_of_chats_starves_no_agent() -> None:
     """Chats arrive faster than the engine serves them; agents go on at their share, as under stock order or faster."""
-    jobs = [*agents(3, 6), *chats(600, first_s=2.0, every_s=0.01, output=16)]
+    jobs = [*agents(3, 6), *chats(300, first_s=2.0, every_s=0.01, output=16)]
     stock, ours = play(jobs, blocks=121), play(jobs, "working-set", blocks=121)
     assert mean_s(ours, "agent") <= 1.2 * mean_s(stock, "agent")
 
@@ -122,7 +122,7 @@ def test_small_first_turns_are_one_offs_only_if_few_of_them_go_on() -> None:
     assert not driver.arrive("later", prompt=small).one_off
 
 
-@pytest.mark.parametrize("policy", ["program-fcfs", "working-set", "lease-gate"])
+@each_policy(["program-fcfs", "working-set", "lease-gate"])
 def test_a_target_for_first_tokens_lets_newcomers_in(policy: str) -> None:
     jobs = agents(12, 20, every_s=1.0)
 

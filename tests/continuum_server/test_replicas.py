@@ -87,7 +87,7 @@ def check_skipping(jobs: list[Job], router: str, **rest: Any) -> tuple[Outcome, 
     jobs=workloads(wishes=True),
     policy=st.sampled_from(["vllm", "static-ttl", "continuum", "working-set"]),
 )
-@settings(max_examples=12)
+@settings(max_examples=settings.default.max_examples // 4)
 def test_every_program_completes_and_skipping_changes_nothing(router: str, policy: str, jobs: list[Job]) -> None:
     check_skipping(jobs, router, policy=policy)
 

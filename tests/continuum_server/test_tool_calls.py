@@ -90,7 +90,7 @@ SHARDS = st.sampled_from([
 
 
 @given(st.one_of(st.text(max_size=200), st.lists(SHARDS, max_size=40).map("".join)))
-@settings(max_examples=800)
+@settings(max_examples=8 * settings.default.max_examples)
 def test_any_text_gives_a_name_or_none(text: str) -> None:
     key = tool_key(text)
     assert key is None or (key == key.strip() and 0 < len(key) < 2000)

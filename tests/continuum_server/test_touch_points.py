@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +9,6 @@ from continuum_server.virtual.loop import Job
 from continuum_server.vllm_plugin import touch_points
 from nano import build, program
 from vllm.v1.request import RequestStatus
-
-PLUGIN = Path(touch_points.__file__).parent
 
 
 @pytest.fixture

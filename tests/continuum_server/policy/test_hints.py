@@ -78,7 +78,7 @@ hints = st.fixed_dictionaries({}, optional=said)
 
 @each_policy(["working-set", "continuum", "continuum-v1", "continuum-fixed"])
 @given(told=st.lists(hints, min_size=8, max_size=30), chance=st.randoms(use_true_random=False))
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=settings.default.max_examples // 4)
 def test_what_a_client_says_changes_nobody_else_s_holds(
     policy: str, told: list[dict[str, object]], chance: random.Random
 ) -> None:
@@ -98,6 +98,7 @@ def test_what_a_client_says_changes_nobody_else_s_holds(
 
 
 @given(st.floats(0.0, 1e5), st.floats(0.0, 1e5), st.randoms(use_true_random=False))
+@settings(max_examples=settings.default.max_examples // 4)
 def test_the_value_of_a_hint_does_not_change_the_worth_of_memory(
     first_s: float, second_s: float, chance: random.Random
 ) -> None:

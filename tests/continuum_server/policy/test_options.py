@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings, read_emulated_settings
-from continuum_server.policy.base import Policy
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve
 from continuum_server.policy.limits import LimitError, hints_of
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.registry import POLICIES, PolicyError, make_policy, read_options
 from continuum_server.vllm_plugin.plugin_settings import Settings, SettingsError, read_settings
 from hypothesis import strategies as st
+from nano import each_policy
 from reference_engine import MACHINE, Engine
 
 PAGES = Path(__file__).parents[3] / "docs" / "policies"
@@ -62,21 +62,22 @@ def live(policy: str, options: dict[str, Any], machine: Machine) -> None:
             engine.abort(request)
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_each_policy_is_a_file_and_a_page_and_lives_at_the_edges_of_its_options(policy: type[Policy]) -> None:
-    file = "bounds" if policy.label == "bound" else policy.name.replace("-", "_")
-    assert policy.__module__.endswith(f".rules.{file}")
+@each_policy()
+def test_each_policy_is_a_file_and_a_page_and_lives_at_the_edges_of_its_options(policy: str) -> None:
+    policy_class = POLICIES[policy]
+    file = "bounds" if policy_class.label == "bound" else policy.replace("-", "_")
+    assert policy_class.__module__.endswith(f".rules.{file}")
     pages = [path.read_text(encoding="utf-8") for path in PAGES.glob("*.md") if path.stem != "README"]
-    assert any(re.search(rf"^#+ `?{policy.name}`?$|`{policy.name}`", page, re.MULTILINE) for page in pages)
-    made = make_policy(policy.name, policy.test_options, MACHINES[0])
-    assert set(policy.gauges) <= set(made.state())
+    assert any(re.search(rf"^#+ `?{policy}`?$|`{policy}`", page, re.MULTILINE) for page in pages)
+    made = make_policy(policy, policy_class.test_options, MACHINES[0])
+    assert set(policy_class.gauges) <= set(made.state())
     with pytest.raises(PolicyError, match="no option 'moon'"):
-        read_options(policy, {"moon": 1})
-    for each in fields(policy.options_type):
+        read_options(policy_class, {"moon": 1})
+    for each in fields(policy_class.options_type):
         for value in (*EDGES, *NOT_NUMBERS):
-            options = accepted(policy.name, {each.name: value}) if each.name != "statistics" else {}
+            options = accepted(policy, {each.name: value}) if each.name != "statistics" else {}
             for machine in MACHINES if options else ():
-                live(policy.name, options, machine)
+                live(policy, options, machine)
 
 
 def test_options_may_come_as_text() -> None:
