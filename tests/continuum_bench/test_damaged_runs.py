@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from bench_cli import bench, refused
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from recorded_runs import write_recorded
 
@@ -84,6 +84,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept=st.sampled_from([0, 1, 40]),
     instead=st.sampled_from([b"", b"x", b"\xff", b"null", b"-1", b"9" * 400, b"[" * 5000, b'"', b"}\n{"]),
 )
+@settings(max_examples=settings.default.max_examples // 2)
 @example(name=T, at=0.984375, kept=1, instead=b"-1")
 @example(name=T, at=0.984375, kept=1, instead=b"9" * 400)
 @example(name=E, at=0.5, kept=0, instead=b"9" * 400)

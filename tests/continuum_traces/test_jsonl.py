@@ -12,7 +12,7 @@ import pytest
 from continuum_traces.jsonl import TraceError, read_programs, too_long, validate, write_programs
 from continuum_traces.lines import gap_line, header_line, turn_line
 from continuum_traces.schema import Program, ToolCall, Turn
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=12)
@@ -50,6 +50,7 @@ programs = st.lists(
 
 
 @given(programs, st.sampled_from(["t.jsonl", "t.jsonl.gz"]))
+@settings(max_examples=settings.default.max_examples // 2)
 def test_round_trip_and_equal_bytes(tmp_path_factory: pytest.TempPathFactory, made: list[Program], name: str) -> None:
     path = tmp_path_factory.mktemp("trace") / name
     assert write_programs(path, made, source="test") == len(made)
