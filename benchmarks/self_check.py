@@ -23,7 +23,6 @@ from continuum_analysis.compare.intervals import (
     check_same_arrivals,
     paired_jcts,
     ratio_interval,
-    resampled_ratio,
 )
 from continuum_analysis.compare.runs import Run, load_runs
 from continuum_analysis.compare.words import outcome
@@ -158,13 +157,25 @@ def _log_ratio(pairs: Sequence[Pair]) -> Interval:
     return ratio_interval(*_means(pairs))
 
 
+def _resampled_ratio(over: Sequence[float], under: Sequence[float]) -> Interval:
+    """Compute the ratio of the means with a bootstrap interval (paired, percentile, fixed seed)."""
+    top, bottom = np.asarray(over, dtype=float), np.asarray(under, dtype=float)
+    estimate = float(top.mean() / bottom.mean())
+    if len(top) < 2 or not top.min() > 0 < bottom.min():  # resamples of times of 0 s have no ratio
+        return Interval(estimate)
+    picks = np.random.default_rng(0).integers(0, len(top), (4000, len(top)))
+    ratios = top[picks].mean(axis=1) / bottom[picks].mean(axis=1)
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    return Interval(estimate, float(low), float(high))
+
+
 def _bootstrap(pairs: Sequence[Pair]) -> Interval:
-    return resampled_ratio(*_means(pairs))
+    return _resampled_ratio(*_means(pairs))
 
 
 def _within_one(pairs: Sequence[Pair]) -> Interval:
     ((run, twin),) = pairs
-    return resampled_ratio(*paired_jcts(run.metrics.facts.programs, twin.metrics.facts.programs))
+    return _resampled_ratio(*paired_jcts(run.metrics.facts.programs, twin.metrics.facts.programs))
 
 
 if __name__ == "__main__":

@@ -178,7 +178,6 @@ def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
     assert row["difference_to_vllm_s"] == pytest.approx(5 - mean)
     assert row["difference_to_vllm_interval_s"] == pytest.approx([5 - mean - half, 5 - mean + half], rel=1e-4)
     assert row["intervals"]["jct_mean_s"] == pytest.approx([mean - half, mean + half], rel=1e-4)
-    assert row["jct_mean_ratio_within_one_arrival_sequence"] is None
     assert written["policies"]["vllm"]["jct_mean_ratio"] == 1.0
     assert json.loads((tmp_path / "summary.json").read_text()) == json.loads(json.dumps(written))
     with (tmp_path / "summary.csv").open() as lines:
@@ -216,7 +215,7 @@ def test_a_report_stands_alone(tmp_path: Path) -> None:
     figures = html.count('class="figure" role="img"')
     assert figures == html.count("As a table</summary>") + 1 == 12  # the first chart's numbers are in the summary table
     assert "prefers-color-scheme: dark" in html
-    assert "within this one arrival sequence only" in html
+    assert "One seed proves nothing" in html
     assert all(metric.name in html for metric in METRICS)
     assert "Modelled, not measured" in html
     order = ['class="verdict"', 'id="jct-by-policy"', 'class="trust"', 'id="film"', 'id="why"', 'id="programs"']

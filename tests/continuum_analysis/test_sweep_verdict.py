@@ -13,7 +13,7 @@ from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 
 
 def arm(name: str, ratio: Interval | None, ttft_p99_s: float = 1.0) -> ArmSummary:
-    sizes = (None, None, Interval(0.5), 0.5, 1.0, (9, 9), (9, 9))
+    sizes = (None, Interval(0.5), 0.5, 1.0, (9, 9), (9, 9))
     found = ratio and Comparison((0, 1, 2), ratio, (1.0, 1.0), Interval(1.0), *sizes)
     return ArmSummary(name, None, (0, 1, 2), {"ttft_p99_s": Interval(ttft_p99_s)}, found)
 

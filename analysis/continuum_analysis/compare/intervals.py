@@ -12,7 +12,6 @@ from scipy.special import stdtrit
 from continuum_analysis.records.timeline import AnalysisError, ProgramTimes
 
 CONFIDENCE = 0.95
-RESAMPLES = 4000
 SAME_INSTANT_S = 1e-3
 ENOUGH_SEEDS = 3
 """With fewer seeds there is no 95% interval, which would be very wide; sweeps' tables show the value of each seed."""
@@ -84,8 +83,6 @@ class Comparison:
     """This policy's mean JCT and the baseline's, of the programs that finished under both."""
     difference_s: Interval
     """The baseline's mean JCT - this policy's."""
-    jct_ratio_within: Interval | None
-    """With one seed: the ratio with an interval from resampled programs, valid for this arrival sequence only."""
     effect: float | None
     """Hedges' g_z over seeds; positive if this policy is faster."""
     sooner: Interval
@@ -137,22 +134,6 @@ def ratio_by_seed(over: Mapping[int, float], under: Mapping[int, float]) -> Inte
 
 def _t(number: int) -> float:
     return float(stdtrit(number - 1, (1 + CONFIDENCE) / 2))
-
-
-def resampled_ratio(over: Sequence[float], under: Sequence[float]) -> Interval:
-    """Compute the same ratio with a bootstrap interval (paired, percentile, fixed seed).
-
-    For the programs of one seed the interval is valid for that arrival sequence only. For the means of several seeds it
-    is an alternative to ``ratio_interval`` that is too narrow with few seeds (docs/results/trust.md).
-    """
-    top, bottom = np.asarray(over, dtype=float), np.asarray(under, dtype=float)
-    estimate = float(top.mean() / bottom.mean())
-    if len(top) < 2 or not top.min() > 0 < bottom.min():  # resamples of times of 0 s have no ratio
-        return Interval(estimate)
-    picks = np.random.default_rng(0).integers(0, len(top), (RESAMPLES, len(top)))
-    ratios = top[picks].mean(axis=1) / bottom[picks].mean(axis=1)
-    low, high = np.quantile(ratios, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Interval(estimate, float(low), float(high))
 
 
 def standardized_difference(over: Sequence[float], under: Sequence[float]) -> float | None:

@@ -23,7 +23,6 @@ from continuum_analysis.compare.intervals import (
     mean_interval,
     paired_jcts,
     ratio_interval,
-    resampled_ratio,
     share_later,
     share_sooner,
     standardized_difference,
@@ -109,7 +108,6 @@ class ArmSummary:
             **{name: interval.mean if interval else None for name, (_, interval) in estimates.items()},
             **{bounds: _bounds(interval) for name, (bounds, interval) in estimates.items() if name in COMPARED},
             "jct_mean_interval_s": _bounds(self.metrics["jct_mean_s"]),
-            "jct_mean_ratio_within_one_arrival_sequence": _bounds(comparison.jct_ratio_within) if comparison else None,
             "effect_size_to_vllm": comparison.effect if comparison else None,
             "worst_slowdown_to_vllm": comparison.worst if comparison else None,
             "paired_seeds": list(comparison.seeds) if comparison else [],
@@ -260,13 +258,11 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
     if not times or not all(sum(over) > 0 < sum(under) for over, under in times):
         return None
     over, under = [float(np.mean(a)) for a, _ in times], [float(np.mean(b)) for _, b in times]
-    theirs, mine = times[0]
     return Comparison(
         seeds=tuple(base.manifest.seed for base, _ in pairs),
         jct_ratio=ratio_interval(under, over),
         jct_means_s=(float(np.mean(under)), float(np.mean(over))),
         difference_s=mean_interval([a - b for a, b in zip(over, under, strict=True)]),
-        jct_ratio_within=resampled_ratio(mine, theirs) if len(times) == 1 else None,
         effect=standardized_difference(over, under),
         sooner=mean_interval([share_sooner(a, b) for a, b in times]).within(0.0, 1.0),
         later=float(np.mean([share_later(a, b) for a, b in times])),

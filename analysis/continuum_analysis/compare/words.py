@@ -271,11 +271,7 @@ def _tail(summary: Summary, best: str) -> str:
 def _no_interval(comparison: Comparison) -> str:
     if len(comparison.seeds) > 1:
         return f"{len(comparison.seeds)} seeds, too few for an interval; run with --seeds 5"
-    within = comparison.jct_ratio_within
-    spread = ""
-    if within is not None and within.bounds is not None and within.bounds != (1.0, 1.0):
-        spread = f", {within.bounds_text('{:.2f}'.format)} within this one arrival sequence only"
-    return f"one arrival sequence{spread}. One seed proves nothing; run with --seeds 5"
+    return "one arrival sequence. One seed proves nothing; run with --seeds 5"
 
 
 def _seconds(value: float) -> str:

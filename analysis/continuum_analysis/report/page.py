@@ -219,12 +219,10 @@ def _comparisons(page: Page) -> TextTable:
 
 
 def _comparison(comparison: Comparison, programs: str) -> tuple[str, ...]:
-    kind = "over seeds" if comparison.jct_ratio.bounds else "one arrival sequence only"
-    known = [each for each in (comparison.jct_ratio, comparison.jct_ratio_within) if each and each.bounds]
     used, all_programs = comparison.programs
     return (
         f"{comparison.jct_ratio.mean:.2f}",
-        f"{known[0].bounds_text('{:.2f}'.format)}, {kind}" if known else NO_VALUE,
+        comparison.jct_ratio.bounds_text("{:.2f}".format),
         comparison.difference_s.text("{:.1f}".format),
         programs,
         NO_VALUE if comparison.effect is None else f"{comparison.effect:.1f}",
