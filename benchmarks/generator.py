@@ -1,6 +1,6 @@
 """Measures how much load one process of the load generator makes, and how punctually.
 
-    python benchmarks/generator.py [--programs 2000] [--tokens 32] [--token-times] [--runs 5]
+    python benchmarks/generator.py [--programs 2000] [--tokens 32] [--processes 1] [--token-times] [--runs 5]
 
 The server is ``light_server.py``, in a process of its own on the last core. The generator may use every core. The
 synthetic programs have six turns: 2,000 tokens at first, 500 more in each turn. Each answer is streamed in ``--tokens``
@@ -70,7 +70,7 @@ def measure_programs(options: argparse.Namespace, trace: Path, out: Path) -> dic
     with light_server() as url:
         before = os.times()
         spec = f"concurrency:{options.programs}:{options.ramp_s:g}"
-        load = ["--arrivals", spec, *options.token_times]
+        load = ["--arrivals", spec, "--processes", options.processes, *options.token_times]
         bench("replay", trace, "--base-url", f"{url}/v1", "--no-report", "--out", out, *load)
         after = os.times()
     cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
@@ -120,6 +120,7 @@ def main() -> None:
     )
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--ramp-s", type=float, default=10.0)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--token-times", action="store_const", const=["--token-times"], default=[])
     parser.add_argument("--runs", type=int, default=5)
     programs(parser.parse_args())

@@ -294,12 +294,19 @@ class Stuck:
         return await good(request, number)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
-def test_a_run_that_was_stopped_can_be_analysed_and_resumed(tmp_path: Path, how: int) -> None:
+@pytest.mark.parametrize(
+    ("how", "processes"),
+    [
+        (signal.SIGINT, 1),
+        pytest.param(signal.SIGKILL, 1, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_that_was_stopped_can_be_analysed_and_resumed(tmp_path: Path, how: int, processes: int) -> None:
     """Of two programs at a time: one has finished, and two are in the middle of their turns."""
     out, stuck = tmp_path / "out", Stuck()
     with serving(stuck, "plugin") as server:
-        words = (trace_of(tmp_path, 5), server.url, out, "--arrivals", "concurrency:2")
+        words = (trace_of(tmp_path, 5), server.url, out, "--arrivals", "concurrency:2", "--processes", processes)
         run = start(replay_command(*words), start_new_session=True)
         until(lambda: stuck.held == 2)
         os.kill(run.pid, how)
@@ -330,6 +337,7 @@ def test_a_run_that_was_stopped_can_be_analysed_and_resumed(tmp_path: Path, how:
     assert (folder / TURNS).read_text().splitlines()[: len(kept)] == kept
     assert analyzed(out)["programs_finished"] == 5
     assert any("1 of 5 programs had finished and are kept" in note for note in read_manifest(folder).notes)
+    assert ("generator: 2 processes" in read_manifest(folder).notes) == (processes == 2)
     assert read_json(folder / "engine.json")["programs_finished_before"] == 1
     interrupted = map(json.loads, (folder / "interrupted.jsonl").read_text().splitlines())
     assert {record["program_id"] for record in interrupted} <= seen - finished

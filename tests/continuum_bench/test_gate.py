@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -49,12 +50,20 @@ def test_goodput_in_the_terminal_and_in_files(experiment: Path) -> None:
     assert arms["continuum"]["slowdown_max"] < 0.8
 
 
-def test_a_condition_that_holds_is_exit_code_3(experiment: Path) -> None:
+def test_a_condition_that_holds_is_exit_code_3_and_a_failed_test(experiment: Path, tmp_path: Path) -> None:
+    file = tmp_path / "gate.xml"
     conditions = ["--fail-if", "jct_mean_ratio > 1.05", "--fail-if", "vllm: jct_mean > 8"]
-    done = bench("compare", experiment, *conditions)
+    done = bench("compare", experiment, *conditions, "--junit", file)
     assert done.exit_code == 3
     assert "ok: continuum: jct_mean_ratio > 1.05: jct_mean_ratio 0.5" in done.stderr
     assert "FAILED: vllm: jct_mean > 8: jct_mean 11" in done.stderr
+    root = ElementTree.parse(file).getroot()
+    assert root.attrib == {"tests": "2", "failures": "1", "errors": "0"}
+    cases = [
+        (each.get("classname"), each.get("name"), each.find("failure") is not None) for each in root.iter("testcase")
+    ]
+    wanted = [("continuum", "not (jct_mean_ratio > 1.05)", False), ("vllm", "not (jct_mean > 8)", True)]
+    assert cases == wanted
     assert bench("compare", experiment, "--fail-if", "jct_mean_ratio > 1.05").exit_code == 0
 
 

@@ -96,6 +96,7 @@ COMMANDS = [
     ("swebench --base-url http://me:secret@x/v1", "a key comes from OPENAI_API_KEY"),
     ("replay TRACE --base-url URL --dialect x", "there are headers, vllm"),
     ("replay TRACE --base-url URL --served-model x", "the server has m"),
+    ("replay TRACE --base-url URL --arrivals concurrency:2 --processes 3", "more than the 2 programs at a"),
     ("swebench --arrivals concurrency:2 --cool-down 3s", "seconds in a closed loop need --time-limit-s"),
     ("swebench --arrivals steps:0", "--arrivals steps:0: expected steps:PROGRAMS or steps:PROGRAMS:PAUSE_SECONDS"),
     ("replay TRACE --base-url URL --warm-up 2 --cool-down 1", "no program is left to count"),
@@ -122,6 +123,7 @@ COMMANDS = [
     ("compare RUNS --baseline vlm", "no run of it; did you mean vllm? there are vllm"),
     ("compare RUNS RUNS", "runs: given twice"),
     ("compare NO", "no: no such file or directory"),
+    ("compare RUNS --junit OUT", "--junit: needs --fail-if"),
     ("compare RUNS --fail-if jct_mean>1 --format csv", "--fail-if: not with --format: write the table"),
     ("compare RUNS --fail-if 'jct_men > 1' --point-estimate", "did you mean jct_mean_s"),
     (f"compare RUNS --fail-if jct_mean>{10**400}", "--fail-if jct_mean>1000"),
@@ -145,6 +147,7 @@ COMMANDS = [
     ("step-times build --gpu h100-80gb --model qwen3-8b --name x", "--name x: only for a config.json; qwen3-8b has"),
     ("step-times build --gpu h100 --model qwen3-8b --tp 3", "--tp 3: there are 1, 2, 4, 8"),
     ("validate LOG --gpu h100 --model qwen3-8b --kv-blocks 3", "(by arrival): 92 tokens do not fit"),
+    ("validate LOG --gpu h100 --model qwen3-8b --fit", "--fit needs at least 4 requests; there are 2"),
     # top
     ("top --base-url http://127.0.0.1:9/v1 --once", "no server answers"),
     ("top --base-url http://127.0.0.1:9/v1", "the output is no terminal; use --once"),

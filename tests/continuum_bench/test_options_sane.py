@@ -30,7 +30,7 @@ from continuum_bench.options.sweep import FigureOptions
 
 LIMITS = {
     "must be at least 1": "block_size chunk chunk_tokens data_parallel_size jobs limit limits max_model_len "
-    "max_num_seqs num_programs pp repeats replicas seeds step_limit tool_limit_s tp turn_scale workers",
+    "max_num_seqs num_programs pp processes repeats replicas seeds step_limit tool_limit_s tp turn_scale workers",
     "must be at least 2": "kv_blocks",
     "must be at least 0.1": "interval",
     "must be at most 9,999": "limit",
@@ -42,13 +42,13 @@ LIMITS = {
     "programs per second must be above 0": "jps",
     "must be above 0, at most 1": "gpu_memory_utilization",
     "from 0 to 2": "temperature",
-    "must be at most 1,000": "data_parallel_size replicas turn_scale",
+    "must be at most 1,000": "data_parallel_size processes replicas turn_scale",
     "must be at most 10,000": "seeds",
     "must be at most 65,535": "port",
     "must be at most 100,000": "num_programs",
     "must be at most 10,000,000": "kv_blocks",
     "no such folder": "scheduler_records",
-    WRITABLE.words: "out record_web target",
+    WRITABLE.words: "junit out record_web target",
 }
 """The options of all commands that have this limit."""
 EDGES = [

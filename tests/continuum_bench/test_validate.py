@@ -271,14 +271,14 @@ def test_answers_of_one_token_have_no_tpot(tmp_path: Path) -> None:
     columns = {"start_times": [0.0] * 4, "ttfts": [0.2] * 4, "itls": [[]] * 4, "input_lens": [90] * 4}
     for name in ("a.json", "b.json"):
         write(tmp_path / name, {**columns, "output_lens": [1] * 4})
-    done = succeeded("validate", tmp_path, *OPTIONS)
+    done = succeeded("validate", tmp_path, *OPTIONS, "--fit")
     last = next(line for line in reversed(done.stdout.splitlines()) if "b" in line)
     assert [cell.strip() for cell in last.split("│")[1:-1]][3] == "-"
     assert "tpot_p50" not in done.stdout
 
 
 def test_a_replay_of_a_modelled_run_has_no_error(tmp_path: Path) -> None:
-    """What the model says of a log is written as a log; validated again it is exact."""
+    """What the model says of a log is written as a log; validated again it is exact. --fit finds nothing to mend."""
     log, size = tmp_path / "bench.json", 24
     lengths = {"input_lens": [900 + 30 * n for n in range(size)], "output_lens": [20 + n for n in range(size)]}
     starts = [0.05 * n for n in range(size)]
@@ -296,8 +296,12 @@ def test_a_replay_of_a_modelled_run_has_no_error(tmp_path: Path) -> None:
     assert found["kv_blocks"]["from"].startswith("computed")
     for name in ("e2e_mean_error", "ttft_mean_error", "tpot_mean_error", "e2e_p99_error"):
         assert found[name] == pytest.approx(0.0, abs=1e-6)
+    assert found["timeline"]["measured"] == found["timeline"]["modelled"]
     sooner = play(run, config, times_of(config), asynchronous=False)
     assert sum(r.first_token_s for r in sooner) < sum(r.first_token_s for r in modelled)
+    fitted = validated(log, *OPTIONS, "--step-overhead-ms", 1, "--fit")
+    assert fitted["requests"] == size // 2
+    assert abs(fitted["e2e_mean_error"]) < 0.02
 
 
 @pytest.mark.slow

@@ -54,10 +54,16 @@ class Pair:
 class Outcome:
     """The result of a condition for a pair."""
 
+    condition: str
+    pair: Pair
     failed: bool
     """True if the condition holds."""
-    text: str
-    """The result, with the values that the condition compares and their intervals."""
+    found: str
+    """The values that the condition compares, with their intervals, as text."""
+
+    @property
+    def text(self) -> str:
+        return f"{'FAILED' if self.failed else 'ok'}: {self.pair.name}: {self.condition}: {self.found}"
 
 
 class Condition:
@@ -94,8 +100,7 @@ class Condition:
         """
         value = self._value(pair)
         failed = self._compare((value.bounds or (value.mean, value.mean))[self._end], self._limit)
-        found = f"{self._term} {value.text('{:.6g}'.format)}"
-        return Outcome(failed, f"{'FAILED' if failed else 'ok'}: {pair.name}: {self.expression}: {found}")
+        return Outcome(self.expression, pair, failed, f"{self._term} {value.text('{:.6g}'.format)}")
 
     def _value(self, pair: Pair) -> Interval:
         if self._over_seeds is None:

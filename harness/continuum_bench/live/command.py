@@ -19,10 +19,10 @@ from continuum_traces.schema import Engine, Manifest
 
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import command_line, default_out
-from continuum_bench.live.driver import LoadDriver
 from continuum_bench.live.endpoint import Endpoint, plugin_errors, probe_server
 from continuum_bench.live.load import LoadCounters, LoadOptions
 from continuum_bench.live.plan import Plan, make_plan
+from continuum_bench.live.processes import play
 from continuum_bench.live.recording import (
     LiveRecorder,
     finished_programs,
@@ -50,12 +50,14 @@ class _LiveRun:
     """The plan of each seed."""
     label: str
     out: Path
+    processes: int
     scheduler_records: Path | None
     quiet: bool
 
     def manifest(self, seed: int) -> Manifest:
         endpoint, load = self.endpoint, self.load
         state = endpoint.state
+        generator = (f"generator: {self.processes} processes",) if self.processes > 1 else ()
         guards = (f"guards: {state['guards']}",) if "guards" in state else ()
         return Manifest(
             created=_now().isoformat(timespec="milliseconds"),
@@ -70,7 +72,7 @@ class _LiveRun:
             hardware=endpoint.hardware(load.model),
             engine_options=_engine_options(load),
             modelled=endpoint.modelled,
-            notes=(f"server: {endpoint.base_url}", endpoint.describe(load.model), *guards),
+            notes=(f"server: {endpoint.base_url}", endpoint.describe(load.model), *generator, *guards),
         )
 
 
@@ -110,6 +112,11 @@ def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
     workload = workload_of(name, options, endpoint.max_model_len or 131072)
     seeds = range(options.seed, options.seed + options.seeds)
     plans = {seed: make_plan(workload, seed) for seed in seeds}
+    lanes = plans[options.seed].lanes
+    if lanes is not None and lanes.in_steps and live.processes > 1:
+        raise BenchError(f"--processes {live.processes}: one process must play --arrivals {options.arrivals}")
+    if lanes is not None and lanes.number < live.processes:
+        raise BenchError(f"--processes {live.processes}: more than the {lanes.number} programs at a time")
     return _LiveRun(
         endpoint=endpoint,
         load=_load_options(endpoint, options, live, api_key),
@@ -117,6 +124,7 @@ def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
         plans=plans,
         label=live.label or endpoint.policy,
         out=options.out or default_out(name),
+        processes=live.processes,
         scheduler_records=live.scheduler_records,
         quiet=options.json_output or options.quiet,
     )
@@ -181,7 +189,7 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
     root, key = run.endpoint.root, run.load.api_key
     errors_before = plugin_errors(root, key)
     with LiveRecorder(folder, on_progress) as recorder:
-        whole = LoadDriver(run.load, recorder, counters).play(plan.plays, plan.lanes, elapsed_s)
+        whole = play(run.load, plan, recorder, counters, run.processes, elapsed_s)
     if run.scheduler_records is not None:
         time.sleep(1.0)  # the server writes its record with a delay of up to 0.25 s
         began_s = datetime.fromisoformat(manifest.created).timestamp()

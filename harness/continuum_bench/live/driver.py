@@ -16,7 +16,6 @@ from random import Random
 from typing import Any
 
 import aiohttp
-import uvloop
 from continuum_traces.closed_loop import ClosedLoop, Lanes
 from continuum_traces.conversation import Conversation, Ended, Send, Wait, converse, go_on
 from continuum_traces.schema import ArrivalRecord, TurnRecord
@@ -58,7 +57,6 @@ class LoadDriver:
     Args:
         options: server and settings.
         sink: receives a record when a program arrives and when a turn ends.
-        counters: the counts are added to these.
         clock: returns seconds.
     """
 
@@ -66,14 +64,13 @@ class LoadDriver:
         self,
         options: LoadOptions,
         sink: Sink,
-        counters: LoadCounters,
         clock: Callable[[], float] = time.perf_counter,  # noqa: TID251 - the default of an injected clock
     ) -> None:
         self._options = options
         self._sink = sink
         self._clock = clock
         self._zero_s = clock()
-        self.counters = counters
+        self.counters = LoadCounters()
         self._url = options.base_url.rstrip("/")
         self._session: aiohttp.ClientSession
         self._client: StreamingClient
@@ -82,37 +79,25 @@ class LoadDriver:
     def now_s(self) -> float:
         return self._clock() - self._zero_s
 
-    def play(self, plays: Sequence[LivePlay], lanes: Lanes | None, begin_s: float) -> bool:
-        """Play all programs on uvloop, which needs a fifth less CPU than asyncio's loop and sends on time more often.
-
-        Returns False if Ctrl-C interrupted it.
-        """
-        try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(self.run(plays, lanes, begin_s))
-        except KeyboardInterrupt:
-            return False
-        return True
-
-    async def run(self, plays: Sequence[LivePlay], lanes: Lanes | None = None, begin_s: float = 0.0) -> None:
+    async def run(self, plays: Sequence[LivePlay], lanes: Lanes | None = None, zero_s: float | None = None) -> None:
         """Play all programs. If cancelled (Ctrl-C), record the turns that have no answer yet as unfinished.
 
         Args:
             plays: the programs in order of arrival. With ``lanes`` their arrival times are ignored.
             lanes: a closed loop; None: programs arrive at their arrival times.
-            begin_s: the instant of the run's clock at which it begins; above 0 if a run is resumed.
+            zero_s: the clock's value at instant 0 of the run; None: now.
         """
         with _no_collection():
-            await self._connected(plays, lanes, begin_s)
+            await self._connected(plays, lanes, zero_s)
 
-    async def _connected(self, plays: Sequence[LivePlay], lanes: Lanes | None, begin_s: float) -> None:
+    async def _connected(self, plays: Sequence[LivePlay], lanes: Lanes | None, zero_s: float | None) -> None:
         async with open_session() as session:
             self._session = session
             self._client = StreamingClient(
                 session, self.now_s, self._options.request_limit_s, self._options.token_times
             )
             await asyncio.gather(*(self._release(play.job.program_id) for play in plays if play.again))
-            self._zero_s = self._clock() - begin_s
+            self._zero_s = self._clock() if zero_s is None else zero_s
             try:
                 async with asyncio.timeout(self._options.time_limit_s):
                     await self._run(plays, lanes)

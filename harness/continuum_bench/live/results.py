@@ -39,7 +39,7 @@ def report_generator(counters: LoadCounters, facts: Mapping[str, Any]) -> None:
     if facts["loop_lag_p99_s"] > LATE_S:
         print_notice(
             f"warning: answers were read up to {facts['loop_lag_p99_s'] * 1e3:.0f} ms late (99th percentile of the "
-            "event loop's lag): play fewer programs, or on a quieter machine"
+            "event loop's lag): more --processes, or a quieter machine"
         )
     if counters.errors:
         kinds = ", ".join(f"{count} x {kind}" for kind, count in counters.errors.items())

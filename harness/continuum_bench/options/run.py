@@ -315,6 +315,7 @@ class LiveOptions(Options):
         retries: How often a failed turn is sent again, under the same ids. Retry-After is honoured.
         request_limit_s: Seconds after which a request counts as failed.
         program_limit_s: Seconds after which a program is given up.
+        processes: Number of processes that generate the load.
         api_key_env: Environment variable that holds the API key. The key itself is never recorded.
         scheduler_records: Folder that the server was given as --record. The server's records of this run are copied
             from it.
@@ -331,5 +332,6 @@ class LiveOptions(Options):
     retries: Annotated[int, NOT_NEGATIVE] = 3
     request_limit_s: Annotated[float, ABOVE_ZERO] = 3600.0
     program_limit_s: Annotated[float | None, ABOVE_ZERO] = None
+    processes: Annotated[int, at_least(1), at_most(1000)] = 1
     api_key_env: str = "OPENAI_API_KEY"
     scheduler_records: Annotated[Path | None, FOLDER] = None

@@ -41,12 +41,13 @@ class ValidateOptions(Options):
             on its version and the number of requests.
         step_times: Estimate of attention times for GPUs on which prompt chunks together with decodes were never
             measured: low, mid or high.
+        fit: Fit the overhead and a factor on attention to the first half of the requests, and report the second half.
     """
 
     panel = ENGINE
     usual = (
         *("log", "gpu", "model", "tp", "pp", "chunk", "max_num_seqs", "kv_blocks"),
-        *("vllm", "json_output"),
+        *("vllm", "fit", "json_output"),
     )
 
     log: Annotated[Path, Option("Request log of a real server, or the folder that holds it or several.", argument=True)]
@@ -65,4 +66,5 @@ class ValidateOptions(Options):
     vllm: str | None = None
     step_overhead_ms: Annotated[float | None, FINITE] = defaults.STEP_OVERHEAD_MS
     step_times: Annotated[str, one_of(*BANDS)] = defaults.STEP_TIMES
+    fit: bool = False
     json_output: Json = False

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from continuum_analysis.compare.words import TextTable
@@ -21,8 +22,8 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.validate import ValidateOptions
 from continuum_bench.show import print_notice, print_table
 from continuum_bench.validate.logs import read_log
-from continuum_bench.validate.numbers import errors_of, numbers_of
-from continuum_bench.validate.replay import play
+from continuum_bench.validate.numbers import errors_of, numbers_of, timeline
+from continuum_bench.validate.replay import CalibratedStepTimes, Calibration, fit, play
 from continuum_bench.validate.served import LoggedRun, Served
 
 LARGE_GPU_GIB, LARGEST_GPU_GIB = 70, 160
@@ -32,24 +33,32 @@ SHOWN = ("e2e_mean", "e2e_p50", "e2e_p99", "ttft_mean", "ttft_p50", "ttft_p99", 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One run, and its requests as modelled."""
+    """The reported requests of one run, as measured and as modelled."""
 
     run: LoggedRun
     config: EngineConfig
     times: StepTimes
+    measured: tuple[Served, ...]
     modelled: tuple[Served, ...]
+    calibration: Calibration | None
     blocks_from: str
     """The source of the number of KV blocks, in words."""
 
     def to_json(self) -> dict[str, Any]:
-        measured, modelled = numbers_of(self.run.served), numbers_of(self.modelled)
+        measured, modelled = numbers_of(self.measured), numbers_of(self.modelled)
+        until_s = max(each.finish_s for each in self.measured)
         return {
             "name": self.run.name,
-            "requests": len(self.run.served),
+            "requests": len(self.measured),
             "unreported": dict(self.run.unreported),
             **errors_of(modelled, measured),
             "measured": measured,
             "modelled": modelled,
+            "timeline": {
+                "measured": [asdict(moment) for moment in timeline(self.measured, until_s)],
+                "modelled": [asdict(moment) for moment in timeline(self.modelled, until_s)],
+            },
+            "calibration": asdict(self.calibration) if self.calibration else None,
             "step_times": asdict(self.times.provenance),
             "engine": asdict(self.config),
             "kv_blocks": {"number": shape_of(self.config).num_blocks, "from": self.blocks_from},
@@ -72,9 +81,24 @@ def validate_log(options: ValidateOptions) -> int:
 
 def _compare(run: LoggedRun, options: ValidateOptions) -> Compared:
     config = engine_of(run, options)
-    times = times_of(config)
-    modelled = play(run, config, times, is_asynchronous(config.vllm))
-    return Compared(run, config, times, tuple(modelled), _blocks_from(run, options))
+    times, asynchronous = times_of(config), is_asynchronous(config.vllm)
+    origin = _blocks_from(run, options)
+    if not options.fit:
+        modelled = play(run, config, times, asynchronous)
+        return Compared(run, config, times, run.served, tuple(modelled), None, origin)
+    half = len(run.served) // 2
+    if half < 2:
+        raise BenchError(f"{options.log}: --fit needs at least 4 requests; there are {len(run.served)}")
+
+    def score(calibration: Calibration) -> float:
+        modelled = play(run, config, CalibratedStepTimes(times, calibration), asynchronous)
+        errors = errors_of(numbers_of(modelled[:half]), numbers_of(run.served[:half]))
+        means = [errors.get(f"{name}_mean_error") for name in ("e2e", "ttft", "tpot")]
+        return fmean(error**2 for error in means if error is not None)
+
+    calibration = fit(score)
+    modelled = play(run, config, CalibratedStepTimes(times, calibration), asynchronous)
+    return Compared(run, config, times, run.served[half:], tuple(modelled[half:]), calibration, origin)
 
 
 def engine_of(run: LoggedRun, options: ValidateOptions) -> EngineConfig:
@@ -148,9 +172,22 @@ def _print(run: dict[str, Any]) -> None:
         f"overhead: {steps['step_overhead_ms']:g} ms a step, {steps['request_overhead_ms']:g} ms for each of its "
         f"requests: {steps['overhead']}"
     )
+    if run["calibration"]:
+        fitted = run["calibration"]
+        print_notice(
+            f"fitted to the first half: {fitted['overhead_ms']:+.2f} ms a step, attention x {fitted['attention']:.2f}; "
+            "the second half is reported"
+        )
     rows = [_row(run, name, 1e3, "ms") for name in SHOWN if name in run["measured"]]
     rows.append(_row(run, "output_tokens_per_s", 1.0, "tokens/s"))
     print_table(TextTable(("", "measured", "modelled", "error", "unit"), rows), run["name"], words=("unit",))
+    pairs = zip(run["timeline"]["measured"], run["timeline"]["modelled"], strict=True)
+    moments = [
+        [f"{a['at_s']:.1f}", str(a["running"]), str(b["running"]), str(a["waiting"]), str(b["waiting"])]
+        for a, b in pairs
+    ]
+    heads = ("second", "running", "modelled", "waiting", "modelled ")
+    print_table(TextTable(heads, moments), "requests with and without a first token")
 
 
 def _gpus(engine: dict[str, Any]) -> str:

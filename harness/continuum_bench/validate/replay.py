@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any, cast
 
-from continuum_server.step_times.model import StepTimes
+from continuum_server.step_times.model import PrefillChunk, StepTimes
 from continuum_server.virtual.config import EngineConfig, EngineError, shape_of
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, Turn, TurnRecord
 
 from continuum_bench.errors import BenchError
 from continuum_bench.validate.served import LoggedRun, Served
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The changes to modelled step times that ``--fit`` finds."""
+
+    overhead_ms: float = 0.0
+    """Added to every step."""
+    attention: float = 1.0
+    """Factor on attention to earlier tokens."""
+
+
+class CalibratedStepTimes(StepTimes):
+    """Step times with a calibration. Attention is the time of a step beyond that of a step without earlier tokens."""
+
+    def __init__(self, times: StepTimes, calibration: Calibration) -> None:
+        self._times, self.provenance = times, times.provenance
+        self._attention, self._overhead_s = calibration.attention, calibration.overhead_ms / 1e3
+
+    def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
+        whole_s = self._times.step_s(chunks, decodes, decode_context_tokens)
+        bare_s = self._times.step_s([PrefillChunk(chunk.tokens, 0) for chunk in chunks], decodes, decodes)
+        return max(bare_s + (whole_s - bare_s) * self._attention + self._overhead_s, 1e-6)
 
 
 def play(run: LoggedRun, config: EngineConfig, times: StepTimes, asynchronous: bool) -> list[Served]:
@@ -96,3 +120,16 @@ def _answers(
             finish_s=record.finish_s,
         )
     return [found[index] for index in range(len(served))]
+
+
+def fit(score: Callable[[Calibration], float]) -> Calibration:
+    """Search for the calibration with the lowest score, in at most 40 plays."""
+    from scipy.optimize import minimize  # noqa: PLC0415 - takes a while to import
+
+    found = cast(Any, minimize)(
+        lambda x: score(Calibration(float(x[0]), float(x[1]))) if x[1] > 0.0 else 1e3,
+        (0.0, 1.0),
+        method="Nelder-Mead",
+        options={"initial_simplex": [(0.0, 1.0), (1.0, 1.0), (0.0, 1.2)], "maxfev": 40, "xatol": 0.02, "fatol": 1e-4},
+    )
+    return Calibration(float(found.x[0]), float(found.x[1]))

@@ -1,0 +1,39 @@
+"""Conditions as JUnit XML, which CI systems show as tests: one test for each condition and arm."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from pathlib import Path
+
+from continuum_traces.run_dir import writing
+
+from continuum_analysis.compare.conditions import Outcome
+
+SUITE = "continuum-bench compare"
+
+
+def junit_xml(outcomes: Sequence[Outcome]) -> str:
+    counts = {"tests": str(len(outcomes)), "failures": str(sum(outcome.failed for outcome in outcomes)), "errors": "0"}
+    root = ElementTree.Element("testsuites", counts)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **counts})
+    for outcome in outcomes:
+        case = ElementTree.SubElement(
+            suite, "testcase", {"classname": outcome.pair.name, "name": f"not ({outcome.condition})", "time": "0"}
+        )
+        if outcome.failed:
+            ElementTree.SubElement(case, "failure", {"message": outcome.found, "type": "condition"}).text = outcome.text
+        else:
+            ElementTree.SubElement(case, "system-out").text = outcome.text
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def write_junit(outcomes: Sequence[Outcome], file: Path) -> None:
+    """Write the outcomes as a JUnit XML file.
+
+    Raises:
+        RunDirError: the file cannot be written.
+    """
+    with writing(file):
+        file.write_text(junit_xml(outcomes), encoding="utf-8")
