@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -117,10 +116,6 @@ class Browser:
     def mouse(self, kind: str, x: float, y: float) -> None:
         button = {"button": "left", "clickCount": 1} if kind != "mouseMoved" else {"button": "none"}
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
-
-    def screenshot(self, file: Path, whole: bool = True) -> None:
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
-        file.write_bytes(base64.b64decode(found["data"]))
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import httpx
 from continuum_bench.cli import app
 from continuum_server.ports import hold_port
+from waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs" / "server"
 LOAD = "swebench --num-programs 6 --jps 4 --length-scale 0.1 --tool-times constant:0.01 --no-report --seed 1 --quiet"
@@ -44,8 +44,7 @@ def prometheus(folder: Path, target: str) -> Iterator[httpx.Client]:
         process = subprocess.Popen([*command, "--web.listen-address", address], stdout=log, stderr=log)
     try:
         with httpx.Client(base_url=f"http://{address}", timeout=10.0) as client:
-            if not comes_true(lambda: _scraped(client)):
-                raise TimeoutError(f"{folder / 'log'}: nothing was scraped")
+            until(lambda: _scraped(client), DEADLINE_S)
             yield client
     finally:
         process.terminate()
@@ -66,15 +65,6 @@ def values(client: httpx.Client, query: str) -> list[float]:
         raise ValueError(f"{query}: {answer.text}")
     found = [float(series["value"][1]) for series in answer.json()["data"]["result"]]
     return [value for value in found if not math.isnan(value)]
-
-
-def comes_true(condition: Callable[[], bool]) -> bool:
-    until_s = time.monotonic() + DEADLINE_S  # noqa: TID251 - a real server is waited for
-    while not condition():
-        if time.monotonic() > until_s:  # noqa: TID251
-            return False
-        time.sleep(0.25)
-    return True
 
 
 def queries(policy: str, holds: bool) -> dict[str, str]:
@@ -99,7 +89,8 @@ def ask(client: httpx.Client, policy: str) -> tuple[int, list[str]]:
         asked = queries(policy, holds=pins > 0)
         return pins, [title for title, query in asked.items() if not values(client, query)]
 
-    comes_true(lambda: not answers()[1])
+    with suppress(AssertionError):  # the caller shows what is left
+        until(lambda: not answers()[1], DEADLINE_S)
     return answers()
 
 
