@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from contextlib import nullcontext
@@ -22,6 +21,7 @@ from continuum_bench.live.endpoint import Endpoint
 from continuum_bench.live.profile import DECODE_TOKENS, decode_grid, measure
 from continuum_server.step_times.profile import read_profile
 from continuum_traces.conversation import open_turn
+from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import read_arrivals, read_events, read_json, read_manifest, read_turns
 from continuum_traces.schema import Program, Turn
 from fake_server import good, hang_up
@@ -64,24 +64,19 @@ def test_two_runs_share_no_prompt_and_a_program_keeps_its_connection(tmp_path: P
 
 
 @pytest.mark.slow
-def test_the_rate_that_a_running_server_sustains_is_searched(tmp_path: Path) -> None:
-    """It answers one request after the other, each after 0.1 s: 3.3 programs of three turns a second."""
-    busy = asyncio.Lock()
-
-    async def one_by_one(request: Any, number: int) -> web.StreamResponse:
-        async with busy:
-            await asyncio.sleep(0.1)
-        return await good(request, number)
-
-    sizes = "--set num_programs=12 --set warm_up=0 --set cool_down=0 --set seeds=1 --set jps=8"
-    with serving(one_by_one) as server:
-        where = ("--set", f"engine={server.url}", "--set", "policy=vllm", "--out", tmp_path / "out")
-        succeeded(f"figure goodput {sizes}", "--traces", trace_of(tmp_path, 1), *where)
+def test_the_rate_that_a_running_server_sustains_is_searched(server: Live, tmp_path: Path) -> None:
+    """Its pool holds two of the programs, and ten that arrive within a second wait for each other."""
+    write_programs(tmp_path / "large.jsonl", [Program("p", (Turn(14_000, 20), Turn(200, 20)))])
+    sizes = "--set num_programs=10 --set warm_up=0 --set cool_down=0 --set seeds=1 --set jps=10"
+    where = ("--set", f"engine={server.server.url}/v1", "--set", "policy=static-ttl", "--out", tmp_path / "out")
+    succeeded(f"figure goodput {sizes}", "--traces", tmp_path / "large.jsonl", *where)
     (row,) = json.loads((tmp_path / "out" / "goodput.json").read_text())
-    tried = {group["axes"]["jps"] for group in json.loads((tmp_path / "out" / "summary.json").read_text())["groups"]}
-    assert max(tried) == 8
-    assert 0 < row["by_seed"][0] < 8
-    assert len(server.asked) == 3 * 12 * len(tried)
+    groups = read_json(tmp_path / "out" / "summary.json")["groups"]
+    tried = {group["axes"]["jps"]: group["policies"]["static-ttl"] for group in groups}
+    assert max(tried) == 10
+    assert 0 < row["by_seed"][0] < 10
+    assert row["by_seed"][0] in tried
+    assert {arm["programs_finished"] for arm in tried.values()} == {10}
 
 
 @pytest.mark.parametrize(("limit", "kv_tokens"), [(32768, 400_000), (4095, 12_800), (2000, 4000), (131072, 2**20)])
