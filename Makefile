@@ -16,7 +16,7 @@ PROCESSES ?= -n $(shell expr $$(nproc) + 1) --maxprocesses 4 --dist loadgroup --
 LINKS := $(or $(PIP_FIND_LINKS),$(shell python3 -m pip config get global.find-links 2>/dev/null))
 TORCH := $(if $(LINKS),--find-links "$(LINKS)",--torch-backend cpu)
 
-.PHONY: help setup agents frameworks endpoints bench test fuzz check lock golden docs dist clean
+.PHONY: help setup agents frameworks endpoints bench test fuzz check lock golden docs results dist clean
 
 help: ## What there is.
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -103,9 +103,19 @@ check: setup ## Lint, types, import arrows.
 	$(VENV)/bin/lint-imports
 
 docs: setup ## The docs site (site/index.html), and the pages that are written from the code.
-	$(PY) docs/generate.py
+	PYTHONPATH=benchmarks $(PY) docs/generate.py
 	$(VENV)/bin/zensical build --clean --strict
 	@echo "docs: open site/index.html"
+
+# Tables of docs/results by page; each is the runs of benchmarks/own_policy/cells_NAME.json.
+own-policy := small
+
+results: setup ## Result tables again, from their cells (goes on where it stopped). ARGS="own-policy": one page.
+	@set -e; for name in $(foreach page,$(or $(ARGS),own-policy),$($(page))); do \
+	  $(PY) benchmarks/own_policy.py benchmarks/own_policy/cells_$$name.json --arms benchmarks/own_policy/arms.json \
+	    --arm static-ttl,continuum,working-set --seeds 3 --out docs/results/data/$$name.jsonl; \
+	done
+	PYTHONPATH=benchmarks $(PY) docs/generate.py
 
 dist: ## The wheel and the sdist, built and checked (dist/).
 	@set -e; uv=$$(command -v uv || echo .uv/bin/uv); rm -rf dist; \

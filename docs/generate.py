@@ -1,8 +1,9 @@
 """Writes the sources of the docs site, with the pages that are generated from the code.
 
-    python docs/generate.py [build/docs]
+    PYTHONPATH=benchmarks python docs/generate.py [build/docs]
 
-It writes the tables of ``docs/metrics.md`` and of ``docs/policies/README.md``, which are read outside the site too.
+It writes the tables of ``docs/metrics.md`` and of ``docs/policies/README.md``, which are read outside the site too, and
+the tables of result pages that are marked with a file of runs (``docs/results/data``, which ``make results`` writes).
 Then it copies every page to the given folder (default: build/docs) and adds ``reference/``: the command line, the
 file formats and the policies. ``make docs`` builds the site from there.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import shutil
 import sys
@@ -21,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from continuum_analysis.compare.intervals import interval_text
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.misses import CAUSES
@@ -30,6 +33,7 @@ from continuum_server.policy.limits import described
 from continuum_server.policy.registry import POLICIES
 from continuum_traces import exporters, run_dir, schema
 from continuum_traces.importers import registry
+from own_policy import by_cell, paired, read_rows
 from typer.main import get_command
 
 DOCS = Path(__file__).resolve().parent
@@ -256,6 +260,30 @@ def metrics() -> str:
     return _filled(page, "causes", TextTable(("cause", "what happened"), causes))
 
 
+def results(page: str) -> str:
+    """Return a page of results with new tables between the marks that name a file of runs (``data/small.jsonl``)."""
+    text = (DOCS / "results" / page).read_text(encoding="utf-8")
+    for mark in re.findall(r"<!-- (data/\w+\.jsonl): written by make docs -->", text):
+        text = _filled(text, mark, _ratios(DOCS / "results" / mark))
+    return text
+
+
+def _ratios(runs: Path) -> TextTable:
+    """Return a row for each cell: the mean JCT of each arm, and ratios with their intervals over seeds."""
+    base, ours = "continuum", "working-set"
+    cells, other = by_cell(read_rows(runs)), "static-ttl"
+    said = json.loads((DOCS.parent / f"benchmarks/own_policy/cells_{runs.stem}.json").read_text(encoding="utf-8"))
+    pairs = ((ours, base, "jct"), (ours, base, "p95"), (ours, other, "jct"))
+    rows = [
+        [cell, said[cell]["is"], str(min(map(len, arms.values())))]
+        + [f"{sum(run['jct'] for run in arms[arm].values()) / len(arms[arm]):.1f}" for arm in (other, base, ours)]
+        + [interval_text(paired(arms[arm], arms[to], key), "{:.3f}".format) for arm, to, key in pairs]
+        for cell, arms in cells.items()
+    ]
+    jct = (f"JCT, s: `{other}`", f"`{base}`", f"`{ours}`", f"to `{base}`: JCT", "P95", f"to `{other}`: JCT")
+    return TextTable(("cell", "what is different", "seeds", *jct), rows)
+
+
 def _filled(page: str, mark: str, table: TextTable) -> str:
     """Return the page with this table between the marks."""
     begin, end = f"<!-- {mark}: written by make docs -->", "<!-- end -->"
@@ -296,4 +324,6 @@ PAGES = {"cli": cli, "formats": formats, "policies": policies}
 if __name__ == "__main__":
     (DOCS / "metrics.md").write_text(metrics(), encoding="utf-8")
     (DOCS / "policies" / "README.md").write_text(policy_overview(), encoding="utf-8")
+    for changed in (DOCS / "results").glob("*.md"):
+        changed.write_text(results(changed.name), encoding="utf-8")
     stage(Path(sys.argv[1]) if sys.argv[1:] else DOCS.parent / "build" / "docs")

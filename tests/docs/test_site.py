@@ -3,6 +3,7 @@ pages name exist."""
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shutil
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from own_policy import read_cells, read_rows, repeats
 
 REPO = Path(__file__).resolve().parents[2]
 FETCHED = re.compile(r"<(?:script|img|link|iframe|source)\b[^>]*\b(?:src|href)=\"?(https?:[^\" >]+)")
@@ -111,6 +113,29 @@ def test_a_page_and_the_search_work_from_the_file_system(site: Path) -> None:
 def test_generated_tables_are_up_to_date(page: str, write: str) -> None:
     written = runpy.run_path(str(REPO / "docs" / "generate.py"))[write]()
     assert (REPO / "docs" / page).read_text(encoding="utf-8") == written, "run make docs"
+
+
+PLAYED = [page.name for page in (REPO / "docs" / "results").glob("*.md") if "<!-- data/" in page.read_text("utf-8")]
+
+
+@pytest.mark.parametrize("page", PLAYED)
+def test_tables_of_results_are_those_of_their_runs(page: str) -> None:
+    written = runpy.run_path(str(REPO / "docs" / "generate.py"))["results"](page)
+    assert (REPO / "docs" / "results" / page).read_text(encoding="utf-8") == written, "run make docs"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "runs", sorted((REPO / "docs" / "results" / "data").glob("*.jsonl")), ids=lambda runs: runs.stem
+)
+def test_runs_of_results_are_those_of_this_code(runs: Path) -> None:
+    """The one with the least work is played again; the others are by ``make results`` if it differs."""
+    folder = REPO / "benchmarks" / "own_policy"
+    cells = read_cells(folder / f"cells_{runs.stem}.json", "", Path())
+    rows, arms = read_rows(runs), json.loads((folder / "arms.json").read_text(encoding="utf-8"))
+    assert repeats(rows, cells, arms), "run make results"
+    changed = [row | {"jct": row["jct"] + 0.01} for row in rows]
+    assert not repeats(changed, cells, arms)
 
 
 def test_every_test_that_a_page_names_exists() -> None:
