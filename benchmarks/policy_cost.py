@@ -24,7 +24,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any
 
 from continuum_server.policy.facts import Machine, PrefillCurve, ProgramState, TurnState
@@ -296,12 +296,16 @@ class Agents:
 
 
 def hashed(ids: list[int]) -> Prompt:
+    """Hash blocks to 32 bytes, as vLLM does."""
     blocks = (tuple(ids[end - 16 : end]) for end in range(16, len(ids) + 1, 16))
-    return Prompt(len(ids), list(accumulate(blocks, lambda last, block: hash((last, block)), initial=0))[1:], ids)
+    chain = islice(accumulate(blocks, lambda last, block: hash((last, block)), initial=0), 1, None)
+    return Prompt(len(ids), [number.to_bytes(32, signed=True, byteorder="little") for number in chain], ids)
 
 
 def recognising() -> None:
-    sys.stdout.write("| request | us, median | largest |\n|---|---|---|\n")
+    gc.collect()
+    gc.freeze()  # as vLLM does once it has started
+    sys.stdout.write("| request | us, median | mean | largest |\n|---|---|---|---|\n")
     for kept, name in ((150, "a next turn"), (75, "a next turn that drops reasoning")):
         agents = Agents(kept)
         for _ in range(100):
@@ -328,7 +332,8 @@ def _sample(agents: Agents) -> tuple[str, Prompt]:
 
 
 def _recognised(name: str, seconds: list[float]) -> None:
-    sys.stdout.write(f"| {name} | {statistics.median(seconds) * 1e6:.0f} | {max(seconds) * 1e6:.0f} |\n")
+    numbers = (statistics.median(seconds), statistics.mean(seconds), max(seconds))
+    sys.stdout.write(f"| {name} | {' | '.join(f'{number * 1e6:.0f}' for number in numbers)} |\n")
 
 
 TABLES = {"prediction": predicting, "statistics": copying, "recognition": recognising}

@@ -1,8 +1,8 @@
 """Recognise the program that a request without an id continues: the one whose earlier prompt and answer it repeats.
 
-Prompts are found by the hashes of their last full blocks, each of which identifies the whole prefix up to its end.
-What the blocks leave open is compared by tokens: the rest of the prompt, and the answer. So neither a common system
-prompt nor parallel samples of one prompt are taken for a continuation (docs/server/untagged.md).
+Prompts are found by the hashes of some of their last full blocks, each of which identifies the whole prefix up to its
+end. What the blocks leave open is compared by tokens: the rest of the prompt, and the answer. So neither a common
+system prompt nor parallel samples of one prompt are taken for a continuation (docs/server/untagged.md).
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ from array import array
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import takewhile
 
 from continuum_server.policy.facts import ProgramState
 
 MOST_BLOCKS = 8192
 """Number of blocks of a prompt that are looked up, from its end. A turn that adds more begins a new program."""
+STRIDE = 4
+"""Only every ``STRIDE``-th block is a key, so that few are looked up."""
 MOST_MARKS = 64
 """Number of earlier prompts with which a prompt is compared, and that are kept for one block."""
 PROMPTS = 4
 """Number of prompts remembered per program."""
 ANSWER, PROBE = 32, 4
-"""An answer is represented by its last ``ANSWER`` tokens, in probes of ``PROBE`` consecutive ones."""
-MOST_PLACES = 4
-"""Number of places of a prompt at which answers are sought."""
+"""An answer is represented by its last ``ANSWER`` tokens, cut into probes of ``PROBE`` tokens."""
 SOUGHT = 2048
 """Number of tokens after a prompt in which the end of its answer is sought. The blocks show that a longer answer is
 repeated in full."""
+MOST_SOUGHT = 3072
+"""Number of tokens of a prompt in which all answers are sought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,13 @@ class Mark:
     rest: array[int]
     """The prompt's other tokens."""
     keys: list[Hashable] = field(default_factory=list)
-    """Hashes of the last two full blocks of the prompt, and of the context at its end."""
-    answer: array[int] = field(default_factory=lambda: array("q"))
-    """The last tokens of the answer, without the token that ended it."""
-    probes: array[int] | None = None
-    """Hashes of all ``PROBE`` consecutive tokens of ``answer``, made when they are first needed."""
+    """Hashes by which it is found: of blocks at the end of the prompt and of the context."""
+    answered: int = 0
+    """Number of tokens of the answer."""
+    probes: Sequence[int] = ()
+    """Hashes of each ``probe`` tokens at the end of the answer, without the token that ended it."""
+    probe: int = PROBE
+    """``PROBE``, or the length of a shorter answer."""
     failed: bool = False
     """The request was aborted, so that the same prompt again is a retry."""
     tool: bool = False
@@ -115,13 +119,14 @@ class Recogniser:
                 extended = marks
                 found: Found | None = self._decide(marks[0])
             else:
-                extended = [mark for mark in marks if _extends(ids, mark)]
+                extended = [mark for mark in marks if after.extends(mark)]
                 for mark in extended:
                     if len(ids) == mark.tokens:  # a retry, or another sample of the same prompt
                         if mark.failed and self._waits(mark):
                             return Found(mark, continues=True)
                         sampled = True
-                repeated = ((after.repeated(mark), mark) for mark in extended if len(ids) > mark.tokens)
+                span = min(SOUGHT, ANSWER + max((mark.answered for mark in extended), default=0))
+                repeated = ((after.repeated(mark, span), mark) for mark in extended if len(ids) > mark.tokens)
                 best = max((known for known in repeated if known[0]), key=self._preference, default=(0, None))[1]
                 found = None if best is None else self._decide(best)
             if found is not None and (found.continues or not sampled):
@@ -136,12 +141,14 @@ class Recogniser:
         if index is None:
             return
         seen: set[int] = set()
-        for back, marks in enumerate(map(index.get, islice(reversed(blocks), MOST_BLOCKS))):
+        last = _key_at(len(blocks) - 1)
+        keys = range(last, max(-1, last - MOST_BLOCKS), -STRIDE)
+        for key, marks in zip(keys, map(index.get, map(blocks.__getitem__, keys)), strict=True):
             if marks is None:
                 continue
             new = [mark for mark in marks if id(mark) not in seen]
             if new:
-                yield (len(blocks) - back) * self._block_size, new
+                yield (key + 1) * self._block_size, new
             seen.update(map(id, new))
             if len(seen) > MOST_MARKS:
                 return
@@ -157,8 +164,7 @@ class Recogniser:
         A program that went on since then is continued only if all that came since extends the same answer and calls no
         tool: side requests, such as for a title.
         """
-        marks = list(self._known[mark.program].marks)
-        later = marks[marks.index(mark) + 1 :]
+        later = takewhile(lambda each: each is not mark, reversed(self._known[mark.program].marks))
         went_on = any(each.tool or each.after != mark.tokens for each in later)
         return Found(mark, mark.program.turn is None and not went_on)
 
@@ -183,12 +189,12 @@ class Recogniser:
         known = self._known.get(program)
         if known is None:
             known = self._known[program] = _Known(scope, bare=found is not None and found.bare)
-        first = max(0, len(prompt.blocks) - 2)
+        first, last = (_key_at(len(prompt.blocks) - back) for back in (2, 1))
         start = (first + 1) * self._block_size
         after = 0 if found is None else found.mark.tokens
         mark = Mark(program, prompt.tokens, start, array("q", prompt.ids[start:]), after=after)
         known.marks.append(mark)
-        self._add(scope, mark, prompt.blocks[first:])
+        self._add(scope, mark, prompt.blocks[first : last + 1 : STRIDE])
         if len(known.marks) > PROMPTS:
             self._remove(scope, known.marks.popleft())
 
@@ -205,9 +211,12 @@ class Recogniser:
             return
         mark = known.marks[-1]
         mark.tool = tool
-        mark.answer = array("q", answer[-ANSWER - 1 : -1])
-        of_prompt = mark.tokens // self._block_size
-        self._add(known.scope, mark, blocks[max(of_prompt, len(blocks) - 2) :])
+        mark.answered, end = len(answer), answer[-ANSWER - 1 : -1]
+        mark.probe = min(PROBE, len(end))
+        if end:
+            mark.probes = array("q", _probes(end[len(end) % mark.probe :], mark.probe, mark.probe))
+        last, of_prompt = _key_at(len(blocks) - 1), mark.tokens // self._block_size
+        self._add(known.scope, mark, [blocks[at] for at in (last - STRIDE, last) if at >= of_prompt])
 
     def failed(self, program: ProgramState) -> None:
         """Note that the program's latest request was aborted or failed."""
@@ -242,46 +251,50 @@ class Recogniser:
             del self._scopes[scope]
 
 
-def _extends(ids: Sequence[int], mark: Mark) -> bool:
-    """Whether a prompt repeats a mark's prompt up to where the answer is opened.
-
-    Templates may open an answer otherwise than they repeat it, but each prompt ends as it is opened. So what differs
-    must be at the end of both.
-    """
-    rest, there = mark.rest, array("q", ids[mark.rest_from : mark.tokens])
-    if len(ids) < mark.tokens or rest == there:
-        return len(ids) >= mark.tokens
-    same = next(number for number, (one, other) in enumerate(zip(rest, there, strict=True)) if one != other)
-    return rest[same:] == array("q", ids[len(ids) - len(rest) + same :])
+def _key_at(block: int) -> int:
+    """Return the last block up to this one that is a key."""
+    return max(0, block) // STRIDE * STRIDE
 
 
 class _After:
-    """The tokens of a prompt after those of earlier prompts, in which their answers are sought."""
+    """The tokens of a prompt at the ends of earlier prompts, and after them, where their answers are sought."""
 
     def __init__(self, ids: Sequence[int]) -> None:
-        self._ids = ids
+        self._ids, self._left = ids, MOST_SOUGHT
+        self._rests: dict[tuple[int, int], array[int]] = {}
         self._places: dict[tuple[int, int, int], set[int]] = {}
 
-    def repeated(self, mark: Mark) -> int:
-        """Return how many probes of a mark's answer follow the mark's prompt.
+    def extends(self, mark: Mark) -> bool:
+        """Whether the prompt repeats a mark's prompt up to where the answer is opened.
+
+        Templates may open an answer otherwise than they repeat it, but each prompt ends as it is opened. So what
+        differs must be at the end of both.
+        """
+        ids, rest, ends = self._ids, mark.rest, (mark.rest_from, mark.tokens)
+        there = self._rests.get(ends)
+        if there is None:
+            there = self._rests[ends] = array("q", ids[mark.rest_from : mark.tokens])
+        if len(ids) < mark.tokens or rest == there:
+            return len(ids) >= mark.tokens
+        same = next(number for number, (one, other) in enumerate(zip(rest, there, strict=True)) if one != other)
+        return rest[same:] == array("q", ids[len(ids) - len(rest) + same :])
+
+    def repeated(self, mark: Mark, span: int) -> int:
+        """Return how many probes of a mark's answer are in the ``span`` tokens after the mark's prompt.
 
         Templates write some answers otherwise than the model did, and drop reasoning. A part of the answer is enough.
         """
-        length = min(PROBE, len(mark.answer))
-        if not length:
-            return 0
-        if mark.probes is None:
-            mark.probes = array("q", _probes(mark.answer, length))
-        step = min(2, len(mark.probes))  # of two probes, which are one token apart, one is at an even token
-        return sum(map(self._after(mark.tokens, length, step).__contains__, mark.probes))
+        return sum(map(self._after(mark.tokens, span, mark.probe).__contains__, mark.probes))
 
-    def _after(self, tokens: int, length: int, step: int) -> set[int]:
-        """Return the probes of so many tokens at every ``step``-th token after the first ``tokens`` ones, and a few
-        before. Only the first ``MOST_PLACES`` places are read. They are those after the longest earlier prompts."""
-        known = self._places.get((tokens, length, step))
+    def _after(self, tokens: int, span: int, length: int) -> set[int]:
+        """Return the probes in the ``span`` tokens after the first ``tokens`` ones, and a few before. What has been
+        read is bounded, and the places after the longest earlier prompts are read first."""
+        known = self._places.get((tokens, span, length))
         if known is None:
-            part = self._ids[max(0, tokens - ANSWER) : tokens + SOUGHT] if len(self._places) < MOST_PLACES else ()
-            known = self._places[tokens, length, step] = set(_probes(part, length, step))
+            start = max(0, tokens - ANSWER)
+            part = self._ids[start : min(tokens + span, start + self._left)]
+            self._left -= len(part)
+            known = self._places[tokens, span, length] = set(_probes(part, length))
         return known
 
 
