@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from continuum_bench.commands import HelpfulGroup, add_command
-from continuum_bench.options.agent import BfclOptions, CommandOptions, MiniSweOptions, OpenHandsOptions
+
+if TYPE_CHECKING:
+    from continuum_bench.options.agent import BfclOptions, CommandOptions, MiniSweOptions, OpenHandsOptions
 
 agent_app = typer.Typer(
     cls=HelpfulGroup,
@@ -36,7 +38,7 @@ def clean() -> int:
     return 0
 
 
-@add_command(agent_app, "mini-swe")
+@add_command(agent_app, "agent", name="mini-swe")
 def mini_swe(options: MiniSweOptions) -> int:
     """Run mini-swe-agent on code in local folders or on SWE-bench's tasks, and record it."""
     from continuum_bench.agents.swebench import run_mini_swe  # noqa: PLC0415
@@ -44,7 +46,7 @@ def mini_swe(options: MiniSweOptions) -> int:
     return run_mini_swe(options)
 
 
-@add_command(agent_app)
+@add_command(agent_app, "agent")
 def bfcl(options: BfclOptions) -> int:
     """Run BFCL's web-search questions by BFCL's own loop, and record and score them."""
     from continuum_bench.agents.bfcl import run_bfcl  # noqa: PLC0415
@@ -52,7 +54,7 @@ def bfcl(options: BfclOptions) -> int:
     return run_bfcl(options)
 
 
-@add_command(agent_app)
+@add_command(agent_app, "agent")
 def openhands(options: OpenHandsOptions) -> int:
     """Run OpenHands on code in local folders or on Multi-SWE-bench's tasks, and record it."""
     from continuum_bench.agents.run import run_openhands  # noqa: PLC0415
@@ -60,7 +62,7 @@ def openhands(options: OpenHandsOptions) -> int:
     return run_openhands(options)
 
 
-@add_command(agent_app, "command")
+@add_command(agent_app, "agent", name="command")
 def any_command(
     options: CommandOptions,
     words: Annotated[

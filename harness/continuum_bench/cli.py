@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from continuum_bench.agents_cli import agent_app
 from continuum_bench.commands import HelpfulGroup, add_command
-from continuum_bench.options.reports import (
-    AnalyzeOptions,
-    CompareOptions,
-    GateOptions,
-    ReportOptions,
-    SloOptions,
-)
-from continuum_bench.options.run import Format, Json, LiveOptions, ReplayOptions, RunOptions
-from continuum_bench.options.serve import DoctorOptions, ProfileOptions, ServeOptions, TopOptions
-from continuum_bench.options.step_times import BuildOptions
-from continuum_bench.options.sweep import FigureOptions, SweepOptions
-from continuum_bench.options.traces import ConvertOptions, FitOptions, ImportOptions, Source, SynthOptions
-from continuum_bench.options.validate import ValidateOptions
+
+if TYPE_CHECKING:
+    from continuum_bench.options.reports import (
+        AnalyzeOptions,
+        CompareOptions,
+        GateOptions,
+        ReportOptions,
+        SloOptions,
+    )
+    from continuum_bench.options.run import Format, Json, LiveOptions, ReplayOptions, RunOptions
+    from continuum_bench.options.serve import DoctorOptions, ProfileOptions, ServeOptions, TopOptions
+    from continuum_bench.options.step_times import BuildOptions
+    from continuum_bench.options.sweep import FigureOptions, SweepOptions
+    from continuum_bench.options.traces import ConvertOptions, FitOptions, ImportOptions, Source, SynthOptions
+    from continuum_bench.options.validate import ValidateOptions
 
 app = typer.Typer(
     cls=HelpfulGroup,
@@ -78,25 +80,25 @@ def _play(workload: str, options: RunOptions, live: LiveOptions) -> int:
     return run_policies(workload, options)
 
 
-@add_command(app)
+@add_command(app, "run")
 def swebench(options: RunOptions, live: LiveOptions) -> int:
     """Compare policies on coding agents (mini-swe-agent on SWE-bench), all with the same arrivals."""
     return _play("swebench", options, live)
 
 
-@add_command(app)
+@add_command(app, "run")
 def bfcl(options: RunOptions, live: LiveOptions) -> int:
     """Compare policies on web-search agents (BFCL v4), all with the same arrivals."""
     return _play("bfcl", options, live)
 
 
-@add_command(app)
+@add_command(app, "run")
 def openhands(options: RunOptions, live: LiveOptions) -> int:
     """Compare policies on OpenHands agents, synthesized from a profile of few programs, with the same arrivals."""
     return _play("openhands", options, live)
 
 
-@add_command(app)
+@add_command(app, "run")
 def replay(options: ReplayOptions, live: LiveOptions) -> int:
     """Compare policies on the programs of a trace file, all with the same arrivals."""
     return _play("replay", options, live)
@@ -116,7 +118,7 @@ def run(
     return _play(experiment.workload, experiment.options, experiment.live)
 
 
-@add_command(app)
+@add_command(app, "sweep")
 def sweep(options: SweepOptions) -> int:
     """Play every cell of a grid of run options. The same command again plays only the cells that are missing."""
     from continuum_bench.sweep.command import run_sweep  # noqa: PLC0415
@@ -124,7 +126,7 @@ def sweep(options: SweepOptions) -> int:
     return run_sweep(options)
 
 
-@add_command(app)
+@add_command(app, "sweep")
 def figure(options: FigureOptions) -> int:
     """Play, tabulate and draw one of the papers' experiments. The same command again plays what is missing."""
     from continuum_bench.figures.command import run_figure  # noqa: PLC0415
@@ -135,7 +137,7 @@ def figure(options: FigureOptions) -> int:
 # ------------------------------------------------------------------------------------------------- servers
 
 
-@add_command(app, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@add_command(app, "serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(context: typer.Context, options: ServeOptions) -> int:
     """Start a vLLM server that holds agents' KV between turns. Options not listed here are passed on to vLLM."""
     from continuum_bench.serve.command import serve_until_stopped  # noqa: PLC0415
@@ -143,7 +145,7 @@ def serve(context: typer.Context, options: ServeOptions) -> int:
     return serve_until_stopped(options, tuple(context.args))
 
 
-@add_command(app)
+@add_command(app, "serve")
 def top(options: TopOptions) -> int:
     """Show the programs of live servers: which run, wait, are held and for how long, and what they found."""
     from continuum_bench.top import show_top  # noqa: PLC0415
@@ -151,7 +153,7 @@ def top(options: TopOptions) -> int:
     return show_top(options)
 
 
-@add_command(app)
+@add_command(app, "serve")
 def profile(options: ProfileOptions) -> int:
     """Write the prefill and decode times of a live server, or modelled times, to a small file."""
     from continuum_bench.live.profile_command import write_profile_file  # noqa: PLC0415
@@ -159,7 +161,7 @@ def profile(options: ProfileOptions) -> int:
     return write_profile_file(options)
 
 
-@add_command(app, name="validate")
+@add_command(app, "validate", name="validate")
 def validate_log(options: ValidateOptions) -> int:
     """Replay a real server's request log on the virtual engine, and show measured beside modelled times."""
     from continuum_bench.validate.command import validate_log as run  # noqa: PLC0415
@@ -167,7 +169,7 @@ def validate_log(options: ValidateOptions) -> int:
     return run(options)
 
 
-@add_command(app)
+@add_command(app, "serve")
 def doctor(options: DoctorOptions) -> int:
     """Show what works on this machine, or what reaches a server, and what to do about the rest."""
     if options.base_url is not None:
@@ -182,7 +184,7 @@ def doctor(options: DoctorOptions) -> int:
 # ------------------------------------------------------------------------------------------- recorded runs
 
 
-@add_command(app)
+@add_command(app, "reports")
 def analyze(options: AnalyzeOptions, slo: SloOptions) -> int:
     """Compute the metrics of recorded runs from their files."""
     from continuum_bench.reports import analyze_runs  # noqa: PLC0415
@@ -190,7 +192,7 @@ def analyze(options: AnalyzeOptions, slo: SloOptions) -> int:
     return analyze_runs(options, slo)
 
 
-@add_command(app)
+@add_command(app, "reports")
 def report(options: ReportOptions) -> int:
     """Write summary.json, summary.csv and report.html again."""
     from continuum_bench.reports import write_reports  # noqa: PLC0415
@@ -198,7 +200,7 @@ def report(options: ReportOptions) -> int:
     return write_reports(options)
 
 
-@add_command(app)
+@add_command(app, "reports")
 def compare(options: CompareOptions, slo: SloOptions, gate: GateOptions) -> int:
     """Compare runs. All directories count as one experiment with more seeds, policies, loads or routers."""
     from continuum_bench.reports import compare_runs  # noqa: PLC0415
@@ -209,7 +211,7 @@ def compare(options: CompareOptions, slo: SloOptions, gate: GateOptions) -> int:
 # -------------------------------------------------------------------------------------------------- traces
 
 
-@add_command(traces_app, "import")
+@add_command(traces_app, "traces", name="import")
 def import_(options: ImportOptions) -> int:
     """Turn a file, or the files of a folder, in other formats into a trace file."""
     from continuum_bench.traces import import_traces  # noqa: PLC0415
@@ -217,7 +219,7 @@ def import_(options: ImportOptions) -> int:
     return import_traces(options.source, options.target, options.form, options.overwrite)
 
 
-@add_command(traces_app)
+@add_command(traces_app, "traces")
 def synth(options: SynthOptions) -> int:
     """Synthesize programs from a profile."""
     from continuum_bench.traces import synth_traces  # noqa: PLC0415
@@ -225,7 +227,7 @@ def synth(options: SynthOptions) -> int:
     return synth_traces(options)
 
 
-@add_command(traces_app)
+@add_command(traces_app, "traces")
 def fit(options: FitOptions) -> int:
     """Fit a profile to a trace. It holds statistics only, no text."""
     from continuum_bench.traces import fit_profile  # noqa: PLC0415
@@ -233,7 +235,7 @@ def fit(options: FitOptions) -> int:
     return fit_profile(options)
 
 
-@add_command(traces_app)
+@add_command(traces_app, "run")
 def stats(
     source: Annotated[str, typer.Argument(help="Trace file, or swebench or bfcl for the bundled programs.")],
     form: Format = None,
@@ -245,7 +247,7 @@ def stats(
     return show_stats(source, form, json_output)
 
 
-@add_command(traces_app)
+@add_command(traces_app, "traces")
 def validate(source: Source) -> int:
     """Show every fault of a trace file with its line and field, or whether a file in another format can be imported."""
     from continuum_bench.traces import validate_trace  # noqa: PLC0415
@@ -253,7 +255,7 @@ def validate(source: Source) -> int:
     return validate_trace(source)
 
 
-@add_command(traces_app)
+@add_command(traces_app, "traces")
 def convert(options: ConvertOptions) -> int:
     """Convert a trace to another format, or a run's scheduler_timestamps to the preview's form and back."""
     from continuum_bench.traces import convert_trace  # noqa: PLC0415
@@ -264,7 +266,7 @@ def convert(options: ConvertOptions) -> int:
 # ------------------------------------------------------------------------------------------------ step times
 
 
-@add_command(step_times_app)
+@add_command(step_times_app, "step_times")
 def build(options: BuildOptions) -> int:
     """Build a model's table from the kernel times that NVIDIA measured, into your cache. Needs step-times-build."""
     from continuum_bench.step_times_command import build_user_table  # noqa: PLC0415

@@ -6,12 +6,13 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from math import inf, nan
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import pytest
 from bench_cli import bench
 from continuum_bench.agents_cli import agent_app
 from continuum_bench.cli import app, step_times_app, traces_app
+from continuum_bench.commands import hints_of
 from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import (
     ABOVE_ZERO,
@@ -71,7 +72,7 @@ def commands() -> Iterator[tuple[str, Any]]:
     for group in (app, agent_app, traces_app, step_times_app):
         for command in group.registered_commands:
             function: Any = inspect.unwrap(command.callback)  # type: ignore[arg-type]
-            yield from ((str(command.name), hint) for hint in get_type_hints(function, include_extras=True).values())
+            yield from ((str(command.name), hint) for hint in hints_of(function).values())
 
 
 def numbers_in(hint: Any) -> set[type]:
