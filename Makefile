@@ -108,7 +108,7 @@ docs: setup ## The docs site (site/index.html), and the pages that are written f
 	@echo "docs: open site/index.html"
 
 # Tables of docs/results by page; each is the runs of benchmarks/own_policy/cells_NAME.json.
-own-policy := small
+own-policy := small tools
 
 results: setup ## Result tables again, from their cells (goes on where it stopped). ARGS="own-policy": one page.
 	@set -e; for name in $(foreach page,$(or $(ARGS),own-policy),$($(page))); do \
