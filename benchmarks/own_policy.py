@@ -129,8 +129,7 @@ class _Events:
 
 
 def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: VirtualLoop) -> dict[str, Any]:
-    ends: dict[str, float] = {}
-    first: dict[str, float] = {}
+    ends, first = dict[str, float](), dict[str, float]()
     for turn in turns:
         ends[turn.program_id] = max(ends.get(turn.program_id, 0.0), turn.finish_s or math.inf)
         first[turn.program_id] = min(first.get(turn.program_id, math.inf), turn.sent_s or math.inf)
@@ -156,6 +155,7 @@ def _summary(jobs: list[Job], turns: list[TurnRecord], events: _Events, loop: Vi
 
 
 NUMBER = "{:.3f}".format
+MEANS = {"jct": "{:.0f}", "p95": "{:.0f}", "max": "{:.0f}", "hit": "{:.1%}", "preempt": "{:.1f}"}
 Runs = dict[int, dict[str, Any]]
 """Summaries of one arm in one cell, by seed."""
 
@@ -174,14 +174,10 @@ def table(cells: dict[str, dict[str, Runs]], base: str) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for cell, arms in cells.items():
         for arm, runs in arms.items():
-            mean = {
-                key: np.mean([run[key] for run in runs.values()]) for key in ("jct", "p95", "max", "hit", "preempt")
-            }
+            mean = {key: np.mean([run[key] for run in runs.values()]) for key in MEANS}
             to_base = " | ".join(interval_text(paired(runs, arms.get(base, {}), key), NUMBER) for key in BESIDE)
-            yield (
-                f"| {cell} | {arm} | {len(runs)} | {mean['jct']:.0f} | {mean['p95']:.0f} | {mean['max']:.0f} | "
-                f"{mean['hit']:.1%} | {mean['preempt']:.1f} | {to_base} |"
-            )
+            means = " | ".join(form.format(mean[key]) for key, form in MEANS.items())
+            yield f"| {cell} | {arm} | {len(runs)} | {means} | {to_base} |"
     for arm in dict.fromkeys(arm for arms in cells.values() for arm in arms):
         ratios = [ratio for arms in cells.values() if (ratio := paired(arms.get(arm, {}), arms.get(base, {}), "jct"))]
         if ratios:
@@ -196,29 +192,29 @@ def verdicts(cells: dict[str, dict[str, Runs]], arm: str) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for other in dict.fromkeys(other for arms in cells.values() for other in arms if other != arm):
         for key, word in (("jct", "mean JCT"), ("p95", "P95")):
-            ratios = {name: paired(arms.get(arm, {}), arms.get(other, {}), key) for name, arms in cells.items()}
-            known = {name: ratio for name, ratio in ratios.items() if ratio is not None}
+            pairs = {name: (arms.get(arm, {}), arms.get(other, {})) for name, arms in cells.items()}
+            known = {name: ratio for name, pair in pairs.items() if (ratio := paired(*pair, key))}
             if not known:
                 continue
             mean = math.exp(np.mean([math.log(ratio.mean) for ratio in known.values()]))
             faster = sum(ratio.mean < 1.0 for ratio in known.values())
             slower = sum(ratio.mean > 1.0 for ratio in known.values())
             bounds = [ratio.bounds or (0.0, math.inf) for ratio in known.values()]
-            surely = sum(high < 1.0 for _, high in bounds), sum(low > 1.0 for low, _ in bounds)
-            slowest = max(known, key=lambda name: known[name].mean)
-            yield (
-                f"| {other} | {word} | {len(known)} | {mean:.3f} | {faster}, {surely[0]} | {slower}, {surely[1]} | "
-                f"{slowest} {known[slowest].text(NUMBER)} |"
+            surely = (
+                f"{faster}, {sum(high < 1.0 for _, high in bounds)} | {slower}, {sum(low > 1.0 for low, _ in bounds)}"
             )
+            slowest = max(known, key=lambda name: known[name].mean)
+            last = f"{slowest} {known[slowest].text(NUMBER)}"
+            yield f"| {other} | {word} | {len(known)} | {mean:.3f} | {surely} | {last} |"
 
 
 def paired(runs: Runs, base: Runs, key: str) -> Interval | None:
     """Return the geometric mean of the ratios over the seeds that both arms have, with its 95% t interval."""
     seeds = sorted(seed for seed in set(runs) & set(base) if key in runs[seed] and key in base[seed])
-    if any(runs[seed]["arrived"] != base[seed]["arrived"] for seed in seeds):
-        raise RuntimeError("different arrivals")
     if not seeds:
         return None
+    if any(runs[seed]["arrived"] != base[seed]["arrived"] for seed in seeds):
+        raise RuntimeError("different arrivals")
     logs = mean_interval([math.log(runs[seed][key] / base[seed][key]) for seed in seeds])
     return Interval(math.exp(logs.mean), *map(math.exp, logs.bounds or ()))
 
