@@ -96,6 +96,13 @@ def test_the_changelog_has_the_version() -> None:
     assert f"git tag v{PROJECT['version'].removesuffix('.dev0')} " in plan
 
 
+def test_no_text_names_a_package_that_is_not_on_pypi_yet() -> None:
+    folders = ("docs", *PACKAGES)
+    files = [file for folder in folders for suffix in ("md", "py") for file in (ROOT / folder).rglob(f"*.{suffix}")]
+    names = re.compile(r"continuum-ttl\[|install continuum-ttl")
+    assert [str(file) for file in (ROOT / "README.md", *files) if names.search(file.read_text())] == []
+
+
 def test_pins_can_be_had_for_every_python() -> None:
     pins = (ROOT / "requirements" / "embedded.txt").read_text()
     assert "torch==" in pins
@@ -113,3 +120,9 @@ def test_workflows_are_valid_and_pin_their_actions() -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     found = [line for line in done.stdout.splitlines() if 'label "ubuntu-24.04" is unknown' not in line]
     assert (len(workflows), found) == (3, [])
+
+
+def test_issue_forms_can_be_read() -> None:
+    for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        data = yaml.safe_load(form.read_text())
+        assert form.name == "config.yml" or data["body"][0]["validations"]["required"], form

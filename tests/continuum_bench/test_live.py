@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from contextlib import nullcontext
@@ -172,6 +173,17 @@ def test_a_disturbed_decode_point_is_measured_again(
         assert len(found.decode) >= 4
         assert all(point.seconds > 0 for point in found.decode)
     assert any(line.startswith("decode of 1 requests") for line in said) == enough
+
+
+async def slow(request: web.Request, number: int) -> Any:
+    await asyncio.sleep(0.2)
+    return await good(request, number)
+
+
+def test_a_ramp_spreads_the_first_programs(tmp_path: Path) -> None:
+    done = replayed(tmp_path, slow, "--arrivals", "concurrency:4:0.4", programs=4)
+    due = [arrival.due_s for arrival in read_arrivals(done.run)]
+    assert [after - before for before, after in pairwise(due)] == pytest.approx([0.1, 0.1, 0.1])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The same agent in every dialect against a real vLLM as it comes: a tiny random model on the CPU."""
+"""The same agent in every dialect against a real vLLM, stock and with our plugin: a tiny random model on the CPU."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ vllm = pytest.importorskip("vllm")
 jsonl = pytest.importorskip("continuum_traces.jsonl")
 local_model = pytest.importorskip("continuum_server.local_model")
 ports = pytest.importorskip("continuum_server.ports")
+live_server = pytest.importorskip("live_server")
 
 MODEL = "tiny"
 TASK = "You are a careful agent. " * 40 + "List what is in the folder, then stop."
@@ -47,6 +48,17 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """vLLM with our scheduler, which holds every turn's KV for a minute."""
+    options = {"ttl_s": 60.0}
+    folder = tmp_path_factory.mktemp("plugin")
+    with live_server.live(
+        folder, engine="cpu", policy="static-ttl", policy_options=options, max_model_len=8192
+    ) as found:
+        yield found
 
 
 def agent(client: OpenAI, model: str, program_id: str) -> list[str]:
@@ -105,3 +117,46 @@ def test_vllm_refuses_what_is_not_flat(stock: str) -> None:
     for wrong in ({"a": {"b": 1}}, {"a": None}, {"a": [[1]]}):
         with pytest.raises(openai.BadRequestError):
             plain.chat.completions.create(**ask, extra_body={"vllm_xargs": wrong})
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "auto", "headers"])
+def test_the_plugin_holds_and_lets_go(plugin: Any, dialect: str) -> None:
+    """Headers alone say enough for a hold and for the last step; they release nothing."""
+    client = OpenAI(base_url=f"{plugin.server.url}/v1", dialect=dialect)
+    ask: Any = {"model": plugin.model, "max_tokens": 4}
+    ask["messages"] = [{"role": "user", "content": TASK}]
+    with client.program(f"closed/{dialect}"):
+        client.chat.completions.create(**ask)
+        assert f"closed/{dialect}" in plugin.pins()
+    assert (f"closed/{dialect}" in plugin.pins()) == (dialect == "headers")
+    with client.program(f"last {dialect}") as p:
+        client.chat.completions.create(**ask)
+        assert f"last {dialect}" in plugin.pins()
+        p.last_step()
+        client.chat.completions.create(**ask)
+        assert f"last {dialect}" not in plugin.pins()
+
+
+STRANGER = """
+import sys
+import openai
+url, model, task = sys.argv[1:]
+client = openai.OpenAI(base_url=url, api_key="EMPTY")
+messages = [{"role": "system", "content": task}, {"role": "user", "content": "Begin."}]
+for turn in range(3):
+    reply = client.chat.completions.create(model=model, messages=messages, max_tokens=12).choices[0].message
+    messages += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": "a.py b.py " * 20}]
+"""
+
+
+def test_an_agent_that_does_not_know_us(plugin: Any, tmp_path: Path) -> None:
+    """``continuum-instrument``: its turns are one program, find its KV cache, and are released at the end."""
+    (tmp_path / "agent.py").write_text(STRANGER)
+    model = plugin.model
+    instrument = [sys.executable, "-m", "continuum_client.instrument_command", "--dialect", "vllm", "--record", "runs"]
+    agent = [sys.executable, "agent.py", f"{plugin.server.url}/v1", model, TASK]
+    subprocess.run([*instrument, *agent], cwd=tmp_path, check=True, timeout=300)
+    (program,) = jsonl.read_programs(tmp_path / "runs" / "trace.jsonl")
+    assert len(program.turns) == 3
+    assert all((turn.cached_tokens or 0) > 200 for turn in program.turns[1:])
+    assert program.program_id not in plugin.pins()

@@ -94,6 +94,15 @@ def test_thunderagent_keeps_active_programs_within_memory() -> None:
     assert hit(gated) > 1.5 * hit(free)
 
 
+def test_no_gate_keeps_a_request_out_of_an_idle_engine() -> None:
+    """A pool of 1,000 tokens, a program of 900 whose tool runs for an hour: nothing runs, so the newcomer does."""
+    big = Program("big", (Turn(900, 8, tool_calls=(ToolCall("ls", 3600.0),)), Turn(20, 8)))
+    jobs = [Job(big, 0.0), Job(program("late", turns=1, new=300), 1.0)]
+    for policy, options in (("thunderagent", {"half_life_s": 0}), ("working-set", {}), ("static-ttl", {"ttl_s": 500})):
+        played = play(jobs, policy, options, blocks=64)
+        assert next(e.t for e in played.of("start") if e.program_id == "late") == 1.0
+
+
 def test_working_set_keeps_what_it_lets_in() -> None:
     """More than fits comes at once, sizes being known: after the first losses those inside keep their KV."""
     first = Job(program("first", turns=6, new=80, output=40, tool_s=0.1), 0.0)

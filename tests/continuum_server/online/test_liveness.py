@@ -81,6 +81,13 @@ def test_a_server_that_dies_is_one_line_and_a_status(tmp_path: Path, victim: str
         assert ends_soon(server.sessions) == []
 
 
+def test_a_killed_command_leaves_no_server(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        assert server.process_ids("VLLM::EngineCore")
+        server.process.kill()
+        assert ends_soon(server.sessions) == []
+
+
 def test_replicas_say_how_they_are_and_end_with_the_command(tmp_path: Path) -> None:
     with served(tmp_path, "--replicas", "2", "--router", "round_robin") as server:
         status, health = server.health()

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.policy.program_table import Guards
-from live_server import Live, live
+from live_server import Live, live, tokens
 from request_fuzz import AUTHORIZATIONS, KEYS, ROUTES, Pair, Sent, pairs
 from waiting import until
 
@@ -74,6 +74,28 @@ def test_no_tag_fails_a_request_or_grows_the_server(server: Live) -> None:
     assert {name: after[name] - before[name] for name in after if after[name] - before[name] >= GROWTH_MB} == {}
     assert httpx.get(f"{server.server.url}/health").status_code == 200
     assert server.state(KEYS[0])["tags_rejected"] > REQUESTS / 10
+
+
+def test_a_program_is_its_key_s_own(server: Live) -> None:
+    def released(key: str) -> bool:
+        return bool(post(server, "/continuum/programs/shared%2Fid/release", key).json()["released"])
+
+    turn = {"model": server.model, "prompt": tokens(64, 1), "max_tokens": 2, "vllm_xargs": {"program_id": "shared/id"}}
+    assert [post(server, "/v1/completions", key, turn).status_code for key in KEYS] == [200, 200]
+    assert [[pin["program_id"] for pin in server.state(key)["pins"]] for key in KEYS] == [["shared/id"]] * 2
+    assert server.state(KEYS[0])["pinned_tokens"] >= 64  # of everybody; equal prompts share blocks
+    assert released(KEYS[1])
+    assert [len(server.state(key)["pins"]) for key in KEYS] == [1, 0]
+    assert [released(key) for key in reversed(KEYS)] == [False, True]
+
+
+def test_a_refused_request_costs_the_engine_nothing(server: Live) -> None:
+    before = server.state(KEYS[0])["tags_rejected"]
+    xargs = {"program_id": "p", **dict.fromkeys([str(number) for number in range(1000)], None)}
+    for path, status in (("/v1/completions", 401), ("/invocations", 200)):
+        body = {"model": server.model, "prompt": [1], "max_tokens": 1, "vllm_xargs": xargs}
+        assert post(server, path, "wrong", body).status_code == status
+    assert server.state(KEYS[0])["tags_rejected"] == before
 
 
 def test_a_stopped_engine_hangs_nothing(server: Live) -> None:
