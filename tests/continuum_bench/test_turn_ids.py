@@ -30,7 +30,9 @@ def breaking(server: Live, limits: list[int]) -> Iterator[str]:
 
     async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter, breaks: bool) -> None:
         sent = 0
-        while (data := await source.read(2**16)) and not (breaks and limits and sent > limits[0]):
+        while (data := await source.read(2**10)) and not (
+            breaks and limits and sent > limits[0] and b"data: {" in data
+        ):
             target.write(data)
             await target.drain()
             sent += len(data)
