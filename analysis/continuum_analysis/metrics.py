@@ -179,7 +179,7 @@ _distribution(
     ("mean", *PERCENTILES, "min", "max"),
     "over finished programs of the last turn's finish - the instant its first turn was due, on the client's clock "
     "(without `turns.jsonl`, the scheduler's, from the first arrival). In percentiles a program that did not finish "
-    "counts as slower than all others",
+    "counts as slower than all others (null if the percentile is such a program)",
     lambda f: [p.jct_s for p in f.programs] + [inf] * (len(f.everyone) - len(f.programs)),
 )
 
@@ -210,7 +210,7 @@ def programs_unfinished(f: RunFacts) -> Value:
 
 @_metric()
 def programs_failed(f: RunFacts) -> Value:
-    """programs whose last turn ended in an abort or an error"""
+    """programs whose last turn ended in an abort or an error; in no mean"""
     return len(f.failed)
 
 
@@ -378,7 +378,8 @@ def pins(f: RunFacts) -> Value:
 
 @_metric()
 def pin_hit_ratio(f: RunFacts) -> Value:
-    """pins that ended because the program's next turn was scheduled / pins"""
+    """pins that ended because the program's next turn was scheduled (in the preview's files: arrived during the pin) /
+    pins"""
     return _ratio(sum(pin.reason == "hit" for pin in f.pins), len(f.pins))
 
 

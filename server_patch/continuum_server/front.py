@@ -46,7 +46,7 @@ LONGEST_LINE, EVERYTHING = 2**20, 2**40
 
 
 class Front:
-    """The router as a web application. All servers must be healthy when it starts.
+    """A web application that sends each request to one of the servers. All of them must be healthy when it starts.
 
     Args:
         router: a name in ``ROUTERS`` or ``VLLM_ROUTER_NAMES``.

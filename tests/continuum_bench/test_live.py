@@ -66,7 +66,7 @@ def test_two_runs_share_no_prompt_and_a_program_keeps_its_connection(tmp_path: P
 
 @pytest.mark.slow
 def test_the_rate_that_a_running_server_sustains_is_searched(server: Live, tmp_path: Path) -> None:
-    """Its pool holds two of the programs, and ten that arrive within a second wait for each other."""
+    """The server's KV pool has room for two of the programs. Ten arrive within a second, so most of them wait."""
     write_programs(tmp_path / "large.jsonl", [Program("p", (Turn(14_000, 20), Turn(200, 20)))])
     sizes = "--set num_programs=10 --set warm_up=0 --set cool_down=0 --set seeds=1 --set jps=10"
     where = ("--set", f"engine={server.server.url}/v1", "--set", "policy=static-ttl", "--out", tmp_path / "out")

@@ -54,7 +54,7 @@ class Mark:
     rest: array[int]
     """The prompt's other tokens."""
     keys: list[Hashable] = field(default_factory=list)
-    """Hashes by which it is found: of blocks at the end of the prompt and of the context."""
+    """Hashes of blocks at the end of the prompt and of the context. The mark is found by them."""
     answered: int = 0
     """Number of tokens of the answer."""
     probes: Sequence[int] = ()
