@@ -12,6 +12,7 @@ import os
 import sys
 import sysconfig
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -25,33 +26,7 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", END_OF_TURN)
 FORMAT = 1
 """Increment this number when the written files change, so that old copies in the cache are not used."""
 
-CHAT_TEMPLATE = """\
-{%- if tools %}<|im_start|>system
-{% if messages[0].role == 'system' %}{{ messages[0].content }}
-
-{% endif %}You may call these tools:
-<tools>
-{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}</tools>
-A call is JSON with "name" and "arguments" between <tool_call> and </tool_call>.<|im_end|>
-{% endif %}
-{%- for message in messages %}
-{%- if message.role == 'system' and tools and loop.first %}
-{%- elif message.role == 'assistant' %}<|im_start|>assistant
-{{ message.content or '' }}
-{%- for call in message.tool_calls or [] %}
-{%- if message.content or not loop.first %}
-{% endif %}<tool_call>
-{"name": {{ call.function.name | tojson }}, "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>
-{%- endfor %}<|im_end|>
-{% else %}<|im_start|>{{ message.role }}
-{{ message.content }}<|im_end|>
-{% endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
-
+CHAT_TEMPLATE = files(__package__).joinpath("chat_template.jinja").read_text(encoding="utf-8")
 
 TINY = Model(
     name="tiny-random",

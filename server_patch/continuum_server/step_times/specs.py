@@ -163,27 +163,9 @@ class Model:
 EMBEDDING_BYTES = 2.0
 MXFP4_BYTES = 0.5 + 1 / 32
 
-RTX_PRO_6000_EDITIONS = (
-    "rtx-pro-6000-blackwell",
-    "rtx-pro-6000-blackwell-server-edition",
-    "rtx-pro-6000-blackwell-workstation-edition",
-)
-"""Their peaks are those of aiconfigurator's ``rtx_pro_6000_server``, scaled to the card's reported 2,430 MHz."""
-
-GPUS = (
-    Gpu("a100-80gb", 79.15, 312, 312, 2.039, 300, ("a100", "a100-sxm", "a100-sxm4-80gb")),
-    Gpu("a100-40gb", 39.39, 312, 312, 1.555, 300, ("a100-sxm4-40gb",)),
-    Gpu("h100-80gb", 79.1, 989, 1979, 3.35, 450, ("h100", "h100-sxm", "h100-80gb-hbm3")),
-    Gpu("h200-141gb", 139.8, 989, 1979, 4.8, 450, ("h200", "h200-sxm")),
-    Gpu("b200-180gb", 178.35, 2250, 4500, 7.7, 900, ("b200", "b200-sxm")),
-    Gpu("l40s", 44.4, 362, 733, 0.864, 32, ("l40s-48gb",)),
-    Gpu("rtx-pro-6000", 94.97, 467.8, 935.6, 1.792, 64, ("rtxpro6000", *RTX_PRO_6000_EDITIONS)),
-    Gpu("rtx-4090", 23.64, 165.2, 330.3, 1.008, 32, ("rtx4090", "4090", "geforce-rtx-4090")),
-    Gpu("rtx-3090", 23.69, 71, 71, 0.936, 32, ("rtx3090", "3090", "geforce-rtx-3090")),
-    Gpu("rtx-a5000", 23.68, 111.1, 111.1, 0.768, 32, ("rtxa5000", "a5000")),
-    Gpu("a10g", 22.06, 70, 70, 0.6, 32, ("a10g-24gb",)),
-    Gpu("l4", 22.03, 121, 242, 0.3, 32, ("l4-24gb",)),
-)
+GPUS = msgspec.json.decode(files(__package__).joinpath("gpus.json").read_bytes(), type=tuple[Gpu, ...])
+"""The peaks of the RTX PRO 6000 are those of aiconfigurator's ``rtx_pro_6000_server``, scaled to the card's reported
+2,430 MHz."""
 
 MODELS = msgspec.json.decode(files(__package__).joinpath("models.json").read_bytes(), type=tuple[Model, ...])
 """Numbers are those of each model's config.json on Hugging Face. They were read in the copies that aiconfigurator-core
