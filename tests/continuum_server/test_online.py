@@ -61,9 +61,9 @@ def test_ids_belong_to_their_key(scheduler: Any) -> None:
     for name, key in (("a", one), ("b", two), ("c", one)):
         scheduler.add_request(request(name, program_id="p", **{NAMESPACE_KEY: key, CLIENT_KEY: key}))
     programs = [scheduler.table.turn(name).program for name in "abc"]
-    assert scheduler.table.programs_of("p", one) == [programs[0], programs[2]]
-    assert scheduler.table.programs_of("p", two) == [programs[1]]
-    assert scheduler.table.programs_of("p") == []
+    assert scheduler.table.known.of("p", one) == [programs[0], programs[2]]
+    assert scheduler.table.known.of("p", two) == [programs[1]]
+    assert scheduler.table.known.of("p") == []
 
 
 def test_no_question_raises_into_the_engine(online: Online) -> None:

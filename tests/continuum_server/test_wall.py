@@ -29,10 +29,10 @@ OF_POLICY = (
     *("victim_rank", "step", "preemption_victims"),
 )
 OF_TABLE = (
-    *("program_for", "arrive", "turn", "start", "preempt", "finish", "abort", "drop", "end_program", "siblings"),
+    *("program_for", "arrive", "turn", "start", "preempt", "finish", "abort", "drop", "end_program"),
     *("step", "overdue", "pin", "unpin", "expired", "victims"),
 )
-OF_PROGRAMS = ("find", "add", "note_busy", "note_idle", "note_failed", "forget")
+OF_PROGRAMS = ("find", "with_key", "add", "note_busy", "note_idle", "note_failed", "forget")
 
 
 class Fault(Exception):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count, islice
 from typing import Annotated, Literal
@@ -30,7 +30,7 @@ from continuum_server.policy.facts import (
 )
 from continuum_server.policy.limits import Count, Range, check_fields
 from continuum_server.policy.one_offs import OneOffs
-from continuum_server.policy.programs import Programs, TurnNumbers, kept_of, marks_of
+from continuum_server.policy.programs import Programs, kept_of, marks_of
 from continuum_server.policy.recognise import Prompt
 from continuum_server.policy.returns import Returns
 from continuum_server.policy.tool_statistics import hinted
@@ -115,7 +115,8 @@ class ProgramTable:
         self.block_size = block_size
         self._max_pinned_tokens = guards.max_pinned_share * kv_tokens
         self._pinned = DistinctBlocks()
-        self._programs = Programs(guards.max_programs, policy.machine.block_size)
+        self.known = Programs(guards.max_programs, policy.machine.block_size)
+        """All programs that the engine remembers."""
         self._returns = Returns(guards.max_ttl_s)
         self._turns: dict[str, TurnState] = {}
         self._waiting: OrderedDict[str, TurnState] = OrderedDict()
@@ -143,9 +144,9 @@ class ProgramTable:
         namespace: str | None = None,
     ) -> ProgramState:
         """Return the program that a request with this id continues, or a new program."""
-        program = self._programs.find(program_id, prompt, namespace)
+        program = self.known.find(program_id, prompt, namespace)
         if program is None:
-            parents = self._programs.of(parent_id, namespace) if parent_id is not None else []
+            parents = self.known.of(parent_id, namespace) if parent_id is not None else []
             program = self._new_program(program_id, now_s, parents[-1] if parents else None, namespace)
         return program
 
@@ -165,13 +166,13 @@ class ProgramTable:
             session_id: an id that several programs have. A prompt is compared with theirs only.
             is_family: the first program with the ``session_id`` is named by it, and is the parent of the others.
         """
-        scope, prompts = (namespace, session_id), self._programs.prompts
+        scope, prompts = (namespace, session_id), self.known.prompts
         found = prompts.find(scope, prompt)
         if found is not None and found.continues:
             program = found.program
         else:
             first_id = session_id if is_family and session_id is not None else name
-            others = self._programs.of(first_id, namespace) if is_family else []
+            others = self.known.of(first_id, namespace) if is_family else []
             parent = found.program if found is not None else others[0] if others else None
             program = self._new_program(name if others else first_id, now_s, parent, namespace)
         prompts.arrived(scope, program, prompt, found)
@@ -180,27 +181,11 @@ class ProgramTable:
     def _new_program(
         self, program_id: str, now_s: float, parent: ProgramState | None, namespace: str | None
     ) -> ProgramState:
-        program = self._programs.add(program_id, now_s, self._sequence + 1, parent, namespace)
-        for idle in self._programs.superfluous(program):
+        program = self.known.add(program_id, now_s, self._sequence + 1, parent, namespace)
+        for idle in self.known.superfluous(program):
             if idle.turn is None and idle.program_id not in self.pins and idle is not program:
-                self._programs.forget(idle)
+                self.known.forget(idle)
         return program
-
-    def programs_of(self, program_id: str, namespace: str | None = None) -> list[ProgramState]:
-        """Return all programs with this id."""
-        return self._programs.of(program_id, namespace)
-
-    def resume_turns(self, next_turn: Mapping[str, int], numbers: Mapping[str, TurnNumbers]) -> None:
-        """Continue the turn numbers of an earlier engine. A turn whose turn id is in ``numbers`` keeps its number."""
-        self._programs.resume_turns(next_turn, numbers)
-
-    def continue_turns(self, before: ProgramTable) -> None:
-        """Continue the turn numbers of a table that this one replaces."""
-        self._programs.resume_turns(*before._programs.turns())
-
-    @property
-    def program_count(self) -> int:
-        return len(self._programs)
 
     def programs(self) -> Iterator[ProgramState]:
         """Yield the programs that run, those that wait, those whose KV is held, all others with the latest first, and
@@ -210,25 +195,16 @@ class ProgramTable:
         yield from (turn.program for turn in turns if not turn.running)
         held = (pin.program for pin in chain(self.pins.values(), self.soft.values()))
         yield from (program for program in held if program.turn is None)
-        yield from (each for each in self._programs.latest() if each.turn is None and not self.holds(each))
+        yield from (each for each in self.known.latest() if each.turn is None and not self.holds(each))
         yield from reversed(self._ended)
-
-    @property
-    def recognised(self) -> dict[str, int]:
-        """Number of programs by how they were recognised (``ProgramState.recognised_by``)."""
-        return {by: number for by, number in self._programs.recognised.items() if by is not None and number}
 
     def next_sequence(self) -> int:
         self._sequence += 1
         return self._sequence
 
-    def siblings(self, program: ProgramState) -> list[ProgramState]:
-        """Return all programs with this program's id, itself included."""
-        return self._programs.siblings(program)
-
     def arrive(self, turn: TurnState, now_s: float) -> None:
         program = turn.program
-        turn.index, again = self._programs.note_busy(program, turn.turn_id, turn.prompt)
+        turn.index, again = self.known.note_busy(program, turn.turn_id, turn.prompt)
         if again:  # no tool ran since its last finish
             program.last_finish_s = None
         turn.one_off = self.one_offs.includes(turn)
@@ -327,7 +303,7 @@ class ProgramTable:
             answer: tokens of the output.
         """
         program, root = self._leave(turn), turn.program.root
-        self._programs.prompts.finished(program, answer, turn.blocks or (), tool is not None)
+        self.known.prompts.finished(program, answer, turn.blocks or (), tool is not None)
         self.one_offs.finished(turn, context_tokens, output_tokens)
         program.turns_finished += 1
         program.last_finish_s, program.last_tool = now_s, tool
@@ -335,7 +311,7 @@ class ProgramTable:
         root.served_s = max(root.served_s, turn.chain_s + turn.served(now_s))
         root.waited_s += turn.waited(now_s)
         if turn.one_off and (turn.is_last or not turn.tagged):
-            self._programs.forget(program)
+            self.known.forget(program)
             return None
         if turn.is_last:
             self._end_program(program)
@@ -371,9 +347,9 @@ class ProgramTable:
     def abort(self, turn: TurnState) -> None:
         """Note that the turn was aborted or failed. It gives no sample, and its KV is not held."""
         program = self._leave(turn)
-        self._programs.prompts.failed(program)
+        self.known.prompts.failed(program)
         program.last_finish_s = None
-        self._programs.note_failed(program, turn.index, turn.prompt)
+        self.known.note_failed(program, turn.index, turn.prompt)
         self.policy.turn_lost(turn)
         turn.blocks = None  # as in ``finish``
 
@@ -397,13 +373,13 @@ class ProgramTable:
         turn.gone = True
         program.turn = None
         program.root.family_requests -= 1
-        self._programs.note_idle(program)
+        self.known.note_idle(program)
         self.act_soon()
         return program
 
     def _end_program(self, program: ProgramState) -> None:
         self._returns.ended(program)
-        self._programs.forget(program)
+        self.known.forget(program)
         self._ended.append(program)
         self.policy.program_finished(program)
 

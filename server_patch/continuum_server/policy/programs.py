@@ -93,7 +93,7 @@ class Programs:
         self.prompts = Recogniser(block_size)
         """The prompts of the programs that no id names."""
         self.recognised: Counter[str | None] = Counter()
-        """Number of programs by ``ProgramState.recognised_by``. The count under None has no meaning."""
+        """Number of programs by ``ProgramState.recognised_by``. Only positive counts have a meaning."""
         self._limit = limit
         self._ids: dict[str, _Id] = {}
         self._programs: dict[str, ProgramState] = {}
@@ -109,7 +109,7 @@ class Programs:
         return reversed(self._programs.values())
 
     def resume_turns(self, next_turn: Mapping[str, int], numbers: Mapping[str, TurnNumbers]) -> None:
-        """Continue the turn numbers of an earlier engine."""
+        """Continue the turn numbers of an earlier engine. A turn whose turn id is in ``numbers`` keeps its number."""
         self._resumed_turns, self._resumed_numbers = dict(next_turn), dict(numbers)
 
     def turns(self) -> tuple[dict[str, int], dict[str, TurnNumbers]]:
@@ -121,13 +121,10 @@ class Programs:
 
     def of(self, program_id: str, namespace: str | None = None) -> list[ProgramState]:
         """Return all programs with this id."""
-        return self._with_key(_id_key(program_id, namespace))
+        return self.with_key(_id_key(program_id, namespace))
 
-    def siblings(self, program: ProgramState) -> list[ProgramState]:
-        """Return all programs with this program's id, itself included."""
-        return self._with_key(program.id_key)
-
-    def _with_key(self, key: str) -> list[ProgramState]:
+    def with_key(self, key: str) -> list[ProgramState]:
+        """Return all programs with this ``id_key``."""
         named = self._ids.get(key)
         return list(named.programs.values()) if named is not None else []
 

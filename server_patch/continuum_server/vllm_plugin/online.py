@@ -72,7 +72,7 @@ class Online:
         scheduler.output_tool, scheduler.stop_string = outputs, outputs.stop_string
         if self._recorder is not None:
             resumed = self._recorder.resumed
-            scheduler.table.resume_turns(resumed.next_turn, resumed.turn_numbers)
+            scheduler.table.known.resume_turns(resumed.next_turn, resumed.turn_numbers)
             self._recorder.settle(self._clock())
         self._statistics.load()
         touch_points.add_utility(UTILITY, self.call)
@@ -153,9 +153,9 @@ class Online:
             "longest_wait_s": self._metrics.longest_wait_s(now_s),
             "free_blocks": touch_points.free_block_count(scheduler),
             "pool_blocks": touch_points.pool_blocks(scheduler),
-            "programs": table.program_count,
+            "programs": len(table.known),
             "program_list": self._program_rows(namespace, now_s, limit),
-            "recognised_by": table.recognised,
+            "recognised_by": dict(+table.known.recognised),
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),
             "delay_s": believed.get("delay_estimate_seconds"),

@@ -196,7 +196,7 @@ class ProgramSchedulerMixin(Scheduler):
         self._loads.clear()
         self._turn_of.clear()
         before, self.table = self.table, self._new_table()
-        self.wall.attempt("turn numbers", self.table.continue_turns, before)
+        self.wall.attempt("turn numbers", lambda: self.table.known.resume_turns(*before.known.turns()))
         self.wall.attempt("statistics", load_statistics, self.table.policy)
         if self.online is not None:
             self.wall.attempt("statistics", self.online.learns, self.table.policy)
@@ -275,7 +275,7 @@ class ProgramSchedulerMixin(Scheduler):
             self.held.release_program(turn.program, now_s, "abort")
 
     def _finished_well(self, request: Request, turn: TurnState, tool: str | None, now_s: float) -> None:
-        siblings = self.table.siblings(turn.program) if turn.is_last else []
+        siblings = self.table.known.with_key(turn.program.id_key) if turn.is_last else []
         full: touch_points.Blocks = []
         ids: list[int] = []
 
@@ -328,7 +328,7 @@ class ProgramSchedulerMixin(Scheduler):
         Args:
             namespace: digest of the client's API key. Another key's program with the same id is another program.
         """
-        programs = self.table.programs_of(program_id, namespace)
+        programs = self.table.known.of(program_id, namespace)
         held = [program for program in programs if self.table.holds(program)]
         for program in programs:
             self.held.release_program(program, self.clock(), "last")

@@ -71,7 +71,7 @@ class Engine:
     def finish(self, request: Request, output: tuple[str, ...], tool: str | None) -> None:
         turn, chain = request.turn, request.chain + output
         self.running.remove(request)
-        siblings = self.table.siblings(turn.program) if turn.is_last else []
+        siblings = self.table.known.with_key(turn.program.id_key) if turn.is_last else []
         self.unpin_program(turn.program.program_id)
         turn.blocks = chain
         tokens = len(chain) * BLOCK_SIZE
@@ -95,7 +95,7 @@ class Engine:
         self.table.preempt(request.turn, self.now_s)
 
     def release(self, name: str) -> None:
-        for program in self.table.programs_of(name):
+        for program in self.table.known.of(name):
             self.unpin_program(program.program_id)
             self.table.end_program(program)
 

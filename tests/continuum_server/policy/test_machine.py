@@ -184,7 +184,7 @@ class Machine(RuleBasedStateMachine):
         table = self.engine.table
         for name, pin in [*table.pins.items(), *table.soft.items()]:
             if name in table.pins:  # a soft hold keeps no program from being forgotten
-                assert pin.program in table.programs_of(pin.program.name)
+                assert pin.program in table.known.of(pin.program.name)
             assert pin.program.program_id == name
             assert pin.deadline_s <= self.engine.now_s + GUARDS.max_ttl_s
 
@@ -207,8 +207,8 @@ class Machine(RuleBasedStateMachine):
         table = self.engine.table
         here = len(self.engine.running) + len(self.engine.waiting)
         self.most = max(self.most, here + len(self.engine.held))
-        assert table.program_count <= GUARDS.max_programs + self.most + 1
-        assert table.recognised == Counter(each.recognised_by for each in table._programs._programs.values())
+        assert len(table.known) <= GUARDS.max_programs + self.most + 1
+        assert +table.known.recognised == Counter(each.recognised_by for each in table.known._programs.values())
         assert len(table._turns) == here
         assert len(table._waiting) <= len(self.engine.waiting)
 

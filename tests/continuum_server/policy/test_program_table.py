@@ -49,7 +49,7 @@ def test_soft_holds_cost_no_memory_and_no_search() -> None:
     driver = Driver("program-fcfs", POOL)
     for number in range(50):
         turn(driver, "user", [str(number)], soft_hold_s=100.0)
-    assert driver.table.program_count <= IDLE_PROGRAMS_OF_AN_ID + 1
+    assert len(driver.table.known) <= IDLE_PROGRAMS_OF_AN_ID + 1
     assert (len(driver.table.soft), driver.table.soft_tokens) == (50, 50 * 16)
     assert all(pin.blocks == () for pin in driver.table.soft.values())
     driver.step(1000.0)
@@ -122,8 +122,8 @@ def test_ids_belong_to_their_keys() -> None:
     driver = Driver("vllm")
     mine, yours = (turn(driver, "a", "abcd", key=key) for key in ("k1", "k2"))
     assert mine.program is not yours.program
-    assert driver.table.programs_of("a", "k1") == [mine.program]
-    assert driver.table.programs_of("a") == []
+    assert driver.table.known.of("a", "k1") == [mine.program]
+    assert driver.table.known.of("a") == []
     assert driver.arrive("a", "abcde", key="k2").program is yours.program
     assert driver.arrive("child", "xyz", parent="a", key="k3").program.family is None
     assert (mine.program.name, yours.program.name) == ("k1:a", "k2:a")
@@ -134,12 +134,12 @@ def test_idle_programs_are_forgotten_first_and_so_is_a_flood_under_one_id() -> N
     busy = driver.arrive("busy")
     for number in range(1000):
         turn(driver, f"p{number}")
-    assert driver.table.program_count <= 12
-    assert driver.table.programs_of("busy") == [busy.program]
+    assert len(driver.table.known) <= 12
+    assert driver.table.known.of("busy") == [busy.program]
     driver = Driver("vllm")
     for number in range(50):
         turn(driver, "a", [f"{number}.{block}" for block in range(4)])
-    assert len(driver.table.programs_of("a")) <= IDLE_PROGRAMS_OF_AN_ID + 1
+    assert len(driver.table.known.of("a")) <= IDLE_PROGRAMS_OF_AN_ID + 1
 
 
 # ------------------------------------------------------------------------------------------- guards and victims
@@ -180,8 +180,8 @@ def test_pins_yield_to_whom_they_may_the_latest_first(policy: str, yielding: Any
         driver.table.unpin(name)
         driver.table.pin(driver.arrive(name), 0.0, Hold(50.0), [name])
         if name == "d":
-            driver.table.abort(driver.table.programs_of("d")[0].turn)  # type: ignore[arg-type]
-    (asker,) = driver.table.programs_of("b")
+            driver.table.abort(driver.table.known.of("d")[0].turn)  # type: ignore[arg-type]
+    (asker,) = driver.table.known.of("b")
     assert asker.turn is not None
     for must_free, expected in ((False, may), (True, must)):
         found = driver.table.victims(asker.turn, must_free)

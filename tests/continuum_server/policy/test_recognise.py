@@ -356,7 +356,7 @@ def test_another_session_never_matches() -> None:
     programs, talk = table(), talk_of(False, False)
     talk.messages.append(Message(0, words("task", 50)))
     first = recognise(programs, talk, "r1", session_id="one")
-    programs._programs.prompts.failed(first)
+    programs.known.prompts.failed(first)
     assert recognise(programs, talk, "r2", session_id="two") is not first
     assert recognise(programs, talk, "r3") is not first
     assert recognise(programs, talk, "r4", session_id="one") is first
