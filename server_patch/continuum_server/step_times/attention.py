@@ -13,7 +13,10 @@ computes a whole long context. ``TileModel`` computes these times.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from importlib.resources import files
+
+import msgspec
 
 from continuum_server.step_times.model import PrefillChunk
 from continuum_server.step_times.specs import Gpu, Model
@@ -22,12 +25,8 @@ BANDS = ("low", "mid", "high")
 TILE_QUERIES = 64
 HALF_TILE = 64
 """Tokens that a causal tile computes beyond its half of the chunk, because it computes whole columns of 128 keys."""
-TILE_FLOPS = 4 * TILE_QUERIES * 128
-"""Arithmetic of one tile over one token of KV, with head dimension 128."""
 KV_HEAD_BYTES = 2 * 2 * 128
 """Bytes of one token's keys and values in one KV head of dimension 128, in bf16."""
-FIT_SOURCE = "casys-kaist/LLMServingSim @ 5daddb2 (MIT): vLLM 0.19, attention.csv"
-FIT_RANGE = "one chunk of 16 to 2,048 tokens behind 0 to 16,384, beside 0 to 256 decodes at 16 to 16,384 tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,69 +70,16 @@ class Kernel:
     """Chunks and decodes of a step run in one launch, whose fixed time counts once."""
 
 
-def _flash2(basis: str, low: TileModel, mid: TileModel, high: TileModel) -> Kernel:
-    return Kernel("FlashAttention-2", basis, {"low": low, "mid": mid, "high": high})
+KERNELS = msgspec.json.decode(files(__package__).joinpath("kernels.json").read_bytes(), type=dict[str, Kernel])
+"""By the names of ``specs.GPUS``.
 
-
-def _measured(tiles: TileModel, card: str) -> Kernel:
-    basis = f"tile model fitted to {card} in {FIT_SOURCE}; {FIT_RANGE}; mean error 6-8%"
-    return _flash2(basis, tiles, tiles, tiles)
-
-
-def _scaled(card: str, *bands: TileModel) -> Kernel:
-    basis = (
-        f"no mixed step was measured on {card}: the tile model of other cards ({FIT_SOURCE}), its rate scaled to the "
-        "whole prompts measured there; low and high differ by 15%, and on Ampere in how fast a thread block alone on a "
-        "multiprocessor is"
-    )
-    return _flash2(basis, *bands)
-
-
-def _ampere(kv_tb_s: float) -> Kernel:
-    """A block takes 80 KB of shared memory, so two fit a multiprocessor. The speed of a single block is unknown."""
-    tiles = replace(_tiles(108, 175.1, kv_tb_s, 40), blocks_each=2)
-    bands = ((1.0, 0.85), (1.5, 1.0), (2.0, 1.15))
-    return _scaled("the A100", *(replace(tiles, alone=alone, scale=scale) for alone, scale in bands))
-
-
-def _unmeasured(card: str, tiles: TileModel, like: str) -> Kernel:
-    """Return the kernel of a card without measurements. ``tiles`` has the same shares of peak as the card ``like``."""
-    basis = (
-        f"nothing was measured on {card}: the tile model of other cards ({FIT_SOURCE}), with the shares of peak "
-        f"arithmetic and bandwidth of {like}; low and high differ by 25% to either side"
-    )
-    return _flash2(basis, replace(tiles, scale=0.75), tiles, replace(tiles, scale=1.25))
-
-
-def _tiles(multiprocessors: int, tflops: float, kv_tb_s: float, cache_mb: float) -> TileModel:
-    """Return a tile model of a card on which attention reaches ``tflops`` on all multiprocessors together."""
-    return TileModel(multiprocessors, TILE_FLOPS * multiprocessors / (tflops * 1e6), kv_tb_s, cache_mb)
-
-
-_L40S = _tiles(142, 188.5, 0.97 * 0.864, 96)
-_FA3 = Kernel(
-    "FlashAttention-3",
-    "sums of separately measured prompts and decodes, less the fixed time of all launches but one; checked on 386 "
-    "mixed steps of H100 servers",
-    one_launch=True,
-)
-_TRTLLM = Kernel("FlashInfer/TRT-LLM", "sums of separately measured prompts and decodes, which run as separate kernels")
-
-KERNELS = {
-    "a100-80gb": _ampere(0.78 * 2.039),
-    "a100-40gb": _ampere(0.78 * 1.555),
-    "l40s": _scaled("the L40S", replace(_L40S, scale=0.85), _L40S, replace(_L40S, scale=1.15)),
-    "rtx-pro-6000": _measured(TileModel(188, 0.0214, 0.78 * 1.792, 128), "the RTX PRO 6000"),
-    "rtx-4090": _measured(TileModel(128, 0.0317, 0.97 * 1.008, 72), "the RTX 4090"),
-    "rtx-3090": _unmeasured("the RTX 3090", _tiles(82, 0.8 * 71, 0.97 * 0.936, 6), "the RTX 4090"),
-    "rtx-a5000": _unmeasured("the RTX A5000", _tiles(64, 0.52 * 111.1, 0.97 * 0.768, 6), "the L40S"),
-    "a10g": _unmeasured("the A10G", _tiles(72, 0.52 * 70, 0.97 * 0.6, 6), "the L40S"),
-    "l4": _unmeasured("the L4", _tiles(58, 0.52 * 121, 0.97 * 0.3, 48), "the L40S"),
-    "h100-80gb": _FA3,
-    "h200-141gb": _FA3,
-    "b200-180gb": _TRTLLM,
-}
-"""By the names of ``specs.GPUS``."""
+``tile_token_us`` is the arithmetic of a tile over one token (4 x 64 queries x 128) times the multiprocessors, divided
+by the rate that attention reaches on the card: 175.1 TFLOPS on the A100 and 188.5 on the L40S, by whole prompts. On the
+RTX PRO 6000 and the RTX 4090 it was fitted. Decodes reach 78% of the bandwidth on the A100 and the RTX PRO 6000, 97% on
+the other cards. A card without measurements has the shares of peak of a similar card: the RTX 3090 those of the RTX
+4090 (80% of peak arithmetic), the others those of the L40S (52%). On Ampere a block takes 80 KB of shared memory, so
+two fit a multiprocessor (``blocks_each``); how fast a single block is, is unknown (``alone`` in the bands).
+"""
 _SUMS = "sums of separately computed prompts and decodes: no mixed step of this kernel was fitted"
 _MLA = Kernel("MLA", _SUMS)
 _SINKS = Kernel("Triton", f"{_SUMS}. FlashAttention-2 has no attention sinks; FlashInfer has them in some versions")

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 
-from continuum_server.step_times.all_reduce import THROUGH_HOST_GB_S, THROUGH_HOST_US
+import msgspec
+
 from continuum_server.step_times.attention import MixedAttention
 from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimes, check_range
 from continuum_server.step_times.specs import EMBEDDING_BYTES, Gpu, Model
@@ -51,23 +53,11 @@ EXPERTS_SHARE = 0.5
 tables of Qwen3-30B-A3B, Qwen3-235B-A22B and gpt-oss: the mean error is 8% for the first two, 14% and 17% for gpt-oss.
 """
 PROFILE_SOURCE = "kernel times of vLLM 0.19 in casys-kaist/LLMServingSim @ 5daddb2 (MIT)"
-MEASURED_SHARES = {
-    "rtx-pro-6000": Shares(
-        matmul=0.83,
-        attention=0.59,
-        bandwidth=0.78,
-        layer_us=13.0,
-        link=THROUGH_HOST_GB_S / 64,
-        all_reduce_us=THROUGH_HOST_US,
-        power=1.6,
-    ),
-    "rtx-4090": Shares(matmul=0.956, attention=0.87, bandwidth=0.868, layer_us=0.0, power=1.95),
-    "l40s": Shares(matmul=0.617, attention=0.52, bandwidth=0.765, layer_us=7.0, power=1.57),
-}
+MEASURED_SHARES = msgspec.json.decode(files(__package__).joinpath("shares.json").read_bytes(), type=dict[str, Shares])
 """Fitted to decode steps and to steps of 1 to 2,048 tokens without attention. RTX PRO 6000 and RTX 4090: those of
 ``PROFILE_SOURCE`` (Llama-3.1-8B, and on the first Qwen3-32B); without attention the mean error is 3% and 4%, the
 largest 9% and 14%, where kernels change. L40S: the committed tables of Llama-3.1-8B and Qwen3-8B; mean error 4%,
-largest 17%. Communication is in none of them: see ``all_reduce`` for the RTX PRO 6000.
+largest 17%. Communication is in none of them: that of the RTX PRO 6000 is from ``all_reduce``.
 """
 SIMILAR = {"rtx-3090": "rtx-4090", "rtx-a5000": "l40s", "a10g": "l40s", "l4": "l40s"}
 """The measured card whose shares are used for a card without measurements. One is a consumer card, the other has error
