@@ -41,15 +41,22 @@ class HeldKv:
     def release(self, pin: Pin, now_s: float, reason: UnpinReason) -> None:
         """End a pin or a soft hold: release its blocks, and remove it from the program table."""
         self.forget(pin.program)
-        if self._scheduler.table.unpin(pin.program.program_id) is not None:
-            self._tell(pin, now_s, reason)
+        self._unpin(pin, now_s, reason)
 
-    def _tell(self, pin: Pin, now_s: float, reason: UnpinReason) -> None:
-        """Record that a pin has ended."""
-        scheduler, program = self._scheduler, pin.program
-        scheduler.tell(SchedulerEvent(now_s, "unpin", program.name, pin.turn_index, reason=reason, tokens=pin.tokens))
-        if reason != "hit" and program.turn is not None:
+    def _unpin(self, pin: Pin, now_s: float, reason: UnpinReason) -> bool:
+        """End a pin or a soft hold in the program table. If it was a pin, record it and return True."""
+        scheduler, program, pins = self._scheduler, pin.program, self._scheduler.table.pins
+        was_pinned = program.program_id in pins
+        try:
+            scheduler.table.unpin(program.program_id)
+        finally:  # the record says what the table says, even after a failure
+            ended = was_pinned and program.program_id not in pins
+            if ended:
+                event = SchedulerEvent(now_s, "unpin", program.name, pin.turn_index, reason=reason, tokens=pin.tokens)
+                scheduler.tell(event)
+        if ended and reason != "hit" and program.turn is not None:
             scheduler.rank_again([program.turn])
+        return ended
 
     def release_program(self, program: ProgramState, now_s: float, reason: UnpinReason) -> None:
         """End the program's pin or soft hold, if it has one."""
@@ -71,10 +78,8 @@ class HeldKv:
 
     def expire(self, pin: Pin, now_s: float) -> None:
         """End a pin or a soft hold, because its time is over. A pin may continue as a soft hold."""
-        table = self._scheduler.table
-        if pin.soft_until_s > now_s and table.unpin(pin.program.program_id) is not None:
-            self._tell(pin, now_s, "expired")
-            table.soften(pin)
+        if pin.soft_until_s > now_s and self._unpin(pin, now_s, "expired"):
+            self._scheduler.table.soften(pin)
         else:
             self.release(pin, now_s, "expired")
 
