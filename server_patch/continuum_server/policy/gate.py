@@ -7,7 +7,7 @@ from itertools import count
 from typing import ClassVar, cast
 
 from continuum_server.policy.base import Policy, Rank
-from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, TurnState
+from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, ProgramState, TurnState
 
 
 class Gate(Policy, ABC):
@@ -31,6 +31,16 @@ class Gate(Policy, ABC):
     @abstractmethod
     def knock(self, turn: TurnState, now_s: float) -> None:
         """Let the turn of a program in (``enqueue``), or hold it back until ``admit``."""
+
+    @abstractmethod
+    def leave(self, program: ProgramState) -> None:
+        """Forget a program that has ended, or whose turn was lost. Its next turn counts as a new program's."""
+
+    def turn_lost(self, turn: TurnState) -> None:
+        self.leave(turn.program)
+
+    def program_finished(self, program: ProgramState) -> None:
+        self.leave(program)
 
     def enqueue(self, turn: TurnState) -> None:
         """Give the turn a queue number, because it is not held back."""

@@ -85,18 +85,11 @@ class Concur(Gate):
             self._alive[turn.program] = None
             self.enqueue(turn)
 
-    def turn_lost(self, turn: TurnState) -> None:
-        """Forget the program. Its next turn counts as a new program's."""
-        self._drop(turn.program)
-
-    def program_finished(self, program: ProgramState) -> None:
-        self._drop(program)
-
     def _drop_forgotten(self) -> None:
         for program in [program for program in self._alive if program.ended and program.turn is None]:
-            self._drop(program)
+            self.leave(program)
 
-    def _drop(self, program: ProgramState) -> None:
+    def leave(self, program: ProgramState) -> None:
         if program in self._alive:
             del self._alive[program]
             self._changed = True

@@ -127,16 +127,8 @@ class LeaseGate(Gate):
         self._changed = True
         return NO_HOLD
 
-    def turn_lost(self, turn: TurnState) -> None:
-        """Forget the program. Its next turn counts as a new program's."""
+    def leave(self, program: ProgramState) -> None:
         self._changed = True
-        self._leave(turn.program)
-
-    def program_finished(self, program: ProgramState) -> None:
-        self._leave(program)
-        self._changed = True
-
-    def _leave(self, program: ProgramState) -> None:
         self._inside.pop(program.program_id, None)
         self._waiting.pop(program.program_id, None)
         program.policy_state = None

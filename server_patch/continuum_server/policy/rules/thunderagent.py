@@ -104,14 +104,7 @@ class ThunderAgent(Gate):
             self._change(entry, tokens=finish.context_tokens, paused=entry.paused or entry.marked, marked=False)
         return NO_HOLD
 
-    def turn_lost(self, turn: TurnState) -> None:
-        """Forget the program. Its next turn counts as a new program's."""
-        self._drop(turn.program)
-
-    def program_finished(self, program: ProgramState) -> None:
-        self._drop(program)
-
-    def _drop(self, program: ProgramState) -> None:
+    def leave(self, program: ProgramState) -> None:
         entry = self._entries.pop(program, None)
         if entry is not None:
             self._count(entry, -1)
@@ -167,7 +160,7 @@ class ThunderAgent(Gate):
         interval_s = self.options.interval_s
         self._next_check_s = math.floor(now_s / interval_s + 1.0) * interval_s
         for program in [program for program in self._entries if program.ended]:
-            self._drop(program)
+            self.leave(program)
         resumed = self._resume(now_s)
         self._pause()
         for entry in resumed:
