@@ -1,12 +1,13 @@
 """What a client and a server say to each other: which dialect, a call with its tags, a release.
 
-Each exchange is written once, as a generator. It yields what is to be done, as a function, and receives the function's
-result or exception. ``run`` does it for a synchronous client; ``run_async`` for an asynchronous client and the proxy.
+Each exchange is written once, as a coroutine. Asynchronous clients and the proxy await it; ``run`` does it for a
+synchronous client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from continuum_client.call import Call
@@ -20,7 +21,6 @@ ASK_TIMEOUT_S = 2.0
 NO_RELEASE = (404, 405)
 """HTTP statuses of a server that has no such request, and so no pins either."""
 
-Steps = Generator[Callable[[], Any], Any, Any]
 Post = Callable[[str, Mapping[str, Any]], Any]
 """Sends a body to a URL."""
 
@@ -35,55 +35,39 @@ class AskingClient(SendingClient, Protocol):
         """Return the parsed answer to ``GET /models``."""
 
 
-def run(steps: Steps) -> Any:
-    """Do all steps; return the result of the exchange."""
+def run(exchange: Coroutine[Any, Any, Any]) -> Any:
+    """Do the exchange of a synchronous client, whose requests need no event loop; return its result."""
     try:
-        step = next(steps)
-        while True:
-            try:
-                result = step()
-            except BaseException as error:  # noqa: BLE001 - passed to the exchange, which decides
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
+        exchange.send(None)
     except StopIteration as end:
         return end.value
+    raise RuntimeError("a synchronous client has no event loop to wait in")
 
 
-async def run_async(steps: Steps) -> Any:
-    """Do all steps, each of which returns an awaitable; return the result of the exchange."""
-    try:
-        step = next(steps)
-        while True:
-            try:
-                result = await step()
-            except BaseException as error:  # noqa: BLE001 - passed to the exchange, which decides
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
-    except StopIteration as end:
-        return end.value
+async def _done(result: Any) -> Any:
+    """Return the result of a client's request, which an asynchronous client has to wait for."""
+    return (await result) if inspect.isawaitable(result) else result
 
 
-def sending(call: Call, client: AskingClient, stream: bool, send: Callable[[], Any]) -> Steps:
+async def sending(call: Call, client: AskingClient, stream: bool, send: Callable[[], Any]) -> Any:
     """Send a call with its tags; if the server refuses our fields, once more without them. The result is ``send``'s."""
     while True:
         try:
             if not call.tagged:
-                dialect = call.dialect or (yield from _asking(call.url, client))
+                dialect = call.dialect or await _asking(call.url, client)
                 call.apply_tags(dialect, stream, client)
-            return (yield send)
+            return await _done(send())
         except BaseException as error:
             if not call.retry_untagged(error):
                 raise
 
 
-def _asking(url: str, client: AskingClient) -> Generator[Callable[[], Any], Any, Dialect]:
+async def _asking(url: str, client: AskingClient) -> Dialect:
     """Return the dialect that ``auto`` means for the server at ``url``, from its model list."""
     if not endpoints.begin_probe(url):
         return HEADERS
     try:
-        models = yield client._models
+        models = await _done(client._models())
     except Exception as error:  # noqa: BLE001 - the call is sent without tags, and meets the fault too
         if hasattr(error, "status_code") or isinstance(error, client._timeouts):
             return endpoints.end_probe(url, None)  # the server has no model list, or is too slow
@@ -95,7 +79,7 @@ def _asking(url: str, client: AskingClient) -> Generator[Callable[[], Any], Any,
     return endpoints.end_probe(url, models)
 
 
-def releasing(program_id: str, dialect: Dialect | None, url: str, root: str, post: Post) -> Steps:
+async def releasing(program_id: str, dialect: Dialect | None, url: str, root: str, post: Post) -> None:
     """Make a server release a program's KV cache, if its dialect has a release. Never raises.
 
     Args:
@@ -110,7 +94,7 @@ def releasing(program_id: str, dialect: Dialect | None, url: str, root: str, pos
         return
     to = root.rstrip("/") + release.path
     try:
-        yield lambda: post(to, release.body)
+        await _done(post(to, release.body))
     except Exception as error:  # noqa: BLE001 - a failed release must not fail the agent
         if getattr(error, "status_code", None) not in NO_RELEASE:
             once.warn(f"release {url}", f"{url}: the release of a program failed: {error!r}")

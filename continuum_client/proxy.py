@@ -31,7 +31,7 @@ from continuum_client.call import GENERATING, MESSAGES, Call
 from continuum_client.conversation import Conversations
 from continuum_client.dialects import Dialect
 from continuum_client.endpoints import endpoints, root_of
-from continuum_client.exchange import ASK_TIMEOUT_S, releasing, run_async, sending
+from continuum_client.exchange import ASK_TIMEOUT_S, releasing, sending
 from continuum_client.observe import Events, WatchedReply, parsed
 from continuum_client.program import Program
 from continuum_client.recorder import tool_by_command
@@ -287,7 +287,7 @@ class Proxy:
             )
 
         try:
-            answer = await run_async(sending(call, caller, bool(body and body.get("stream")), send))
+            answer = await sending(call, caller, bool(body and body.get("stream")), send)
         except Refused as refused:
             return await _pass_on(request, refused.answer, _once(refused.raw))
         async with answer:
@@ -345,7 +345,7 @@ class _Caller:
 
     async def _release(self, program_id: str) -> None:
         dialect = self._dialect or endpoints.dialect_of(self.base_url)
-        await run_async(releasing(program_id, dialect, self.base_url, root_of(self.base_url), self._post))
+        await releasing(program_id, dialect, self.base_url, root_of(self.base_url), self._post)
 
     def _release_blocking(self, program_id: str) -> None:
         """Send nothing: without its event loop the proxy has no connection. The server's TTL ends the hold."""

@@ -20,7 +20,7 @@ from continuum_client.decorators import F, around
 from continuum_client.ending import close_all
 from continuum_client.endpoints import endpoints, root_of
 from continuum_client.errors import InvalidTag
-from continuum_client.exchange import ASK_TIMEOUT_S, Post, Steps, releasing, run, run_async, sending
+from continuum_client.exchange import ASK_TIMEOUT_S, Post, releasing, run, sending
 from continuum_client.hook import hook
 from continuum_client.program import Program
 from continuum_client.settings import OPTIONS, ClientSettings, ProgramOptions, settings_from
@@ -121,7 +121,7 @@ class Tagging:
     def _post(self, to: str, body: Mapping[str, Any]) -> Any:
         return cast("Any", self).post(to, cast_to=object, body=body, options=_ASK_OPTIONS)
 
-    def _releasing(self, program_id: str, post: Post) -> Steps:
+    def _releasing(self, program_id: str, post: Post) -> Coroutine[Any, Any, None]:
         url = str(self.base_url)
         dialect = self._continuum.dialect or endpoints.dialect_of(url)
         root = str(getattr(self, "_azure_endpoint", None) or root_of(url))
@@ -181,8 +181,8 @@ class SyncTagging(Tagging):
         call = self._call(options)
         if call is None:
             return send(cast_to, options, stream=stream, stream_cls=stream_cls)
-        steps = sending(call, self, stream, lambda: send(cast_to, options, stream=stream, stream_cls=stream_cls))
-        return call.answered(run(steps))
+        exchange = sending(call, self, stream, lambda: send(cast_to, options, stream=stream, stream_cls=stream_cls))
+        return call.answered(run(exchange))
 
     def _release(self, program_id: str) -> None:
         run(self._releasing(program_id, self._post_apart if cast("Any", self).is_closed() else self._post))
@@ -212,11 +212,11 @@ class AsyncTagging(Tagging):
         call = self._call(options)
         if call is None:
             return await send(cast_to, options, stream=stream, stream_cls=stream_cls)
-        steps = sending(call, self, stream, lambda: send(cast_to, options, stream=stream, stream_cls=stream_cls))
-        return call.answered(await run_async(steps))
+        exchange = sending(call, self, stream, lambda: send(cast_to, options, stream=stream, stream_cls=stream_cls))
+        return call.answered(await exchange)
 
     def _release(self, program_id: str) -> Coroutine[Any, Any, None]:
-        return _to_its_end(run_async(self._releasing(program_id, self._post_open)))
+        return _to_its_end(self._releasing(program_id, self._post_open))
 
     async def _post_open(self, to: str, body: Mapping[str, Any]) -> None:
         if cast("Any", self).is_closed():
