@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -36,8 +35,8 @@ WINDOW_S = 60.0
 """Seconds over which hits per minute are counted."""
 ONCE = 40
 """Programs that ``--once`` shows unless ``--limit`` is given."""
-SHORTEST, LONGEST, BAR = 14, 36, 8
-"""Least and most columns of an id, and those of a bar."""
+LONGEST, BAR = 36, 8
+"""Most characters of a cell, and the width of a bar."""
 
 
 class Program(msgspec.Struct):
@@ -259,17 +258,15 @@ SHOWN = (
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. Where the table is too wide, the columns with the highest ``spare`` are left out first."""
+    """A column of a table."""
 
     heading: str
     cell: Callable[..., RenderableType]
     """Makes the cell of a row."""
-    spare: int = 0
-    """0: always shown."""
+    from_width: int = 0
+    """Columns of a terminal below which this one is left out."""
     words: bool = False
     """Aligned to the left."""
-    grows: bool = False
-    """Takes the room that the others leave."""
 
 
 def view(servers: Sequence[Server], width: int, rows: int) -> Group:
@@ -292,29 +289,14 @@ def view(servers: Sequence[Server], width: int, rows: int) -> Group:
 
 
 def _table(columns: Sequence[Column], rows: Sequence[tuple[Any, ...]], width: int) -> Table:
-    """Return a table with as many of its columns as the width has room for."""
-    while True:
-        wide = _width(_drawn(columns, rows, SHORTEST))
-        most = max(column.spare for column in columns)
-        if wide <= width or not most:
-            return _drawn(columns, rows, min(LONGEST, max(SHORTEST, SHORTEST + width - wide)))
-        columns = [column for column in columns if column.spare < most]
-
-
-def _width(table: Table) -> int:
-    console = table_console()
-    return Measurement.get(console, console.options.update(max_width=1000), table).maximum
-
-
-def _drawn(columns: Sequence[Column], rows: Sequence[tuple[Any, ...]], longest: int) -> Table:
-    """Return a table whose column that grows has at most ``longest`` characters."""
+    """Return a table of the columns that a terminal of this width has room for. Ids are shortened first."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
+    shown = [column for column in columns if width >= column.from_width]
+    for column in shown:
         side: Any = "left" if column.words else "right"
-        most = longest if column.grows else LONGEST
-        table.add_column(column.heading, justify=side, no_wrap=True, overflow="ellipsis", max_width=most)
+        table.add_column(column.heading, justify=side, no_wrap=column.cell not in IDS, max_width=LONGEST)
     for row in rows:
-        table.add_row(*(column.cell(*row) for column in columns))
+        table.add_row(*(column.cell(*row) for column in shown))
     return table
 
 
@@ -345,27 +327,36 @@ def _rate(place: Reading) -> str:
     return "-" if place.hits_per_minute is None else f"{place.hits_per_minute:.1f}"
 
 
+def _server(place: Reading, program: Program | None = None) -> Text:
+    return Text(place.name, no_wrap=True, overflow="ellipsis")
+
+
+def _program(place: Reading, program: Program) -> Text:
+    return Text(program.program_id, no_wrap=True, overflow="ellipsis")
+
+
+IDS = (_server, _program)
 ENGINES = (
-    Column("server", lambda place: Text(place.name), spare=3, words=True, grows=True),
-    Column("policy", lambda place: Text(place.engine.policy), spare=2, words=True),
+    Column("server", _server, 85, words=True),
+    Column("policy", lambda place: Text(place.engine.policy), 70, words=True),
     Column("pool used", lambda place: _share(place.engine.used_share)),
     Column("held", lambda place: _share(place.engine.pinned_share)),
     Column("pins", lambda place: f"{place.engine.pins_held:,}"),
     Column("running", lambda place: f"{place.engine.running:,}"),
     Column("queue", lambda place: f"{place.engine.waiting:,}"),
-    Column("hits/min", _rate, spare=1),
-    Column("hit tokens", lambda place: _share(place.engine.hit_share), spare=4),
+    Column("hits/min", _rate, 60),
+    Column("hit tokens", lambda place: _share(place.engine.hit_share), 100),
     Column("errors", _errors),
 )
 PROGRAMS = (
-    Column("server", lambda place, program: Text(place.name), spare=1, words=True),
-    Column("program", lambda place, program: Text(program.program_id), words=True, grows=True),
-    Column("known by", lambda place, program: Text(program.recognised_by or "-"), spare=5, words=True),
-    Column("turns", lambda place, program: str(program.turns), spare=3),
+    Column("server", _server, 80, words=True),
+    Column("program", _program, words=True),
+    Column("known by", lambda place, program: Text(program.recognised_by or "-"), 90, words=True),
+    Column("turns", lambda place, program: str(program.turns), 65),
     Column("context", lambda place, program: f"{program.context_tokens:,}"),
-    Column("hit", lambda place, program: _share(program.hit_share), spare=2),
+    Column("hit", lambda place, program: _share(program.hit_share), 60),
     Column("state", lambda place, program: Text(STATES.get(program.state, program.state)), words=True),
-    Column("for", lambda place, program: _seconds(program.for_s), spare=4),
+    Column("for", lambda place, program: _seconds(program.for_s), 75),
     Column("left", lambda place, program: _seconds(program.expires_in_s)),
-    Column("", _bar, spare=6, words=True),
+    Column("", _bar, 90, words=True),
 )

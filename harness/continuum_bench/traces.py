@@ -205,8 +205,7 @@ def convert_trace(options: ConvertOptions) -> int:
     if to == "preview":
         if not source.is_dir() and source.name != EVENTS:
             raise BenchError(f"{source}: --to preview converts a run directory or its {EVENTS}")
-        written = write_preview(target, read_events(source if source.is_dir() else source.parent))
-        print_notice(f"{written.events} events; {written.dropped_facts} facts have no place in the preview's format")
+        write_preview(target, read_events(source if source.is_dir() else source.parent))
     elif to == "native":
         rows = read_preview(source)
         write_rows(create(target) / EVENTS, rows)

@@ -1,13 +1,13 @@
 """Read and write the ``scheduler_timestamps`` JSON of the papers' public preview (SPEC 8).
 
 ``{program: [{"Request_arrival_time": t} | {"waiting_to_running": t, "prompt_length": n, "hit_length": h} | ...]}``.
-The form has no turn numbers, tools or reasons. Facts that it cannot express are left out on writing, and counted.
+The form has no turn numbers, tools or reasons. Facts that it cannot express are left out on writing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,6 @@ _KINDS: dict[str, EventKind] = {
     "evicted_to_running": "resume",
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The numbers of events that were written, and of facts that were left out."""
-
-    events: int
-    dropped_facts: int
-    """Facts for which the preview's form has no field: tool, TTL, reason, output tokens, status."""
 
 
 def read_preview(path: Path) -> list[SchedulerEvent]:
@@ -82,20 +73,14 @@ def _event(where: str, program: str, entry: Any) -> SchedulerEvent:
     )
 
 
-def write_preview(path: Path, events: Iterable[SchedulerEvent]) -> Written:
+def write_preview(path: Path, events: Iterable[SchedulerEvent]) -> None:
     """Write events in the preview's form. Kinds of events that the form does not have (reload) are left out."""
     programs: dict[str, list[dict[str, Any]]] = {}
-    written = dropped_facts = 0
     for event in events:
         name = _NAMES.get(event.event)
-        if name is None:
-            continue
-        entry: dict[str, Any] = {name: event.t}
-        if event.event in ("start", "resume"):
-            entry |= {"prompt_length": event.prompt_tokens or 0, "hit_length": event.hit_tokens or 0}
-        facts = (event.tool, event.ttl_s, event.reason, event.output_tokens, event.status, event.tokens)
-        dropped_facts += sum(fact is not None for fact in facts)
-        programs.setdefault(event.program_id, []).append(entry)
-        written += 1
+        if name is not None:
+            entry: dict[str, Any] = {name: event.t}
+            if event.event in ("start", "resume"):
+                entry |= {"prompt_length": event.prompt_tokens or 0, "hit_length": event.hit_tokens or 0}
+            programs.setdefault(event.program_id, []).append(entry)
     write_json(path, programs)
-    return Written(written, dropped_facts)

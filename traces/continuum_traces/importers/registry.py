@@ -35,47 +35,30 @@ from continuum_traces.schema import TRACE_SCHEMA, Program
 
 OWN = "continuum"
 
-READERS: dict[str, Callable[..., Iterator[Any]]] = {
-    OWN: read_programs,
-    "numeric": read_numeric,
-    "mini-swe-agent": read_mini_swe,
-    "openhands": read_openhands,
-    "terminal-bench": read_terminal_bench,
-    "bfcl": read_bfcl,
-    "mooncake": read_mooncake,
-    "agentic-mooncake": read_agentic_mooncake,
-    "weka": read_weka,
-    "mlperf-agentic": read_mlperf_agentic,
-    "dynamo": read_dynamo,
-    "sharegpt": read_sharegpt,
-    "openai-messages": read_openai_messages,
-    "azure": read_azure,
-    "burstgpt": read_burstgpt,
-}
+_FORMATS: tuple[tuple[str, Callable[..., Iterator[Any]], tuple[set[str], ...]], ...] = (
+    (OWN, read_programs, ()),
+    ("numeric", read_numeric, ({"program_id", "prompt_tokens", "output_tokens"},)),
+    ("mini-swe-agent", read_mini_swe, ({"messages", "trajectory_format"}, {"messages", "info"})),
+    ("openhands", read_openhands, ({"history", "instance_id"},)),
+    ("terminal-bench", read_terminal_bench, ({"schema_version", "steps"},)),
+    ("bfcl", read_bfcl, ({"id", "input_token_count", "output_token_count"},)),
+    ("agentic-mooncake", read_agentic_mooncake, ({"request_id", "session_id", "input_length", "output_length"},)),
+    ("mooncake", read_mooncake, ({"input_length", "output_length"},)),
+    ("weka", read_weka, ({"requests"},)),
+    ("mlperf-agentic", read_mlperf_agentic, ({"conversation_id", "role"},)),
+    ("dynamo", read_dynamo, ({"timestamp", "event"}, {"schema", "event_type"})),
+    ("sharegpt", read_sharegpt, ({"conversations"},)),
+    ("openai-messages", read_openai_messages, ({"messages"},)),
+    ("azure", read_azure, ({"TIMESTAMP", "ContextTokens", "GeneratedTokens"},)),
+    ("burstgpt", read_burstgpt, ({"Timestamp", "Request tokens", "Response tokens"},)),
+)
+"""Each format with its reader and the fields by which it is recognised; of two that fit, the first counts."""
+READERS = {name: reader for name, reader, _ in _FORMATS}
 """The reader of each format. It yields what the file says of each program; that of our own format yields programs."""
 
 TOGETHER = frozenset({"dynamo"})
 """Formats whose files in a folder are one trace: their readers take all of them."""
 
-_MARKS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("numeric", frozenset({"program_id", "prompt_tokens", "output_tokens"})),
-    ("openhands", frozenset({"history", "instance_id"})),
-    ("terminal-bench", frozenset({"schema_version", "steps"})),
-    ("bfcl", frozenset({"id", "input_token_count", "output_token_count"})),
-    ("agentic-mooncake", frozenset({"request_id", "session_id", "input_length", "output_length"})),
-    ("mooncake", frozenset({"input_length", "output_length"})),
-    ("weka", frozenset({"requests"})),
-    ("mlperf-agentic", frozenset({"conversation_id", "role"})),
-    ("mini-swe-agent", frozenset({"messages", "trajectory_format"})),
-    ("mini-swe-agent", frozenset({"messages", "info"})),
-    ("dynamo", frozenset({"timestamp", "event"})),
-    ("dynamo", frozenset({"schema", "event_type"})),
-    ("azure", frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"})),
-    ("burstgpt", frozenset({"Timestamp", "Request tokens", "Response tokens"})),
-    ("sharegpt", frozenset({"conversations"})),
-    ("openai-messages", frozenset({"messages"})),
-)
-"""Formats and the fields by which they are recognised, the most specific format first."""
 _OF_LOGS = frozenset({"ttfts", "request_throughput", "benchmarks", "arrival_time", "input_toks", "metrics"})
 """Fields of the request logs that ``continuum-bench validate`` reads."""
 
@@ -218,4 +201,4 @@ def _by_fields(data: Any) -> str | None:
         return None
     if data.get("schema") == TRACE_SCHEMA or data.get("kind") in ("header", "program"):
         return OWN
-    return next((name for name, fields in _MARKS if fields <= set(data)), None)
+    return next((name for name, _, marks in _FORMATS if any(fields <= set(data) for fields in marks)), None)
