@@ -26,8 +26,8 @@ def read_as(where: str, data: Any, kind: type[T], advice: str = "") -> T:
         BenchError: a field is missing or has another type. The message is ``where``, the field and the ``advice``.
     """
     try:
-        return msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
+        return msgspec.convert(data, kind, dec_hook=lambda of, value: of(value))
+    except (msgspec.ValidationError, TypeError) as error:
         raise BenchError(f"{where}: {error}{advice}") from error
 
 

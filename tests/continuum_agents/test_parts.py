@@ -259,7 +259,7 @@ def test_a_line_of_multi_swe_bench_is_a_task(tmp_path: Path) -> None:
     file.write_text(multi())
     (task,) = read_tasks(file, tmp_path / "repos")
     there = (tmp_path / "repos").resolve()
-    facts: dict[str, Any] = {"repository": "shop/words", "commit": "0" * 40, "number": 7}
+    facts: dict[str, Any] = {"repo": "shop/words", "base_commit": "0" * 40, "number": 7}
     assert task == Task("shop__words-7", "Count is wrong\n\nFor two spaces.", there / "shop/words", **facts)
     (there / "shop__words").mkdir(parents=True)
     file.write_text(multi(instance_id="w-1"))
@@ -318,7 +318,7 @@ def test_the_workspace_is_the_base_commit_and_nothing_later(tmp_path: Path) -> N
     faults = [
         (replace(task, folder=None), "--repos, a folder with a clone of shop/words"),
         (replace(task, folder=tmp_path / "elsewhere"), r"git clone https://github\.com/shop/words"),
-        (replace(task, commit="0" * 40), "git failed"),
+        (replace(task, base_commit="0" * 40), "git failed"),
         (Task("a", "x"), "folder"),
         (Task("a", "x", Path("nowhere")), "folder"),
     ]

@@ -4,21 +4,6 @@ from __future__ import annotations
 
 from continuum_analysis.report.figure_kit import Figure, Groups, cdf_figure, report_styles
 
-_FIGURES = (
-    (
-        "ttft",
-        "Time to first token",
-        "Share of turns whose first token came within a time (queue and prefill), all seeds together. Further left is "
-        "better.",
-    ),
-    (
-        "tpot",
-        "Time per output token",
-        "Share of turns by the mean time from one token to the next, all seeds together. The more turns run at once, "
-        "the slower each of them gets its tokens.",
-    ),
-)
-
 
 def admission_figure(groups: Groups) -> Figure:
     """Return the distribution of the first turns' queue waits, of all programs."""
@@ -38,11 +23,27 @@ def admission_figure(groups: Groups) -> Figure:
 
 def latency_figures(groups: Groups) -> list[Figure]:
     """Return the distributions of TTFT and TPOT, on the client's clock, of the turns of finished programs."""
+    return [
+        _of_turns(
+            groups,
+            "ttft",
+            "Time to first token",
+            "Share of turns whose first token came within a time (queue and prefill), all seeds together. Further left "
+            "is better.",
+        ),
+        _of_turns(
+            groups,
+            "tpot",
+            "Time per output token",
+            "Share of turns by the mean time from one token to the next, all seeds together. The more turns run at "
+            "once, the slower each of them gets its tokens.",
+        ),
+    ]
+
+
+def _of_turns(groups: Groups, name: str, title: str, text: str) -> Figure:
     turns = {policy: [turn for run in runs for turn in run.metrics.facts.turns] for policy, runs in groups.items()}
-    figures = []
-    for name, title, text in _FIGURES:
-        times = {policy: [getattr(turn, f"{name}_s") for turn in each] for policy, each in turns.items()}
-        known = {policy: [seconds for seconds in each if seconds is not None] for policy, each in times.items()}
-        looks = report_styles(groups)
-        figures.append(cdf_figure(name, title, text, f"{name.upper()}, s", "turns", known, looks))
-    return figures
+    known = {
+        policy: [s for turn in each if (s := getattr(turn, f"{name}_s")) is not None] for policy, each in turns.items()
+    }
+    return cdf_figure(name, title, text, f"{name.upper()}, s", "turns", known, report_styles(groups))

@@ -13,23 +13,17 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from continuum_agents.protocol import BATCH_LABEL, DOCKER, PROGRAM_LABEL, Done, Failed, Start, ToolEnded, TurnEnded
 
 from continuum_bench.agents.process import AgentDied, AgentProcess
+from continuum_bench.agents.results import DIED, ERROR, INTERRUPTED, TIME_LIMIT, ProgramRecord, Results
 from continuum_bench.agents.tasks import Task, TaskError, prepare_workspace
 
 READY_TIMEOUT_S = 300.0
 TEST_TIMEOUT_S = 300.0
-TIME_LIMIT = "TimeLimit"
-DIED = "AgentDied"
-ERROR = "Error"
-INTERRUPTED = "Interrupted"
-UNFINISHED = (DIED, ERROR, INTERRUPTED)
-"""Statuses of programs that did not end by themselves. They have no prediction and are run again on resume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,45 +59,6 @@ class Arrival:
     """None: the program arrives when a worker is free and its process is loaded (fixed concurrency)."""
 
 
-@dataclass(slots=True)
-class ProgramRecord:
-    """One line of programs.jsonl. Times are seconds since the directory was created, as in turns.jsonl."""
-
-    instance_id: str
-    program_id: str
-    arrival_s: float
-    start_s: float | None = None
-    """When the agent was given its task; later than the arrival if all workers were busy."""
-    end_s: float | None = None
-    status: str = ERROR
-    """The framework's status (Submitted, LimitsExceeded, ...), or TimeLimit, AgentDied, Error, Interrupted."""
-    turns: int = 0
-    tools: tuple[str, ...] = ()
-    tool_s: float = 0.0
-    """Seconds of all tools together."""
-    passed: bool | None = None
-    """Result of the task's test or of the framework's scorer; None: no test, or the program did not finish."""
-    error: str | None = None
-    submission: str = field(default="", repr=False)
-
-    @property
-    def finished(self) -> bool:
-        return self.status not in UNFINISHED
-
-
-class ProgramSink(Protocol):
-    """Receives the records of programs."""
-
-    def offset_s(self) -> float:
-        """Return the seconds since the directory was created."""
-
-    def started(self, record: ProgramRecord) -> None:
-        """Show that a program runs."""
-
-    def ended(self, record: ProgramRecord) -> None:
-        """Record a program that ended."""
-
-
 def batch_label(out: Path) -> str:
     """Return the label of a batch's containers. It depends on the directory only, so it survives a resume."""
     return hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
@@ -112,7 +67,7 @@ def batch_label(out: Path) -> str:
 class Runner:
     """Plays one batch. ``run`` may be called once."""
 
-    def __init__(self, batch: Batch, arrivals: list[Arrival], sink: ProgramSink) -> None:
+    def __init__(self, batch: Batch, arrivals: list[Arrival], sink: Results) -> None:
         self._batch = batch
         self._left = iter(arrivals)
         self._sink = sink
@@ -272,12 +227,12 @@ async def _passes(test: str, workspace: Path) -> bool:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def play(batch: Batch, arrivals: list[Arrival], sink: ProgramSink, say: Callable[[str], None]) -> bool:
+def play(batch: Batch, arrivals: list[Arrival], sink: Results, say: Callable[[str], None]) -> bool:
     """Play a batch. Returns False if a signal stopped it; a second signal kills all processes at once."""
     return asyncio.run(_guarded(batch, arrivals, sink, say))
 
 
-async def _guarded(batch: Batch, arrivals: list[Arrival], sink: ProgramSink, say: Callable[[str], None]) -> bool:
+async def _guarded(batch: Batch, arrivals: list[Arrival], sink: Results, say: Callable[[str], None]) -> bool:
     runner = Runner(batch, arrivals, sink)
     running = asyncio.create_task(runner.run())
     signals = 0

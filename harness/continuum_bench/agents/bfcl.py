@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -153,18 +152,11 @@ def _score(environment: Environment, results: Results, options: BfclOptions) -> 
         "data": None if options.tasks is None else str(options.tasks.absolute()),
         "prompting": options.prompting,
     }
-    log = results.out / "logs" / "score.log"
-    with log.open("wb") as stderr:
-        scorer = subprocess.run(
-            [str(environment.python), "-I", "-m", SCORER],
-            input=json.dumps(batch).encode(),
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env={**os.environ, **environment.framework.variables()},
-        )
-    if scorer.returncode:
-        print_notice(f"BFCL's scorer failed; {log} has what it said")
+    try:
+        said = environment.run(SCORER, asked="BFCL's scorer", stdin=json.dumps(batch))
+    except BenchError as error:
+        print_notice(str(error))
         return
-    heads = scorer.stdout.splitlines()[-1]  # bfcl-eval prints other lines while it is imported
+    heads = said.splitlines()[-1]  # bfcl-eval prints other lines while it is imported
     for category, head in json.loads(heads).items():
         print_notice(f"BFCL's scorer, {category}: {head['correct_count']} of {head['total_count']} right")

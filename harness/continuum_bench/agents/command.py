@@ -25,4 +25,4 @@ def run_command(options: CommandOptions, words: Sequence[str]) -> int:
 
 def _with_check(task: Task, check: str | None) -> Task:
     """Return the task with ``check`` as its test if it has none, and with an empty folder if it names no code."""
-    return replace(task, test=task.test or check, empty=task.folder is None and task.repository is None)
+    return replace(task, test=task.test or check, empty=task.folder is None and task.repo is None)

@@ -6,7 +6,7 @@ import json
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +23,6 @@ from continuum_traces.run_dir import (
 )
 from continuum_traces.schema import Manifest
 
-from continuum_bench.agents.batch import ProgramRecord
 from continuum_bench.lock import locked
 from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import print_json, print_notice
@@ -38,6 +37,38 @@ MAY_GROW = (
     *("workload.shuffle", "workload.jps", "workload.arrivals", "engine_options.workers", "engine_options.time_limit_s"),
 )
 """Entries of the manifest in which the parts of a batch may differ: which programs run, when, and how many at once."""
+TIME_LIMIT = "TimeLimit"
+DIED = "AgentDied"
+ERROR = "Error"
+INTERRUPTED = "Interrupted"
+UNFINISHED = (DIED, ERROR, INTERRUPTED)
+"""Statuses of programs that did not end by themselves. They have no prediction and are run again on resume."""
+
+
+@dataclass(slots=True)
+class ProgramRecord:
+    """One line of programs.jsonl. Times are seconds since the directory was created, as in turns.jsonl."""
+
+    instance_id: str
+    program_id: str
+    arrival_s: float
+    start_s: float | None = None
+    """When the agent was given its task; later than the arrival if all workers were busy."""
+    end_s: float | None = None
+    status: str = ERROR
+    """The framework's status (Submitted, LimitsExceeded, ...), or TimeLimit, AgentDied, Error, Interrupted."""
+    turns: int = 0
+    tools: tuple[str, ...] = ()
+    tool_s: float = 0.0
+    """Seconds of all tools together."""
+    passed: bool | None = None
+    """Result of the task's test or of the framework's scorer; None: no test, or the program did not finish."""
+    error: str | None = None
+    submission: str = field(default="", repr=False)
+
+    @property
+    def finished(self) -> bool:
+        return self.status not in UNFINISHED
 
 
 class Results:

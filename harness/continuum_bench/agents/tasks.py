@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,39 +28,27 @@ class TaskError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task: a line of the file."""
-
-    instance_id: str
-    problem_statement: str
-    folder: Path | None = None
-    """Code that is copied for the agent; None: the task names no folder."""
-    test: str | None = None
-    """Shell command that ends with status 0 if the task is solved."""
-    repository: str | None = None
-    """ORG/REPO of the clone in ``folder``, which is checked out at ``commit``."""
-    commit: str | None = None
-    """Commit that the agent starts from; None: the code as it is in ``folder``."""
-    number: int | None = None
-    """Number of the pull request, in Multi-SWE-bench."""
-    image: str | None = None
-    """Docker image that contains the code."""
-    empty: bool = False
-    """The agent starts in an empty folder."""
-
-
-class _SweBench(Struct):
-    """A line in SWE-bench's format, with ``folder`` and ``test`` for tasks of one's own."""
+    """One task: a line of the file, in SWE-bench's format with ``folder`` and ``test`` for tasks of one's own."""
 
     instance_id: Id
     problem_statement: Text
-    folder: Text | None = None
+    folder: Path | None = None
+    """Code that is copied for the agent; None: the task names no folder."""
     test: Text | None = None
+    """Shell command that ends with status 0 if the task is solved."""
     repo: Text | None = None
+    """ORG/REPO of the clone in ``folder``, which is checked out at ``base_commit``."""
     base_commit: Text | None = None
+    """Commit that the agent starts from; None: the code as it is in ``folder``."""
     number: int | None = None
+    """Number of the pull request, in Multi-SWE-bench."""
     image: Text | None = None
+    """Docker image that contains the code."""
     image_name: Text | None = None
     docker_image: Text | None = None
+    """Other names of ``image`` in datasets."""
+    empty: bool = False
+    """The agent starts in an empty folder."""
 
 
 class _Issue(Struct):
@@ -109,7 +97,7 @@ def read_tasks(path: Path, repos: Path | None = None) -> list[Task]:
     tasks: dict[str, Task] = {}
     for where, data in objects(documents(path)):
         row = read_as(where, data, _MultiSweBench).as_swe_bench() if "org" in data else data
-        task = _task(read_as(where, row, _SweBench), path.parent, repos)
+        task = _located(read_as(where, row, Task), path.parent, repos)
         if task.instance_id in tasks:
             raise BenchError(f"{where}: instance_id: {task.instance_id!r} is there already")
         tasks[task.instance_id] = task
@@ -118,29 +106,23 @@ def read_tasks(path: Path, repos: Path | None = None) -> list[Task]:
     return list(tasks.values())
 
 
-def _task(row: _SweBench, base: Path, repos: Path | None) -> Task:
-    folder = None if row.folder is None else base / row.folder
-    if folder is None and row.repo is not None and repos is not None:
-        flat = repos / row.repo.replace("/", "__")
-        folder = flat if flat.is_dir() else repos / row.repo
-    return Task(
-        row.instance_id,
-        row.problem_statement,
-        None if folder is None else folder.resolve(),
-        row.test,
-        row.repo,
-        row.base_commit if row.folder is None else None,
-        row.number,
-        row.image or row.image_name or row.docker_image,
-    )
+def _located(task: Task, base: Path, repos: Path | None) -> Task:
+    """Return the task with the path of its code."""
+    image = task.image or task.image_name or task.docker_image
+    if task.folder is not None:
+        return replace(task, folder=(base / task.folder).resolve(), base_commit=None, image=image)
+    if task.repo is None or repos is None:
+        return replace(task, image=image)
+    flat = repos / task.repo.replace("/", "__")
+    return replace(task, folder=(flat if flat.is_dir() else repos / task.repo).resolve(), image=image)
 
 
 def write_fixes(out: Path, tasks: Sequence[Task], predictions: Mapping[str, Any]) -> None:
     """Write predictions in Multi-SWE-bench's format for the tasks that came in that format."""
     lines = []
     for task in tasks:
-        if task.number is not None and task.repository is not None and task.instance_id in predictions:
-            org, _, repo = task.repository.partition("/")
+        if task.number is not None and task.repo is not None and task.instance_id in predictions:
+            org, _, repo = task.repo.partition("/")
             patch = predictions[task.instance_id]["model_patch"]
             lines.append(json.dumps({"org": org, "repo": repo, "number": task.number, "fix_patch": patch}) + "\n")
     if lines:
@@ -154,10 +136,10 @@ def prepare_workspace(task: Task, workspace: Path) -> None:
         TaskError: the folder or the commit does not exist, or git is not installed.
     """
     if task.folder is None and not task.empty:
-        named = f" or give --repos, a folder with a clone of {task.repository}" if task.repository else ""
+        named = f" or give --repos, a folder with a clone of {task.repo}" if task.repo else ""
         raise TaskError(f'the task names no folder: add "folder", the path of the code to work on{named}')
     if task.folder is not None and not task.folder.is_dir():
-        hint = f"; git clone https://github.com/{task.repository} {task.folder}" if task.commit else ""
+        hint = f"; git clone https://github.com/{task.repo} {task.folder}" if task.base_commit else ""
         raise TaskError(f"folder {task.folder}: there is none{hint}")
     try:
         if workspace.exists():
@@ -165,10 +147,10 @@ def prepare_workspace(task: Task, workspace: Path) -> None:
         if task.folder is None:
             workspace.mkdir(parents=True)
             _commit(workspace)
-        elif task.commit is None:
+        elif task.base_commit is None:
             _copied(task.folder, workspace)
         else:
-            _checked_out(task.folder, task.commit, workspace)
+            _checked_out(task.folder, task.base_commit, workspace)
     except subprocess.CalledProcessError as error:
         raise TaskError(f"git failed: {error.stderr.decode(errors='replace').strip()[-300:]}") from error
     except OSError as error:

@@ -6,7 +6,6 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -46,18 +45,15 @@ class _LiveRun:
     endpoint: Endpoint
     load: LoadOptions
     workload: JobSource
-    plans: Mapping[int, Plan]
-    """The plan of each seed."""
     label: str
     out: Path
-    processes: int
-    scheduler_records: Path | None
-    quiet: bool
+    options: LiveOptions
 
     def manifest(self, seed: int) -> Manifest:
         endpoint, load = self.endpoint, self.load
         state = endpoint.state
-        generator = (f"generator: {self.processes} processes",) if self.processes > 1 else ()
+        processes = self.options.processes
+        generator = (f"generator: {processes} processes",) if processes > 1 else ()
         guards = (f"guards: {state['guards']}",) if "guards" in state else ()
         return Manifest(
             created=_now().isoformat(timespec="milliseconds"),
@@ -87,15 +83,16 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
             programs = counted(run.workload.trace.number, "program")
             print_notice(f"{programs} {pace(options.arrivals, options.jps)} {where}")
         failed = 0
-        with RunsDisplay({_folder(run, seed).name: 1.0 for seed in run.plans}, 0, run.quiet) as display:
-            for number, seed in enumerate(run.plans):
+        seeds, quiet = range(options.seed, options.seed + options.seeds), options.json_output or options.quiet
+        with RunsDisplay({_folder(run, seed).name: 1.0 for seed in seeds}, 0, quiet) as display:
+            for number, seed in enumerate(seeds):
                 try:
                     counters = _play_seed(run, seed, display)
                 except RunDirError:
                     print_notice(f"stopped; when there is room again, {goes_on(run.out)}")
                     raise
                 if counters is None:
-                    done = f"{number} of {len(run.plans)} runs are complete"
+                    done = f"{number} of {len(seeds)} runs are complete"
                     print_notice(f"stopped; {done}; {goes_on(run.out)}")
                     return 130
                 failed += counters.programs_failed + counters.plugin_errors
@@ -110,24 +107,13 @@ def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
     api_key = os.environ.get(live.api_key_env) or None
     endpoint = probe_server(base_url, api_key)
     workload = workload_of(name, options, endpoint.max_model_len or 131072)
-    seeds = range(options.seed, options.seed + options.seeds)
-    plans = {seed: make_plan(workload, seed) for seed in seeds}
-    lanes = plans[options.seed].lanes
+    lanes = workload.lanes
     if lanes is not None and lanes.in_steps and live.processes > 1:
         raise BenchError(f"--processes {live.processes}: one process must play --arrivals {options.arrivals}")
     if lanes is not None and lanes.number < live.processes:
         raise BenchError(f"--processes {live.processes}: more than the {lanes.number} programs at a time")
-    return _LiveRun(
-        endpoint=endpoint,
-        load=_load_options(endpoint, options, live, api_key),
-        workload=workload,
-        plans=plans,
-        label=live.label or endpoint.policy,
-        out=options.out or default_out(name),
-        processes=live.processes,
-        scheduler_records=live.scheduler_records,
-        quiet=options.json_output or options.quiet,
-    )
+    load = _load_options(endpoint, options, live, api_key)
+    return _LiveRun(endpoint, load, workload, live.label or endpoint.policy, options.out or default_out(name), live)
 
 
 def _load_options(endpoint: Endpoint, options: RunOptions, live: LiveOptions, api_key: str | None) -> LoadOptions:
@@ -189,11 +175,11 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
     root, key = run.endpoint.root, run.load.api_key
     errors_before = plugin_errors(root, key)
     with LiveRecorder(folder, on_progress) as recorder:
-        whole = play(run.load, plan, recorder, counters, run.processes, elapsed_s)
-    if run.scheduler_records is not None:
+        whole = play(run.load, plan, recorder, counters, run.options.processes, elapsed_s)
+    if run.options.scheduler_records is not None:
         time.sleep(1.0)  # the server writes its record with a delay of up to 0.25 s
         began_s = datetime.fromisoformat(manifest.created).timestamp()
-        take_scheduler_records(run.scheduler_records, folder, began_s, now.timestamp(), done)
+        take_scheduler_records(run.options.scheduler_records, folder, began_s, now.timestamp(), done)
     if not whole:
         return None
     errors = plugin_errors(root, key)
@@ -208,7 +194,7 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
 
 def _begin(run: _LiveRun, seed: int, folder: Path, done: frozenset[str]) -> tuple[Manifest, Plan, float, datetime]:
     """Return the run's manifest, its plan, the second on the run's clock at which it begins, and the date now."""
-    plan, now, new = run.plans[seed], _now(), not (folder / MANIFEST).exists()
+    plan, now, new = make_plan(run.workload, seed), _now(), not (folder / MANIFEST).exists()
     before = begin(folder, run.manifest(seed))
     if new:
         return before, plan, 0.0, now

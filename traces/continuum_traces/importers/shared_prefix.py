@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from os.path import commonprefix
 
 from continuum_traces.importers.usage import estimate_tokens
@@ -16,8 +16,8 @@ HEAD_CHARS = 256
 """Different first messages are one template if their first 256 characters (four blocks of 16 tokens) agree."""
 
 
-def with_shared_prefixes(programs: Sequence[Program], messages: Sequence[Sequence[str]]) -> Iterator[Program]:
-    """Yield the programs in their order, each with the prefix that it shares with the other programs of its group.
+def with_shared_prefixes(programs: Sequence[Program], messages: Sequence[Sequence[str]]) -> list[Program]:
+    """Return the programs in their order, each with the prefix that it shares with the other programs of its group.
 
     Args:
         programs: the programs; those that have no turns, or no messages, stay as they are.
@@ -33,29 +33,15 @@ def with_shared_prefixes(programs: Sequence[Program], messages: Sequence[Sequenc
     groups: dict[str, list[int]] = {}
     for number, key in enumerate(keys):
         groups.setdefault(key, []).append(number)
-    prefixes = {
-        key: _common_prefix([programs[n] for n in group], ["\n".join(messages[n]) for n in group])
-        for key, group in groups.items()
-        if key and len(group) > 1
-    }
-    for key, program in zip(keys, programs, strict=True):
-        yield _with_prefix(program, prefixes[key]) if key in prefixes else program
-
-
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    id: str
-    tokens: int
-    estimated: bool
-
-
-def _common_prefix(programs: Sequence[Program], texts: Sequence[str]) -> _Prefix:
-    text = commonprefix(texts)  # noqa: RUF071 - characters are compared, not path components
-    shortest = min(program.turns[0].new_input_tokens for program in programs)
-    whole = all(other == text for other in texts)
-    return _Prefix(digest(text), shortest if whole else min(shortest, estimate_tokens(text)), not whole)
-
-
-def _with_prefix(program: Program, prefix: _Prefix) -> Program:
-    source = f"{program.source}, {PREFIX_ESTIMATED}" if prefix.estimated else program.source
-    return replace(program, source=source, shared_prefix_id=prefix.id, shared_prefix_tokens=prefix.tokens)
+    shared = list(programs)
+    for key, group in groups.items():
+        if key and len(group) > 1:
+            texts = ["\n".join(messages[n]) for n in group]
+            prefix = commonprefix(texts)  # noqa: RUF071 - characters are compared, not path components
+            tokens, note = min(programs[n].turns[0].new_input_tokens for n in group), ""
+            if any(text != prefix for text in texts):
+                tokens, note = min(tokens, estimate_tokens(prefix)), f", {PREFIX_ESTIMATED}"
+            for n in group:
+                source, name = programs[n].source + note, digest(prefix)
+                shared[n] = replace(programs[n], source=source, shared_prefix_id=name, shared_prefix_tokens=tokens)
+    return shared
