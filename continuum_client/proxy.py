@@ -15,7 +15,7 @@ import asyncio
 import json
 import urllib.request
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Protocol
@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
+from continuum_traces.forwarding import BrokenOff, kept, pass_on, received, runner_of, session_to
 from continuum_traces.schema import MAX_PROGRAM_ID_CHARS
-from multidict import CIMultiDict
 from yarl import URL
 
 from continuum_client.call import GENERATING, MESSAGES, Call
@@ -43,12 +43,6 @@ from continuum_client.turns import key_of
 
 ASK_TIMEOUT, RELEASE_TIMEOUT = (aiohttp.ClientTimeout(total=seconds) for seconds in (ASK_TIMEOUT_S, 10.0))
 """Time limits of the proxy's own requests: ``GET /models`` for ``auto``, and the release of a program."""
-IDLE_S = 2.0
-"""The time for which an unused connection to the server stays open: less than vLLM's 5 s, so that the proxy closes it
-first."""
-_HOP = frozenset(("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"))
-_HOP |= {"te", "trailer", "transfer-encoding", "upgrade", "content-length", "host", "expect", "accept-encoding"}
-"""Headers that are not forwarded: those of one connection, and those that the HTTP libraries write themselves."""
 _KEYS = ("authorization", "x-api-key", "api-key")
 DUMMY_KEY = "EMPTY"
 LOCAL = "127.0.0.1"
@@ -64,13 +58,6 @@ class Watcher(Protocol):
 
     def tool(self, name: str, seconds: float) -> None:
         """Receive a tool that ran between two turns."""
-
-
-class BrokenOff(Exception):
-    """The server closed its connection before the end of an answer."""
-
-    response: web.StreamResponse | None = None
-    """The part that the agent has received already."""
 
 
 class Refused(Exception):
@@ -138,29 +125,8 @@ class Proxy:
         """When each conversation's latest turn ended, and the tools that its reply calls."""
 
     async def __aenter__(self) -> Proxy:
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            proxy=_web_proxy(self.root),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=30.0),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            max_line_size=2**20,
-            max_field_size=2**20,
-        )
-        app = web.Application(client_max_size=2**40)
-        app.router.add_route("*", "/{path:.*}", self._forward)
-        self._runner = web.AppRunner(
-            app,
-            handle_signals=False,
-            access_log=None,
-            handler_cancellation=True,  # if the agent closes the connection, its request at the server ends
-            auto_decompress=False,
-            shutdown_timeout=0.0,
-            max_line_size=2**20,
-            max_field_size=2**20,
-        )
+        self._session = session_to(30.0, _web_proxy(self.root))
+        self._runner = runner_of(self._forward, shutdown_timeout=0.0)
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, *(self._listen or (LOCAL, 0)), backlog=1024).start()
@@ -257,17 +223,17 @@ class Proxy:
 
     async def _plain(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """Forward a request as it is."""
-        to, headers = self._to(request), _kept(request.raw_headers)
+        to, headers = self._to(request), kept(request.raw_headers, "accept-encoding")
         sent = self._session.request(request.method, to, headers=headers, data=raw or None, allow_redirects=False)
         async with sent as answer:
-            return await _pass_on(request, answer, _received(answer))
+            return await pass_on(request, answer, received(answer))
 
     def _to(self, request: web.Request) -> URL:
         return URL(self.root + request.raw_path, encoded=True)
 
     async def _generate(self, request: web.Request, raw: bytes, path: str) -> web.StreamResponse:
         """Forward a turn with its tags. If the server refuses the tags, forward it again without them."""
-        sent = _kept(request.raw_headers)
+        sent = kept(request.raw_headers, "accept-encoding")
         body = parsed(raw)
         if not isinstance(body, dict):
             body = None  # it is forwarded as it is
@@ -289,7 +255,7 @@ class Proxy:
         try:
             answer = await sending(call, caller, bool(body and body.get("stream")), send)
         except Refused as refused:
-            return await _pass_on(request, refused.answer, _once(refused.raw))
+            return await pass_on(request, refused.answer, _once(refused.raw))
         async with answer:
             return await self._answered(request, call, answer)
 
@@ -310,11 +276,11 @@ class Proxy:
         assert watched is not None  # on_end is set
         try:
             if "text/event-stream" in answer.headers.get("content-type", ""):
-                chunks = _watched(watched, _received(answer), call.asked_for_usage)
-                return await _pass_on(request, answer, chunks, call.asked_for_usage)
-            whole = b"".join([chunk async for chunk in _received(answer)])
+                chunks = _watched(watched, received(answer), call.asked_for_usage)
+                return await pass_on(request, answer, chunks, call.asked_for_usage)
+            whole = b"".join([chunk async for chunk in received(answer)])
             watched.whole(parsed(whole))
-            return await _pass_on(request, answer, _once(whole))
+            return await pass_on(request, answer, _once(whole))
         except BaseException as error:
             if isinstance(error, BrokenOff):
                 watched.end("the server broke off")
@@ -368,15 +334,6 @@ def with_fields(raw: bytes, body: Mapping[str, Any], fields: Mapping[str, Any]) 
     return b"".join((memoryview(raw)[: raw.rindex(b"}")], b"," if body else b"", more))  # one copy of a long body
 
 
-def _kept(raw: Iterable[tuple[bytes, bytes]]) -> CIMultiDict[str]:
-    """Return the headers that are forwarded."""
-    headers = CIMultiDict((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in raw)
-    named = {name.strip().lower() for value in headers.getall("connection", ()) for name in value.split(",")}
-    for name in {name.lower() for name in headers} & (_HOP | named):
-        headers.popall(name)
-    return headers
-
-
 async def _watched(watched: WatchedReply, chunks: AsyncIterator[bytes], hide_usage: bool) -> AsyncIterator[bytes]:
     """Watch the events of a stream. Yield the bytes for the agent."""
     events = Events(watched, hide_usage)
@@ -388,43 +345,6 @@ async def _watched(watched: WatchedReply, chunks: AsyncIterator[bytes], hide_usa
 
 async def _once(body: bytes) -> AsyncIterator[bytes]:
     yield body
-
-
-async def _received(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Yield the bytes of an answer.
-
-    Raises:
-        BrokenOff: the server closed the connection.
-    """
-    try:
-        async for chunk in answer.content.iter_any():
-            yield chunk
-    except aiohttp.ClientError as error:
-        raise BrokenOff(f"broke off its answer: {error}") from error
-
-
-async def _pass_on(
-    request: web.Request, answer: aiohttp.ClientResponse, chunks: AsyncIterator[bytes], shorter: bool = False
-) -> web.StreamResponse:
-    """Send an answer to the agent. If the server closes its connection early, abort the connection to the agent."""
-    response = web.StreamResponse(status=answer.status, reason=answer.reason)
-    response.headers.extend(_kept(answer.raw_headers))
-    length = answer.headers.get("content-length")
-    if length is not None and not shorter:
-        response.content_length = int(length)
-    await response.prepare(request)
-    try:
-        async for chunk in chunks:
-            if chunk:
-                await response.write(chunk)
-        await response.write_eof()
-    except BaseException as error:
-        if request.transport is not None:
-            request.transport.abort()
-        if isinstance(error, BrokenOff):
-            error.response = response
-        raise
-    return response
 
 
 def _error(message: str) -> web.Response:

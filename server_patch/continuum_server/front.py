@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import json
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count, takewhile
 from typing import Any
@@ -21,9 +21,9 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from continuum_traces.foreign_ids import find_id
+from continuum_traces.forwarding import BrokenOff, kept, pass_on, received, runner_of, session_to
 from continuum_traces.run_dir import replica_name
 from continuum_traces.wire import tags_from_headers
-from multidict import CIMultiDict
 from yarl import URL
 
 from continuum_server.virtual.routers import ROUTERS, VLLM_ROUTER_NAMES, Arrival, Door
@@ -38,11 +38,8 @@ FORGET_S, MOST_PROGRAMS = 7200.0, 100_000
 whose latest turn is the longest ago is forgotten."""
 BYTES_PER_TOKEN = 4
 """Estimates the length of a prompt from the size of its request's body: the router does not know the tokens."""
-_HOP = frozenset(("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"))
-_HOP |= {"content-length", "host", "expect"}
 STATE = "/continuum/state"
 NONE_ANSWERS = {"error": {"message": "no replica answers", "type": "unavailable"}}
-LONGEST_LINE, EVERYTHING = 2**20, 2**40
 
 
 class Front:
@@ -63,27 +60,10 @@ class Front:
 
     async def serve(self, host: str, port: int) -> None:
         """Serve until SIGTERM."""
-        app = web.Application(client_max_size=EVERYTHING)
-        app.router.add_route("*", "/{path:.*}", self._answer)
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            handler_cancellation=True,
-            auto_decompress=False,
-            max_line_size=LONGEST_LINE,
-            max_field_size=LONGEST_LINE,
-        )
+        runner = runner_of(self._answer)
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),  # vLLM closes an idle one after 5 s
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-            max_line_size=LONGEST_LINE,
-            max_field_size=LONGEST_LINE,
-        ) as self._session:
+        async with session_to(10.0) as self._session:
             await runner.setup()
             await web.TCPSite(runner, host, port, backlog=1024).start()
             checks = [asyncio.ensure_future(self._check(index)) for index in range(len(self._urls))]
@@ -144,18 +124,10 @@ class Front:
             if answer.status >= 500 and not await self._is_healthy(index):  # its engine died
                 self._failures[index] = FAILURES
                 raise aiohttp.ClientConnectionError
-            response = web.StreamResponse(status=answer.status, reason=answer.reason)
-            response.headers.extend(_kept(answer.raw_headers))
-            response.content_length = answer.content_length
             try:
-                await response.prepare(request)
-                async for chunk in answer.content.iter_any():
-                    await response.write(chunk)
-                await response.write_eof()
-            except aiohttp.ClientError:  # the server broke off: so do we
-                if request.transport is not None:
-                    request.transport.abort()
-            return response
+                return await pass_on(request, answer, received(answer))
+            except BrokenOff as broken:
+                return broken.response or web.Response(status=502)
 
     async def _of_all(self, request: web.Request, body: bytes) -> web.Response:
         """Send a release, or the question for the state, to all servers. Return the answers as one."""
@@ -178,7 +150,7 @@ class Front:
 
     def _sent(self, index: int, request: web.Request, body: bytes) -> Any:
         url = URL(self._urls[index] + request.raw_path, encoded=True)
-        headers = _kept(request.raw_headers)
+        headers = kept(request.raw_headers)
         return self._session.request(request.method, url, headers=headers, data=body or None, allow_redirects=False)
 
     def _turn(self, headers: Mapping[str, str], body: bytes) -> Arrival:
@@ -240,15 +212,6 @@ def _within_key(headers: Mapping[str, str], name: str) -> str:
     """Ids belong to a key: another key's program of this name is another program."""
     key = headers.get("Authorization") or headers.get("x-api-key") or ""
     return hashlib.blake2b(f"{key}\n{name}".encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-
-
-def _kept(raw: Iterable[tuple[bytes, bytes]]) -> CIMultiDict[str]:
-    """Return the headers that are forwarded: all but those of one connection."""
-    headers = CIMultiDict((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in raw)
-    named = {name.strip().lower() for value in headers.getall("connection", ()) for name in value.split(",")}
-    for name in {name.lower() for name in headers} & (_HOP | named):
-        headers.popall(name)
-    return headers
 
 
 if __name__ == "__main__":
