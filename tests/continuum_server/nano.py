@@ -14,6 +14,7 @@ from continuum_server.policy.facts import PrefillCurve
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.registry import POLICIES
 from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimes
+from continuum_server.step_times.specs import Model
 from continuum_server.virtual.config import EngineShape
 from continuum_server.virtual.engine import build_engine
 from continuum_server.virtual.loop import VirtualLoop
@@ -26,6 +27,17 @@ from continuum_traces.schema import Program, SchedulerEvent, Tags, ToolCall, Tur
 from hypothesis import strategies as st
 
 BLOCK_BYTES = 4096
+NANO = Model(
+    name="nano",
+    layers=2,
+    hidden=64,
+    intermediate=256,
+    query_heads=4,
+    kv_heads=2,
+    head_dim=16,
+    vocab=8192,
+    max_context_tokens=4096,
+)
 BITING: dict[str, dict[str, Any]] = {name: dict(policy.test_options) for name, policy in POLICIES.items()}
 """Options with which each rule acts often in a run of a few seconds."""
 SERVED = sorted(name for name, policy in POLICIES.items() if policy.label != "bound")
@@ -81,7 +93,7 @@ def build(
     **limits: int,
 ) -> tuple[Any, VirtualLoop]:
     """A scheduler and its loop, nothing run yet. A KV block is 4,096 bytes. ``limits``: of ``build_engine``."""
-    shape = EngineShape(2, 2, 16, 64, 4, 4096, blocks, 16, max_num_seqs, chunk_tokens, offload=offload)
+    shape = EngineShape(NANO, 4096, blocks, 16, max_num_seqs, chunk_tokens, offload=offload)
     swap_s = {"swap_token_s": shape.swap_token_s, "deep_token_s": shape.ssd_token_s}
     settings = Settings(policy, options, guards or Guards(), PrefillCurve(0.0, 1e-4, 0.01, "test"), **swap_s)
     sink = SimpleNamespace(write=([] if events is None else events).append)

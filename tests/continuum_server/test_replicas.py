@@ -21,9 +21,9 @@ from continuum_traces.conversation import Job
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nano import PlainTimes, check_turns, play, program, tier, workloads
+from nano import NANO, PlainTimes, check_turns, play, program, tier, workloads
 
-SHAPE = EngineShape(2, 2, 16, 64, 4, 4096, 64, 16, 8, 256)
+SHAPE = EngineShape(NANO, 4096, 64, 16, 8, 256)
 LEAST_STEP_S = 0.01
 """Of ``PlainTimes``."""
 

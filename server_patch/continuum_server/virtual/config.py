@@ -18,6 +18,7 @@ from continuum_server.step_times.catalog import KvCapacity, find_model, kv_capac
 from continuum_server.step_times.curves import fit_decode, fit_prefill
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.profile import ProfileStepTimes, read_profile
+from continuum_server.step_times.specs import Model
 from continuum_server.step_times.stages import staged
 from continuum_server.virtual.offload import GB, Offload
 from continuum_server.virtual.routers import ROUTERS
@@ -124,20 +125,14 @@ def describe(config: EngineConfig) -> EngineDescription:
 class EngineShape:
     """The properties of model and memory that the scheduler needs."""
 
-    layers: int
-    kv_heads: int
-    head_dim: int
-    """Chosen so that bf16 keys and values of these layers and heads take as many bytes per token as the model's KV on
-    all GPUs together."""
-    hidden: int
-    query_heads: int
+    model: Model
     max_model_len: int
     num_blocks: int
     block_size: int
     max_num_seqs: int
     max_num_batched_tokens: int
-    kv_layers: int | None = None
-    """Number of layers whose KV grows with the context; None: all."""
+    kv_copies: int = 1
+    """Number of GPUs that store the same KV."""
     prefix_caching: bool = True
     gpus: int = 1
     offload: Offload | None = None
@@ -145,7 +140,7 @@ class EngineShape:
     @property
     def kv_token_bytes(self) -> int:
         """Bytes of one token's keys and values on all GPUs together."""
-        return 2 * 2 * self.kv_heads * self.head_dim * (self.kv_layers or self.layers)
+        return self.model.kv_bytes_per_token * self.kv_copies
 
     @property
     def swap_token_s(self) -> float | None:
@@ -191,13 +186,9 @@ def capacity_of(config: EngineConfig) -> KvCapacity:
     )
 
 
-def _check_replicas(config: EngineConfig) -> None:
+def shape_of(config: EngineConfig) -> EngineShape:
     if config.router not in ROUTERS:
         raise EngineError(f"router = {config.router}: {which(config.router, ROUTERS)}")
-
-
-def shape_of(config: EngineConfig) -> EngineShape:
-    _check_replicas(config)
     model = find_model(config.model)
     blocks, longest = config.kv_blocks, config.max_model_len or model.max_context_tokens
     if config.profile is not None:
@@ -215,17 +206,13 @@ def shape_of(config: EngineConfig) -> EngineShape:
             "request needs a token of each step"
         )
     return EngineShape(
-        layers=model.layers,
-        kv_heads=model.kv_heads,
-        head_dim=model.bf16_head_dim * model.kv_copies(config.tensor_parallel),
-        hidden=model.llama_hidden,
-        query_heads=model.query_heads,
+        model=model,
         max_model_len=longest,
         num_blocks=blocks,
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.chunk_tokens * config.pipeline_parallel,
-        kv_layers=model.layers - model.window_layers,
+        kv_copies=model.kv_copies(config.tensor_parallel),
         prefix_caching=config.prefix_caching,
         gpus=config.tensor_parallel * config.pipeline_parallel,
         offload=config.offload,

@@ -6,9 +6,9 @@ import copy
 import json
 import os
 import tempfile
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
@@ -18,6 +18,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.structured_output import StructuredOutputManager
 
+from continuum_server.local_model import config_of
 from continuum_server.virtual.block_pool import shorten_loops
 from continuum_server.virtual.config import EngineShape
 from continuum_server.vllm_plugin.plugin_settings import Settings
@@ -25,15 +26,19 @@ from continuum_server.vllm_plugin.plugin_settings import Settings
 
 def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type[Scheduler]) -> Scheduler:
     """Build a scheduler as vLLM's engine core does, for synchronous scheduling."""
+    model = shape.model
     vllm_config = copy.deepcopy(_vllm_config(shape))  # vLLM changes it
     vllm_config.additional_config = settings.to_config()
     spec = FullAttentionSpec(
-        block_size=shape.block_size, num_kv_heads=shape.kv_heads, head_size=shape.head_dim, dtype=torch.bfloat16
+        block_size=shape.block_size,
+        num_kv_heads=model.kv_heads,
+        head_size=model.bf16_head_dim * shape.kv_copies,
+        dtype=torch.bfloat16,
     )
     kv_config = KVCacheConfig(
         num_blocks=shape.num_blocks,
         kv_cache_tensors=[],
-        kv_cache_groups=[KVCacheGroupSpec([f"layer.{n}" for n in range(shape.kv_layers or shape.layers)], spec)],
+        kv_cache_groups=[KVCacheGroupSpec([f"layer.{n}" for n in range(model.layers - model.window_layers)], spec)],
     )
     scheduler = scheduler_type(
         vllm_config=vllm_config,
@@ -50,7 +55,9 @@ def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type
 def _vllm_config(shape: EngineShape) -> VllmConfig:
     """Create vLLM's configuration. It is cached, because creating it takes forty times as long as copying it."""
     with tempfile.TemporaryDirectory(prefix="continuum-model-") as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(_model_config(shape)), encoding="utf-8")
+        config = config_of(replace(shape.model, max_context_tokens=shape.max_model_len))
+        config["tie_word_embeddings"] = False  # or vLLM looks for the output layer in the weights
+        (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
         model = ModelConfig(model=folder, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=shape.max_model_len)
     cache = CacheConfig(block_size=shape.block_size, enable_prefix_caching=shape.prefix_caching)
     cache.num_gpu_blocks = shape.num_blocks
@@ -62,35 +69,15 @@ def _vllm_config(shape: EngineShape) -> VllmConfig:
         is_encoder_decoder=False,
         async_scheduling=False,
     )
+    transfers = None
+    if shape.offload is not None:
+        from continuum_server.virtual.vllm_offload import transfer_config  # noqa: PLC0415 - older vLLM lacks parts of it
+
+        transfers = transfer_config(shape.offload, shape.gpus)
     return VllmConfig(
         model_config=model,
         cache_config=cache,
         scheduler_config=scheduler,
         device_config=DeviceConfig("cpu"),
-        kv_transfer_config=_transfer_config(shape),
+        kv_transfer_config=transfers,
     )
-
-
-def _transfer_config(shape: EngineShape) -> Any:
-    if shape.offload is None:
-        return None
-    from continuum_server.virtual.vllm_offload import transfer_config  # noqa: PLC0415 - older vLLM lacks parts of it
-
-    return transfer_config(shape.offload, shape.gpus)
-
-
-def _model_config(shape: EngineShape) -> dict[str, object]:
-    """Return the config.json of a Llama with this geometry. Its width is ``Model.llama_hidden``."""
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": shape.hidden,
-        "intermediate_size": 4 * shape.hidden,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.query_heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "max_position_embeddings": shape.max_model_len,
-        "vocab_size": 128256,
-        "torch_dtype": "bfloat16",
-    }
