@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
 import msgspec
@@ -108,7 +109,7 @@ class RooflineStepTimes(StepTimes):
             moved = 2 * 2 * model.hidden * (tensor_parallel - 1) / tensor_parallel
             self._all_reduce_token_s = 2 * model.layers * moved / (gpu.link_gb_s * 1e9 * shares.link)
         self._power = shares.power
-        self._fixed: dict[tuple[int, int], float] = {}
+        self._fixed_s = cache(self._compute_fixed_s)
         self.provenance = _provenance(gpu, model, tensor_parallel, step_overhead_ms, shares)
 
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
@@ -127,20 +128,15 @@ class RooflineStepTimes(StepTimes):
         contexts = range(decode_context_tokens, decode_context_tokens + steps * decodes, decodes)
         return [fixed_s + self._decode_s(decodes, context) for context in contexts]
 
-    def _fixed_s(self, tokens: int, sampled: int) -> float:
+    def _compute_fixed_s(self, tokens: int, sampled: int) -> float:
         """Return the time of a step without attention. ``sampled`` tokens (one per request) reach the output layer."""
-        seconds = self._fixed.get((tokens, sampled))
-        if seconds is None:
-            limit = self._model.max_context_tokens + MAX_BATCH
-            check_range("tokens in a step", tokens, 1, limit)
-            model = self._model
-            flops = 2 * (model.always_parameters * tokens + model.head_parameters * sampled)
-            read = model.layer_bytes + EMBEDDING_BYTES * model.head_parameters
-            overlapped = (flops / self._matmul_flops_s) ** self._power + (read / self._bytes_s) ** self._power
-            seconds = overlapped ** (1.0 / self._power) + self._experts_s(tokens)
-            seconds += self._layers_s + self._request_s * sampled + self._all_reduce_token_s * tokens
-            self._fixed[tokens, sampled] = seconds
-        return seconds
+        model = self._model
+        check_range("tokens in a step", tokens, 1, model.max_context_tokens + MAX_BATCH)
+        flops = 2 * (model.always_parameters * tokens + model.head_parameters * sampled)
+        read = model.layer_bytes + EMBEDDING_BYTES * model.head_parameters
+        overlapped = (flops / self._matmul_flops_s) ** self._power + (read / self._bytes_s) ** self._power
+        seconds: float = overlapped ** (1.0 / self._power) + self._experts_s(tokens)
+        return seconds + (self._layers_s + self._request_s * sampled + self._all_reduce_token_s * tokens)
 
     def _experts_s(self, tokens: int) -> float:
         """Return the time of routed experts: reading the experts that the tokens visit, then the arithmetic."""

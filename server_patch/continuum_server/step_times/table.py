@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -93,16 +94,14 @@ class TableStepTimes(StepTimes):
         self._mixed, self._link = mixed, link or SlowLink(0.0, 0.0)
         self._overhead_ms, self._request_ms = provenance.step_overhead_ms, provenance.request_overhead_ms
         self._shared_line = _Line(table.shared_tokens, table.shared_ms)
-        self._shared: dict[int, float] = {}
-        self._decode: dict[int, _Line] = {}
+        self._fixed_ms, self._decode_line = cache(self._compute_fixed_ms), cache(self._make_decode_line)
         self._reading = self._decode_line(1)
         self._rates = [
             [ms / attended_pairs(tokens, prefix) for prefix, ms in zip(table.chunk_prefix_tokens, row, strict=True)]
             for tokens, row in zip(table.chunk_tokens, table.chunk_attention_ms, strict=True)
         ]
         self._prefixes, self._prefix_end = table.chunk_prefix_tokens, len(table.chunk_prefix_tokens) - 1
-        self._sizes: dict[int, tuple[list[float], list[float], float]] = {}
-        """By a chunk's tokens: the rates of the grid's next smaller and larger sizes, and the position between them."""
+        self._rates_of = cache(self._find_rates)
         self._longest_chunk = table.chunk_tokens[-1]
         self._one_launch = one_launch
         self._launch_ms = min(map(min, table.chunk_attention_ms))
@@ -136,15 +135,12 @@ class TableStepTimes(StepTimes):
             check_range("mean decode context", context / decodes, 1, self._longest)
         return [(fixed_ms + line.at(context / decodes)) / 1e3 for context in contexts]
 
-    def _fixed_ms(self, tokens: int) -> float:
+    def _compute_fixed_ms(self, tokens: int) -> float:
         """Return the time of a step with ``tokens`` tokens, without attention and with the overhead."""
-        ms = self._shared.get(tokens)
-        if ms is None:
-            line = self._shared_line
-            check_range("tokens in a step", tokens, line.grid[0], line.grid[-1])
-            link_ms = self._link.step_ms + self._link.token_ms * tokens
-            ms = self._shared[tokens] = self._overhead_ms + line.at(tokens) + link_ms
-        return ms
+        line = self._shared_line
+        check_range("tokens in a step", tokens, line.grid[0], line.grid[-1])
+        link_ms = self._link.step_ms + self._link.token_ms * tokens
+        return self._overhead_ms + line.at(tokens) + link_ms
 
     def _chunk_ms(self, tokens: int, prefix: int) -> float:
         """Return the attention time of one chunk: its query-key pairs times the interpolated time per pair.
@@ -152,11 +148,7 @@ class TableStepTimes(StepTimes):
         A chunk behind a prefix, which no source measured, takes at least as long as a decode that reads the same KV.
         """
         self._check_chunk(tokens, prefix)
-        size = self._sizes.get(tokens)
-        if size is None:
-            i, u = _cell(self._table.chunk_tokens, tokens)
-            size = self._sizes[tokens] = self._rates[i], self._rates[i + 1], u
-        low, high, u = size
+        low, high, u = self._rates_of(tokens)
         prefixes = self._prefixes
         j = bisect_right(prefixes, prefix, 1, self._prefix_end) - 1
         start = prefixes[j]
@@ -170,6 +162,11 @@ class TableStepTimes(StepTimes):
                 return reading_ms
         return pairs_ms
 
+    def _find_rates(self, tokens: int) -> tuple[list[float], list[float], float]:
+        """Return the rates of the grid's next smaller and larger chunks, and the position between them."""
+        i, u = _cell(self._table.chunk_tokens, tokens)
+        return self._rates[i], self._rates[i + 1], u
+
     def _check_chunk(self, tokens: int, prefix: int) -> None:
         most, longest, end = self._longest_chunk, self._longest, self._longest + CHUNK_SLACK_TOKENS
         if 0 < tokens <= most and 0 <= prefix <= longest and tokens + prefix <= end:
@@ -178,16 +175,13 @@ class TableStepTimes(StepTimes):
         check_range("prefix tokens", prefix, 0, longest)
         check_range("prefix + chunk tokens", prefix + tokens, 1, end)
 
-    def _decode_line(self, batch: int) -> _Line:
-        """Return the attention time of a batch size by the mean context. The function is created at its first use."""
-        line = self._decode.get(batch)
-        if line is None:
-            table = self._table
-            check_range("decoding requests", batch, 1, table.decode_batch[-1])
-            i, u = _cell(table.decode_batch, batch)
-            pair = zip(table.decode_attention_ms[i], table.decode_attention_ms[i + 1], strict=True)
-            line = self._decode[batch] = _Line(table.decode_context_tokens, [a + (b - a) * u for a, b in pair])
-        return line
+    def _make_decode_line(self, batch: int) -> _Line:
+        """Return the attention time of a batch size by the mean context."""
+        table = self._table
+        check_range("decoding requests", batch, 1, table.decode_batch[-1])
+        i, u = _cell(table.decode_batch, batch)
+        pair = zip(table.decode_attention_ms[i], table.decode_attention_ms[i + 1], strict=True)
+        return _Line(table.decode_context_tokens, [a + (b - a) * u for a, b in pair])
 
 
 def attended_pairs(tokens: int, prefix: int) -> float:
