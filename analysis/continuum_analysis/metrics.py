@@ -297,12 +297,10 @@ def throughput_output_tokens_per_s_per_gpu(f: RunFacts) -> Value:
     return _per_gpu(throughput_output_tokens_per_s(f), f)
 
 
-_distribution(
-    "bubble",
-    ("mean",),
-    "over programs of the time their turns waited in the queue, re-queueing included",
-    lambda f: [program.bubble_s for program in f.programs],
-)
+@_metric("s")
+def bubble_mean_s(f: RunFacts) -> Value:
+    """mean over programs of the time their turns waited in the queue, re-queueing included"""
+    return statistic_of("mean", [program.bubble_s for program in f.programs])
 
 
 @_metric("s")
@@ -318,12 +316,12 @@ _distribution(
     "over finished programs of the queue wait of their first turn, the wait to be admitted",
     lambda f: [program.admit_wait_s for program in f.programs],
 )
-_distribution(
-    "requeue",
-    ("mean",),
-    "over programs of the time waited after preemptions",
-    lambda f: [program.requeue_s for program in f.programs],
-)
+
+
+@_metric("s")
+def requeue_mean_s(f: RunFacts) -> Value:
+    """mean over programs of the time waited after preemptions"""
+    return statistic_of("mean", [program.requeue_s for program in f.programs])
 
 
 @_metric()
@@ -383,12 +381,10 @@ def pin_hit_ratio(f: RunFacts) -> Value:
     return _ratio(sum(pin.reason == "hit" for pin in f.pins), len(f.pins))
 
 
-_distribution(
-    "pin_duration",
-    ("mean",),
-    "time from pin to unpin",
-    lambda f: [None if pin.until_s is None else pin.until_s - pin.since_s for pin in f.pins],
-)
+@_metric("s")
+def pin_duration_mean_s(f: RunFacts) -> Value:
+    """mean time from pin to unpin"""
+    return statistic_of("mean", [None if pin.until_s is None else pin.until_s - pin.since_s for pin in f.pins])
 
 
 @_metric()

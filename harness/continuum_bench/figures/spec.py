@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import yaml
 from continuum_traces.names import which
 
 from continuum_bench.errors import BenchError
+from continuum_bench.json_files import read_as
 from continuum_bench.sweep.grid import Grid, grid_of
 
 Kind = Literal["lines", "ratios", "hints", "queue", "estimates", "tools", "goodput"]
@@ -40,16 +41,16 @@ class FigureSpec:
     """The published figure or table that it reproduces."""
     claim: str
     """The published result, in a sentence."""
-    kind: Kind
-    minutes: Mapping[str, float]
+    minutes: dict[str, float]
     """Estimated minutes on two cores: quick, full."""
-    grid: Mapping[str, Any]
-    quick: Mapping[str, Any]
-    full: Mapping[str, Any]
-    traces: Mapping[str, Any]
+    grid: dict[str, Any]
+    kind: Kind = "lines"
+    quick: dict[str, Any] = field(default_factory=dict)
+    full: dict[str, Any] = field(default_factory=dict)
+    traces: dict[str, Any] = field(default_factory=dict)
     """Replaces axes if the user's own traces are played, with loads that suit long coding agents on an A100."""
-    plot: Mapping[str, Any]
-    goodput: Mapping[str, Any]
+    plot: dict[str, Any] = field(default_factory=dict)
+    goodput: dict[str, Any] = field(default_factory=dict)
     """For kind goodput: the ``tolerance`` of the search, and the ``limits`` on the P95 slowdown, also for servers,
     which know no slowdown."""
 
@@ -82,11 +83,4 @@ def load_figure(name: str) -> FigureSpec:
     if name not in figure_names():
         raise BenchError(f"figure {name}: {which(name, figure_names())}")
     raw = yaml.safe_load((files("continuum_bench") / "figures" / f"{name}.yaml").read_text(encoding="utf-8"))
-    further = {word: raw.pop(word, {}) for word in ("quick", "full", "traces", "plot", "goodput")}
-    try:
-        spec = FigureSpec(name=name, kind=raw.pop("kind", "lines"), **raw, **further)
-    except TypeError as error:
-        raise BenchError(f"figures/{name}.yaml: {error}") from error
-    if spec.kind not in get_args(Kind):
-        raise BenchError(f"figures/{name}.yaml: kind: {spec.kind!r}; there are {', '.join(get_args(Kind))}")
-    return spec
+    return read_as(f"figures/{name}.yaml", {"name": name, **raw}, FigureSpec)

@@ -6,14 +6,17 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import yaml
 from continuum_server.policy.registry import PolicyError, split_arm
 from continuum_server.vllm_plugin.versions import PluginError
 from continuum_traces.names import near, which
+from msgspec import Meta, Struct
 
 from continuum_bench.errors import BenchError
+from continuum_bench.json_files import read_as
 from continuum_bench.option_values import read_value
 from continuum_bench.options.declare import declared
 from continuum_bench.options.policies import checked_options
@@ -44,6 +47,32 @@ ONLY_VIRTUAL = ("pp", "offload", "replicas", "router")
 CASE_WORDS = ("policy", "seed", "seeds", "workload", *AXES)
 """Keys of a grid that a case may have too."""
 WORDS = ("name", "engine", "cases", "serve", "plot", *CASE_WORDS)
+
+
+Number = Annotated[int, Meta(ge=0)]
+
+
+class _Head(Struct):
+    """What a grid says beside its axes."""
+
+    name: str | None = None
+    engine: str = "virtual"
+    cases: Annotated[list[dict[str, Any]], Meta(min_length=1)] = msgspec.field(default_factory=lambda: [{}])
+    serve: dict[str, Any] = {}
+    plot: dict[str, Any] = {}
+
+
+class _Seeds(Struct):
+    """Which seeds, or how many."""
+
+    seed: Number | list[Number] | None = None
+    seeds: Annotated[int, Meta(ge=1)] = 1
+
+
+class _Arm(Struct, forbid_unknown_fields=True):
+    policy: str
+    options: dict[str, Any] = {}
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +148,24 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, overrid
     """
     given = dict(read_override(text) for text in overrides)
     raw = put_over(raw, given)
-    _known_words(raw, where)
-    engine = raw.get("engine", "virtual")
-    if engine not in ENGINES and not is_url(engine):
-        raise BenchError(f"{where}: engine: {engine!r}; {which(engine, ENGINES)}, and the URL of a server, up to /v1")
-    for word in ("serve", "plot"):
-        if not isinstance(raw.get(word, {}), dict):
-            raise BenchError(f"{where}: {word}: expected a mapping")
+    for word in raw:
+        if word not in WORDS:
+            raise BenchError(f"{where}: {word}: unknown; {near(word, WORDS)}a grid has {', '.join(WORDS)}")
+    head = read_as(where, raw, _Head)
+    if head.engine not in ENGINES and not is_url(head.engine):
+        said = f"{which(head.engine, ENGINES)}, and the URL of a server, up to /v1"
+        raise BenchError(f"{where}: engine: {head.engine!r}; {said}")
     common = {key: value for key, value in raw.items() if key in CASE_WORDS}
-    points = [point for case, at in _cases(raw, where) for point in _points(put_over(common, case, given), at, folder)]
+    points: list[Point] = []
+    for number, case in enumerate(head.cases):
+        at = f"{where}: cases[{number}]" if "cases" in raw else where
+        for word in case:
+            if word not in CASE_WORDS:
+                raise BenchError(f"{at}: {word}: unknown in a case; {which(word, CASE_WORDS)}")
+        points += _points(put_over(common, case, given), at, folder)
     for point in points:
-        _plays_on(engine, point, where)
-    return Grid(
-        name=str(raw.get("name", name)),
-        engine=engine,
-        points=tuple(points),
-        serve=dict(raw.get("serve", {})),
-        plot=dict(raw.get("plot", {})),
-    )
+        _plays_on(head.engine, point, where)
+    return Grid(head.name or name, head.engine, tuple(points), head.serve, head.plot)
 
 
 def is_url(engine: object) -> bool:
@@ -164,26 +193,6 @@ def put_over(raw: Mapping[str, Any], given: Mapping[str, Any], fixed: Collection
     kept = {word: value for word, value in given.items() if word not in not_replaced}
     replaced = seeds if seeds & set(kept) else set()
     return {word: value for word, value in raw.items() if word not in replaced} | kept
-
-
-def _known_words(raw: Mapping[Any, Any], where: str) -> None:
-    for word in raw:
-        if word not in WORDS:
-            raise BenchError(f"{where}: {word}: unknown; {near(word, WORDS)}a grid has {', '.join(WORDS)}")
-
-
-def _cases(raw: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    cases = raw.get("cases", [{}])
-    if not isinstance(cases, list) or not cases:
-        raise BenchError(f"{where}: cases: expected a list of mappings")
-    for number, case in enumerate(cases):
-        at = f"{where}: cases[{number}]" if "cases" in raw else where
-        if not isinstance(case, dict):
-            raise BenchError(f"{at}: expected a mapping of axes to values")
-        for word in case:
-            if word not in CASE_WORDS:
-                raise BenchError(f"{at}: {word}: unknown in a case; {which(word, CASE_WORDS)}")
-        yield case, at
 
 
 def _points(raw: Mapping[str, Any], where: str, folder: Path) -> Iterator[Point]:
@@ -228,16 +237,8 @@ def _workloads(raw: Mapping[str, Any], where: str, folder: Path) -> list[str | P
 def _seeds(raw: Mapping[str, Any], where: str) -> tuple[int, ...]:
     if "seed" in raw and "seeds" in raw:
         raise BenchError(f"{where}: seeds: give seed (which) or seeds (how many), not both")
-    if "seed" in raw:
-        return tuple(_whole(value, 0, f"{where}: seed") for value in _listed(raw["seed"], f"{where}: seed"))
-    numbers = _listed(raw.get("seeds", 1), f"{where}: seeds")
-    return tuple(range(_whole(numbers[0] if len(numbers) == 1 else numbers, 1, f"{where}: seeds")))
-
-
-def _whole(value: Any, least: int, where: str) -> int:
-    if type(value) is not int or value < least:
-        raise BenchError(f"{where}: {value!r} is not a whole number of at least {least}")
-    return int(value)
+    given = read_as(where, {name: raw[name] for name in ("seed", "seeds") if name in raw}, _Seeds)
+    return tuple(range(given.seeds) if given.seed is None else _listed(given.seed, f"{where}: seed"))
 
 
 def _arms(raw: Mapping[str, Any], where: str) -> tuple[Arm, ...]:
@@ -253,22 +254,13 @@ def _arms(raw: Mapping[str, Any], where: str) -> tuple[Arm, ...]:
 
 def _arm(value: Any, where: str) -> Arm:
     """Read a policy's name, or ``{policy: NAME, options: {...}, label: TEXT}``."""
-    if isinstance(value, str):
-        value = {"policy": value}
-    if not isinstance(value, dict) or not isinstance(value.get("policy"), str):
-        raise BenchError(f"{where}: expected a policy's name, or policy, options and label")
-    unknown = sorted(set(value) - {"policy", "options", "label"})
-    if unknown:
-        raise BenchError(f"{where}: {unknown[0]}: unknown; an arm has policy, options, label")
-    options, label = value.get("options", {}), value.get("label")
-    if not isinstance(options, dict):
-        raise BenchError(f"{where}: options: expected a mapping")
+    given = read_as(where, {"policy": value} if isinstance(value, str) else value, _Arm)
     try:
-        read = checked_options(value["policy"], options)
+        options = checked_options(given.policy, given.options)
     except (PluginError, PolicyError) as error:
         raise BenchError(f"{where}: {error}") from error
-    extra = ",".join(f"{key}={option}" for key, option in read.items())
-    name = str(label or (f"{value['policy']}({extra})" if extra else value["policy"]))
+    extra = ",".join(f"{key}={option}" for key, option in options.items())
+    name = given.label or (f"{given.policy}({extra})" if extra else given.policy)
     if "/" in name or name.startswith("."):
         raise BenchError(f"{where}: label: {name!r} names a folder: no slash, no leading dot")
-    return Arm(name, value["policy"], read)
+    return Arm(name, given.policy, options)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
 from continuum_analysis.compare.words import TextTable
 from continuum_server import defaults
 from continuum_server.step_times.catalog import FP8_KV, find_gpu, find_model
-from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.overhead import is_asynchronous
 from continuum_server.step_times.roofline import MAX_BATCH
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
@@ -31,74 +30,55 @@ CLAIMED = ("e2e_mean", "ttft_mean", "tpot_mean", "e2e_p99")
 SHOWN = ("e2e_mean", "e2e_p50", "e2e_p99", "ttft_mean", "ttft_p50", "ttft_p99", "tpot_mean", "tpot_p50", "tpot_p99")
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The reported requests of one run, as measured and as modelled."""
-
-    run: LoggedRun
-    config: EngineConfig
-    times: StepTimes
-    measured: tuple[Served, ...]
-    modelled: tuple[Served, ...]
-    calibration: Calibration | None
-    blocks_from: str
-    """The source of the number of KV blocks, in words."""
-
-    def to_json(self) -> dict[str, Any]:
-        measured, modelled = numbers_of(self.measured), numbers_of(self.modelled)
-        until_s = max(each.finish_s for each in self.measured)
-        return {
-            "name": self.run.name,
-            "requests": len(self.measured),
-            "unreported": dict(self.run.unreported),
-            **errors_of(modelled, measured),
-            "measured": measured,
-            "modelled": modelled,
-            "timeline": {
-                "measured": [asdict(moment) for moment in timeline(self.measured, until_s)],
-                "modelled": [asdict(moment) for moment in timeline(self.modelled, until_s)],
-            },
-            "calibration": asdict(self.calibration) if self.calibration else None,
-            "step_times": asdict(self.times.provenance),
-            "engine": asdict(self.config),
-            "kv_blocks": {"number": shape_of(self.config).num_blocks, "from": self.blocks_from},
-        }
-
-
 def validate_log(options: ValidateOptions) -> int:
-    found = [_compare(run, options) for run in read_log(options.log)]
-    data = {"runs": [each.to_json() for each in found]}
+    data = {"runs": [_compare(run, options) for run in read_log(options.log)]}
     if options.json_output:
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
         return 0
     for each in data["runs"]:
         _print(each)
-    if len(found) > 1:
+    if len(data["runs"]) > 1:
         rows = [[each["name"], *(_error(each, name) for name in CLAIMED)] for each in data["runs"]]
         print_table(TextTable(("run", *CLAIMED), rows), "modelled / measured - 1")
     return 0
 
 
-def _compare(run: LoggedRun, options: ValidateOptions) -> Compared:
+def _compare(run: LoggedRun, options: ValidateOptions) -> dict[str, Any]:
+    """Return the reported requests of one run, as measured and as modelled."""
     config = engine_of(run, options)
     times, asynchronous = times_of(config), is_asynchronous(config.vllm)
-    origin = _blocks_from(run, options)
-    if not options.fit:
-        modelled = play(run, config, times, asynchronous)
-        return Compared(run, config, times, run.served, tuple(modelled), None, origin)
-    half = len(run.served) // 2
-    if half < 2:
-        raise BenchError(f"{options.log}: --fit needs at least 4 requests; there are {len(run.served)}")
+
+    def played(calibration: Calibration | None) -> list[Served]:
+        return play(run, config, CalibratedStepTimes(times, calibration) if calibration else times, asynchronous)
 
     def score(calibration: Calibration) -> float:
-        modelled = play(run, config, CalibratedStepTimes(times, calibration), asynchronous)
-        errors = errors_of(numbers_of(modelled[:half]), numbers_of(run.served[:half]))
+        errors = errors_of(numbers_of(played(calibration)[:half]), numbers_of(run.served[:half]))
         means = [errors.get(f"{name}_mean_error") for name in ("e2e", "ttft", "tpot")]
         return fmean(error**2 for error in means if error is not None)
 
-    calibration = fit(score)
-    modelled = play(run, config, CalibratedStepTimes(times, calibration), asynchronous)
-    return Compared(run, config, times, run.served[half:], tuple(modelled[half:]), calibration, origin)
+    half = len(run.served) // 2 if options.fit else 0
+    if options.fit and half < 2:
+        raise BenchError(f"{options.log}: --fit needs at least 4 requests; there are {len(run.served)}")
+    calibration = fit(score) if options.fit else None
+    served, answered = run.served[half:], played(calibration)[half:]
+    measured, modelled = numbers_of(served), numbers_of(answered)
+    until_s = max(each.finish_s for each in served)
+    return {
+        "name": run.name,
+        "requests": len(served),
+        "unreported": dict(run.unreported),
+        **errors_of(modelled, measured),
+        "measured": measured,
+        "modelled": modelled,
+        "timeline": {
+            "measured": [asdict(moment) for moment in timeline(served, until_s)],
+            "modelled": [asdict(moment) for moment in timeline(answered, until_s)],
+        },
+        "calibration": asdict(calibration) if calibration else None,
+        "step_times": asdict(times.provenance),
+        "engine": asdict(config),
+        "kv_blocks": {"number": shape_of(config).num_blocks, "from": _blocks_from(run, options)},
+    }
 
 
 def engine_of(run: LoggedRun, options: ValidateOptions) -> EngineConfig:
