@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
@@ -92,7 +92,3 @@ def goodput_panel(rows: Sequence[Goodput]) -> Panel:
         Bar(_point(row.axes), row.policy, row.jps.mean, *row.jps.spread) for row in rows if row.jps is not None
     )
     return Panel("", "goodput, programs per second", "", bars=bars)
-
-
-def goodput_json(rows: Sequence[Goodput]) -> list[dict[str, Any]]:
-    return [asdict(row) for row in rows]

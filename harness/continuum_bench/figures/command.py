@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.panels import Panel
 from continuum_analysis.sweep.details import estimates_figure, queue_figure, tools_figure
 from continuum_analysis.sweep.goodput import READING as GOODPUT_READING
-from continuum_analysis.sweep.goodput import goodput_json, goodput_panel, goodput_table, summarize_goodput
+from continuum_analysis.sweep.goodput import goodput_panel, goodput_table, summarize_goodput
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.ratios import READING as RATIO_READING
 from continuum_analysis.sweep.ratios import Ratio, hint_ratios, ratio_panels, ratio_table, sweep_ratios
@@ -98,7 +99,7 @@ def _goodput(spec: FigureSpec, grid: Grid, options: FigureOptions, out: Path) ->
         if rows:
             sweep = read_sweep(out)
             write_tables(sweep)
-            write_json(out / "goodput.json", goodput_json(rows))
+            write_json(out / "goodput.json", [asdict(row) for row in rows])
             _write(spec, options, out, ([goodput_panel(rows)], goodput_table(rows)), GOODPUT_READING, sweep)
     return exit_code(study.outcome, out)
 

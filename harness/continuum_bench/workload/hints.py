@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, Tags
@@ -20,14 +20,6 @@ from continuum_bench.errors import BenchError
 
 NONE, ADVERSARIAL, SILENT = "none", "adversarial", "silent"
 ERRORS = "a number from 0 to 10, or adversarial[:SHARE[:silent]] with a share from 0 to 1"
-
-
-class Errors(Protocol):
-    """How a client's hints differ from the truth."""
-
-    def seconds(self, truth_s: float) -> float: ...
-
-    def name(self, truth: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +50,8 @@ class Lies:
         return f"not-{truth}"
 
 
+Errors = Noise | Lies
+"""How a client's hints differ from the truth."""
 Kind = Callable[[Program, int, Errors], Mapping[str, Any]]
 """Returns the fields of ``Tags`` that a client sends with the turn of this index; an empty mapping: no hint."""
 
