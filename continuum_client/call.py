@@ -15,7 +15,7 @@ from continuum_client.observe import NOT_RECORDED, OnEnd, WatchedReply, watch
 from continuum_client.program import Program, SendingClient, current_program
 from continuum_client.reply import Content, Reply
 from continuum_client.settings import ClientSettings
-from continuum_client.shape import NO_SHAPE, Shape, shape_of
+from continuum_client.shape import shape_of
 from continuum_client.spans import CallSpan, current_span
 from continuum_client.tagging import merged_body, merged_headers, tag_body, tag_headers
 from continuum_client.tool_runs import ToolRun
@@ -40,7 +40,6 @@ class Call:
         program: the program of the call.
         options: openai's ``FinalRequestOptions`` of the request; they are changed in place.
         url: the client's base URL.
-        shape: the shape of the prompt, if it is known already.
         conversation: the conversation in which the call is made, if it is outside ``client.program``.
     """
 
@@ -50,7 +49,6 @@ class Call:
         program: Program,
         options: Any,
         url: str,
-        shape: Shape | None = None,
         conversation: Conversation | None = None,
     ) -> None:
         self.url = url
@@ -65,7 +63,7 @@ class Call:
         self._model = str(self._body and self._body.get("model"))
         self._taken = program.take()
         self._sent_s = settings.clock()
-        self._shape = shape
+        self._shape = None if conversation is None else conversation.shape
         self._added: dict[str, Any] = {}
         """Our body fields that are in the request."""
         self._span: CallSpan | None = None
@@ -239,8 +237,5 @@ def _tagged_call(settings: ClientSettings, bound: Program | None, options: Any, 
         return Call(settings, program, options, url)
     if settings.conversations is None:
         return None
-    shape = shape_of(options.json_data) if options.url != "/completions" else NO_SHAPE
-    conversation = settings.conversations.find(shape, options.json_data)
-    if conversation is None:
-        return None
-    return Call(settings, conversation.program, options, url, shape, conversation)
+    conversation = settings.conversations.find(options.url, options.json_data)
+    return None if conversation is None else Call(settings, conversation.program, options, url, conversation)

@@ -17,7 +17,7 @@ from continuum_client.current import running_loop
 from continuum_client.ending import do_what_is_left
 from continuum_client.program import Program
 from continuum_client.reply import Reply
-from continuum_client.shape import Shape, hashes_in, messages_of
+from continuum_client.shape import NO_SHAPE, Shape, hashes_in, messages_of, shape_of
 
 MAX_CONVERSATIONS = 4096
 """The number of conversations outside ``client.program`` that are remembered. If there are more, the conversation whose
@@ -35,6 +35,8 @@ class Conversation:
     """Hashes by which the answer is recognised in the next request: the ids of its tool calls, and its text."""
     worker: weakref.ref[Any] | None = None
     """The task or thread that sent the request."""
+    shape: Shape = NO_SHAPE
+    """The shape of the latest request's prompt."""
     failed: bool = False
     """The request failed, or its answer was cut off. The agent may send the same messages again."""
 
@@ -65,13 +67,14 @@ class Conversations:
         self._order: dict[Conversation, None] = {}
         """All conversations. The conversation whose last turn is longest ago is first."""
 
-    def find(self, shape: Shape, body: Any) -> Conversation | None:
+    def find(self, path: str, body: Any) -> Conversation | None:
         """Return the conversation that a request belongs to; None: its messages are unknown.
 
         Args:
-            shape: the shape of the request's prompt.
+            path: the request's path. A completion's prompt has no messages.
             body: the request's body.
         """
+        shape = NO_SHAPE if path == "/completions" else shape_of(body)
         if not shape.marks:
             return None
         do_what_is_left()  # an earlier request may have failed
@@ -79,6 +82,7 @@ class Conversations:
         with self._lock:
             conversation = self._continued(keys, messages_of(body)) or Conversation(self._new())
             conversation.key, conversation.answer, conversation.failed = keys[-1], frozenset(), False
+            conversation.shape = shape
             conversation.worker = weakref.ref(_worker())
             self._by_key.setdefault(conversation.key, []).append(conversation)
             self._order[conversation] = None

@@ -37,7 +37,6 @@ from continuum_client.program import Program
 from continuum_client.recorder import tool_by_command
 from continuum_client.reply import Reply, ToolAsked
 from continuum_client.settings import ClientSettings
-from continuum_client.shape import NO_SHAPE, shape_of
 from continuum_client.tally import Tally
 from continuum_client.turns import key_of
 
@@ -175,15 +174,14 @@ class Proxy:
 
     def _call(self, options: _Request) -> Call | None:
         """Make the call for a request, with the tools that ran before it. None: it is forwarded without tags."""
-        shape = shape_of(options.json_data) if options.url != "/completions" else NO_SHAPE
         named = any(name.lower() == "x-session-id" for name in options.headers)
-        found = None if self._listen is not None and named else self._conversations.find(shape, options.json_data)
+        found = None if self._listen is not None and named else self._conversations.find(options.url, options.json_data)
         if found is None and self._listen is not None:
             self._turn_ended(None, None, self._settings.clock())
             return None
         program = self.program if found is None else found.program
         self._report_tools(program)
-        return Call(self._settings, program, options, self.url, shape, found)
+        return Call(self._settings, program, options, self.url, found)
 
     def _turn_ended(self, program: Program | None, reply: Reply | None, at_s: float) -> None:
         if program is None or reply is None:
