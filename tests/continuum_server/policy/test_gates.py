@@ -120,17 +120,16 @@ def test_a_request_that_waited_for_long_is_admitted() -> None:
     assert driver.waits(waiting) == [False]
 
 
-def test_a_turn_inside_is_served_although_the_pool_is_full() -> None:
-    """It takes the room of a program whose lease is over, if there is one."""
+def test_a_turn_inside_takes_the_room_of_an_idle_program_whose_lease_is_not_over() -> None:
+    """A lease protects from programs outside only. A turn inside is served even if no program is idle."""
     driver = lease()
-    turns(driver, a=5000, b=5000)
-    again = driver.arrive("a", prompt=8000)
-    assert driver.waits(again) == [False]
-    assert driver.policy.state()["programs_inside"] == 2
-    driver.finish(driver.start(again), context=8000)
-    driver.now_s += 31.0
-    assert driver.waits(driver.arrive("a", prompt=8100)) == [False]
-    assert driver.policy.state()["programs_inside"] == 1
+    turns(driver, 1.0, a=5000, b=5000)
+    again = driver.start(driver.arrive("a", prompt=8000))
+    paused = driver.arrive("b", prompt=5100)
+    driver.step()
+    assert driver.waits(paused) == [True]
+    driver.finish(again, context=8000)
+    assert driver.waits(driver.arrive("a", prompt=12_000)) == [False]
 
 
 def test_a_program_that_is_back_is_not_idle() -> None:

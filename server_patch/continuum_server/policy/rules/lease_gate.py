@@ -32,7 +32,7 @@ class LeaseGateOptions(Options):
     """Options of ``lease-gate``."""
 
     lease_s: Seconds = 30.0
-    """Seconds after a turn during which a program inside keeps its room, even if other programs wait."""
+    """Seconds after a turn during which a program inside keeps its room, even if programs outside wait."""
     share: Annotated[float, Range(1e-3, 1000.0)] = 1.0
     """Share of the KV pool that programs inside may fill."""
     patience_s: Seconds = 1800.0
@@ -96,7 +96,7 @@ class LeaseGate(Gate):
         if session.inside:
             self._note_request(session, turn)
             self.enqueue(turn)
-            self._make_room(0.0, now_s)
+            self._make_room(0.0, self._idle(now_s, 0.0))
         else:
             session.held = turn
             self._waiting[turn.program.program_id] = session
@@ -138,14 +138,13 @@ class LeaseGate(Gate):
     def _room(self) -> float:
         return self._capacity - sum(session.size for session in self._inside.values())
 
-    def _idle(self, now_s: float) -> list[_Session]:
-        """Return the programs inside whose lease is over, the longest idle first."""
-        over = [session for session in self._inside.values() if session.idle_since_s + self.options.lease_s < now_s]
+    def _idle(self, now_s: float, lease_s: float) -> list[_Session]:
+        """Return the programs inside that have been idle for more than ``lease_s``, the longest idle first."""
+        over = [session for session in self._inside.values() if session.idle_since_s + lease_s < now_s]
         return sorted(over, key=lambda session: (session.idle_since_s, session.program.sequence))
 
-    def _make_room(self, tokens: float, now_s: float) -> None:
-        """Pause idle programs whose lease is over until there is room for ``tokens`` more tokens."""
-        idle = self._idle(now_s)
+    def _make_room(self, tokens: float, idle: list[_Session]) -> None:
+        """Pause programs of ``idle`` until there is room for ``tokens`` more tokens."""
         room = self._room() if idle else 0.0
         for session in idle:
             if room >= tokens:
@@ -161,7 +160,7 @@ class LeaseGate(Gate):
             return NO_ORDERS
         self._changed = False
         while (best := self._next(step.now_s)) is not None:
-            self._make_room(min(best.wanted, self._capacity), step.now_s)
+            self._make_room(min(best.wanted, self._capacity), self._idle(step.now_s, self.options.lease_s))
             self._admit(best)
         self._event_s = min(self._instants(step.now_s), default=math.inf)
         return self.admissions()
@@ -173,7 +172,7 @@ class LeaseGate(Gate):
         """
         if not self._waiting:
             return None
-        room = self._room() + sum(session.size for session in self._idle(now_s))
+        room = self._room() + sum(session.size for session in self._idle(now_s, self.options.lease_s))
         waiting = self._waiting.values()
         starving = [program for program in waiting if self._since_s(program) + self.options.patience_s < now_s]
         if starving:
