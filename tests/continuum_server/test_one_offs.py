@@ -122,7 +122,7 @@ def test_small_first_turns_are_one_offs_only_if_few_of_them_go_on() -> None:
     assert not driver.arrive("later", prompt=small).one_off
 
 
-@each_policy(["program-fcfs", "working-set", "lease-gate"])
+@each_policy(["program-fcfs", "working-set"])
 def test_a_target_for_first_tokens_lets_newcomers_in(policy: str) -> None:
     jobs = agents(12, 20, every_s=1.0)
 
