@@ -103,19 +103,23 @@ check: setup ## Lint, types, import arrows.
 	$(VENV)/bin/lint-imports
 
 docs: setup ## The docs site (site/index.html), and the pages that are written from the code.
-	PYTHONPATH=benchmarks $(PY) docs/generate.py
+	$(PY) docs/generate.py
 	$(VENV)/bin/zensical build --clean --strict
 	@echo "docs: open site/index.html"
 
-# Tables of docs/results by page; each is the runs of benchmarks/own_policy/cells_NAME.json.
-own-policy := small tools
+# A name of ARGS is one of these grids. Those of recorded agents need TRACES=DIR, as their traces are not in the repository.
+GRIDS := $(patsubst benchmarks/results/%.yaml,%,$(wildcard benchmarks/results/*.yaml))
+TRACES ?=
 
-results: setup ## Result tables again, from their cells (goes on where it stopped). ARGS="own-policy": one page.
-	@set -e; for name in $(foreach page,$(or $(ARGS),own-policy),$($(page))); do \
-	  $(PY) benchmarks/own_policy.py benchmarks/own_policy/cells_$$name.json --arms benchmarks/own_policy/arms.json \
-	    --arm static-ttl,continuum,working-set --seeds 3 --out docs/results/data/$$name.jsonl; \
+results: setup ## Result tables again, from their grids (an hour; goes on where it stopped). ARGS="tools small": two of them.
+	@set -e; for name in $(or $(ARGS),$(GRIDS)); do out=$(CURDIR)/runs/results/$$name; \
+	  case $$name in *recorded) [ -n "$(TRACES)" ] || { echo "results: $$name needs TRACES=DIR"; continue; };; esac; \
+	  (cd $(or $(TRACES),.) && PYTHONPATH= $(abspath $(PY)) $(abspath $(VENV)/bin/continuum-bench) \
+	    sweep $(CURDIR)/benchmarks/results/$$name.yaml --out $$out); \
+	  $(PY) benchmarks/results.py collect $$out; \
 	done
-	PYTHONPATH=benchmarks $(PY) docs/generate.py
+	$(PY) benchmarks/limit.py pressure small
+	$(PY) docs/generate.py
 
 dist: ## The wheel and the sdist, built and checked (dist/).
 	@set -e; uv=$$(command -v uv || echo .uv/bin/uv); rm -rf dist; \

@@ -1,40 +1,38 @@
-"""Computes lower bounds on mean JCT and wall time from step times and pool size, and how near a policy comes to them.
+"""Computes lower bounds on mean JCT and wall time from step times and pool size.
 
-    python benchmarks/limit.py CELLS.json --traces DIR --seeds 2 [--only NAME] [--runs F ...]
+    python benchmarks/limit.py pressure small     # grids of benchmarks/results; writes docs/results/data/limit.json
 
-For each cell (of ``own_policy.py``) and seed:
+For each point of the grids and each seed:
 
 ``limit``      No schedule has a lower mean JCT. Each new token is prefilled once, and a decode step costs what it costs
                in the fullest batch that the pool allows. The engine then has a fixed amount of work for each program,
                and no order of that work completes more programs by any instant than the shortest remaining work first
-               (SRPT). No program is faster than alone.
+               (SRPT). No program is faster than alone. A run below it is an error. Nor does any schedule finish the
+               last program earlier (``wall_s``).
 ``in order``   An ideal engine in order of arrival: the earliest programs that fit the pool together run in one batch,
                at the least time of such a step; no KV is ever lost. Its schedule is no bound for others: one that lets
                short programs overtake may be better.
-``wall``       No schedule finishes the last program earlier.
-
-``--runs``: rows of ``own_policy.py``; their distances to the limits are printed. A run below a bound is an error.
-``again``: the share of the additional busy time in which prompt tokens were computed again, estimated.
 """
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import json
 import math
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from continuum_bench.sweep.grid import Grid
+from continuum_bench.sweep.plan import group_of
 from continuum_server.step_times.table import TableStepTimes, attended_pairs
 from continuum_server.virtual.config import EngineShape, shape_of, times_of
 from continuum_traces.conversation import Job
-from own_policy import engine_of, jobs_of, read_cells
+from results import DATA, grid_of, text_of
 
 Piece = tuple[float, float]
 """A part of a program: the seconds that it takes at least, and its seconds of engine work (0 between turns)."""
@@ -166,27 +164,13 @@ def _least_attention(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds. ``jct``, ``wall`` and ``work`` are lower bounds; ``in_order`` is the ideal engine's mean JCT."""
+    """Seconds. ``jct`` and ``wall`` (from the first arrival on) are lower bounds; ``in_order``: of the ideal engine."""
 
     jct: float
     in_order: float
     wall: float
-    work: float
-    busy: float
-    """Busy time of the ideal engine."""
     end: float
-    """Time until the ideal engine's last program ends."""
-    jobs: Sequence[Job]
-    machine: Machine
-
-    def again(self, run: dict[str, Any]) -> float:
-        """Return the share of the additional busy time in which prompt tokens were computed again."""
-        prompts = [prompt for job in self.jobs for prompt in job.program.prompt_tokens()]
-        known = [reusable for job in self.jobs for reusable in job.program.reusable_tokens()]
-        fresh = sum(prompt - min(reusable, prompt - 1) for prompt, reusable in zip(prompts, known, strict=True))
-        line = self.machine.lines[-1]
-        token_s = line.token_s + line.pair_s * float(np.mean(prompts)) / 2
-        return (run["prefill_M"] * 1e6 - fresh) * token_s / (run["busy"] - self.busy)
+    """When the ideal engine's last program ends."""
 
 
 def limits_of(jobs: Sequence[Job], machine: Machine) -> Limits:
@@ -198,16 +182,12 @@ def limits_of(jobs: Sequence[Job], machine: Machine) -> Limits:
     ends = sorted(arrival_s + seconds for arrival_s, seconds in alone)
     served = shortest_first(work)
     arrivals = float(np.mean([arrival_s for arrival_s, _ in work]))
-    ideal, busy_s = in_order(jobs, machine)
+    ideal = in_order(jobs, machine)
     return Limits(
         jct=float(np.mean([max(pair) for pair in zip(ends, served, strict=True)])) - arrivals,
         in_order=float(np.mean(ideal)) - arrivals,
-        wall=max(ends[-1], served[-1]),
-        work=sum(seconds for _, seconds in work),
-        busy=busy_s,
-        end=max(ideal),
-        jobs=jobs,
-        machine=machine,
+        wall=max(ends[-1], served[-1]) - jobs[0].arrival_s,
+        end=max(ideal) - jobs[0].arrival_s,
     )
 
 
@@ -243,15 +223,15 @@ class _Turn:
     gap_s: float
 
 
-def in_order(jobs: Sequence[Job], machine: Machine) -> tuple[list[float], float]:
-    """Return when programs end on an ideal engine that serves the earliest first, and how long it is busy.
+def in_order(jobs: Sequence[Job], machine: Machine) -> list[float]:
+    """Return when programs end on an ideal engine that serves the earliest first.
 
     All programs whose contexts fit the pool together run in one batch, the earliest first, at the least time of such a
     step. The tokens of one chunk are computed beside them. KV is never lost, and takes memory only while its program
     runs.
     """
     left = [_turns(job) for job in jobs]
-    ends, now_s, busy_s, begun = [0.0] * len(jobs), 0.0, 0.0, 0
+    ends, now_s, begun = [0.0] * len(jobs), 0.0, 0
     inside: list[int] = []
     while begun < len(jobs) or inside:
         while begun < len(jobs) and jobs[begun].arrival_s <= now_s:
@@ -272,7 +252,6 @@ def in_order(jobs: Sequence[Job], machine: Machine) -> tuple[list[float], float]
             *(now_s + left[number][-1].gap_s for number in away),
         )
         done = (until_s - now_s) / step_s if batch else 0.0
-        busy_s += until_s - now_s if batch else 0.0
         for number in decodes:
             left[number][-1].decode = _less(left[number][-1].decode, done)
             left[number][-1].context += done
@@ -285,7 +264,7 @@ def in_order(jobs: Sequence[Job], machine: Machine) -> tuple[list[float], float]
         for number in inside:
             _leave_turns(number, left[number], ends, now_s)
         inside = [number for number in inside if left[number]]
-    return ends, busy_s
+    return ends
 
 
 def _turns(job: Job) -> list[_Turn]:
@@ -328,76 +307,39 @@ def _less(amount: float, by: float) -> float:
     return rest if rest > 1e-7 else 0.0
 
 
-# ------------------------------------------------------------------------------------------------- table
+# --------------------------------------------------------------------------------------------- data file
 
 
-def machine_of(cell: dict[str, Any]) -> Machine:
-    config = engine_of(cell, "vllm")
-    times = times_of(config)
-    assert isinstance(times, TableStepTimes)
-    return Machine(times, shape_of(config))
+def points_of(grid: Grid) -> Iterator[dict[str, Any]]:
+    """Yield for each point the data of the arms ``limit`` and ``in order``, as in the files of results.py.
+
+    Raises:
+        RuntimeError: a run of results.py is below the limit.
+    """
+    played = json.loads((DATA / f"{grid.name}.json").read_text(encoding="utf-8"))["points"]
+    for point, known in zip(grid.points, played, strict=True):
+        setup = group_of(point, grid).setup
+        times = times_of(setup.engine)
+        assert isinstance(times, TableStepTimes)
+        machine = Machine(times, shape_of(setup.engine))
+        limits = {
+            seed: limits_of(sorted(setup.workload.jobs(seed), key=lambda job: job.arrival_s), machine)
+            for seed in point.seeds
+        }
+        for arm, runs in known["runs"].items():
+            for seed, run in runs.items():
+                limit = limits[int(seed)]
+                if run["jct_mean_s"] < limit.jct - 0.01 or run["wall_s"] < limit.wall - 0.1:
+                    raise RuntimeError(f"{point.axes}, {arm}, seed {seed} is below the limit: {run}, {limit}")
+        both = {"limit": ("jct", "wall"), "in order": ("in_order", "end")}
+        runs = {arm: {str(seed): _run(limit, *keys) for seed, limit in limits.items()} for arm, keys in both.items()}
+        yield {"axes": known["axes"], "runs": runs}
 
 
-FAR = ("to limit", "to in order")
-
-
-def rows(found: dict[str, dict[int, Limits]], runs: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Write for each cell its limits, and the distance of each arm: means over the seeds that both have."""
-    head = ("cell", "arm", "seeds", "JCT", *FAR, "wall", *FAR, "busy", "again")
-    yield "| " + " | ".join(head) + " |\n|" + "---|" * len(head)
-    for name, limits in found.items():
-        of_cell = [run for run in runs if run["cell"] == name and run["seed"] in limits]
-        jct, order, wall, end = (_mean(limits, key) for key in ("jct", "in_order", "wall", "end"))
-        yield f"| {name} | limit | {len(limits)} | {jct:.0f} | | | {wall:.0f} | | | | |"
-        far = f"{order / jct - 1:+.0%} | | {end:.0f} | {end / wall - 1:+.0%}"
-        yield f"| {name} | in order | {len(limits)} | {order:.0f} | {far} | | | |"
-        for arm in dict.fromkeys(run["arm"] for run in of_cell):
-            group = [run for run in of_cell if run["arm"] == arm]
-            yield _row(name, arm, [(run, limits[run["seed"]]) for run in group])
-
-
-def _mean(limits: dict[int, Limits], key: str) -> float:
-    return float(np.mean([getattr(each, key) for each in limits.values()]))
-
-
-def _row(cell: str, arm: str, pairs: Sequence[tuple[dict[str, Any], Limits]]) -> str:
-    for run, limit in pairs:
-        if run["jct"] < limit.jct - 0.01 or run["wall"] < limit.wall - 0.1:
-            raise RuntimeError(f"{cell}, {arm}, seed {run['seed']} is below the limit: {run}, {limit}")
-    jct, wall = (float(np.mean([run[key] for run, _ in pairs])) for key in ("jct", "wall"))
-    far = [
-        _far([(run["jct"], limit.jct) for run, limit in pairs]),
-        _far([(run["jct"], limit.in_order) for run, limit in pairs]),
-        _far([(run["wall"], limit.wall) for run, limit in pairs]),
-        _far([(run["wall"], limit.end) for run, limit in pairs]),
-        _far([(run["busy"], limit.busy) for run, limit in pairs]),
-        f"{np.mean([limit.again(run) for run, limit in pairs]):.0%}",
-    ]
-    return f"| {cell} | {arm} | {len(pairs)} | {jct:.0f} | {' | '.join(far[:2])} | {wall:.0f} | {' | '.join(far[2:])} |"
-
-
-def _far(pairs: Sequence[tuple[float, float]]) -> str:
-    """Return how much longer the first time is than the second: geometric mean over seeds."""
-    return f"{math.exp(float(np.mean([math.log(time / limit) for time, limit in pairs]))) - 1:+.0%}"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cells", type=Path, nargs="+")
-    parser.add_argument("--traces", type=Path, default=Path(), help="folder of the cells' trace files")
-    parser.add_argument("--only", default="", help="only cells whose name contains this")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--runs", type=Path, nargs="*", default=[])
-    given = parser.parse_args()
-    runs = [json.loads(line) for file in given.runs for line in file.read_text(encoding="utf-8").splitlines()]
-    found: dict[str, dict[int, Limits]] = {}
-    for file in given.cells:
-        for name, cell in read_cells(file, given.only, given.traces).items():
-            machine = machine_of(cell)
-            found[name] = {seed: limits_of(jobs_of(cell, seed), machine) for seed in range(given.seeds)}
-    for line in rows(found, runs):
-        print(line)  # noqa: T201
+def _run(limits: Limits, jct: str, wall: str) -> dict[str, float]:
+    return {"jct_mean_s": round(getattr(limits, jct), 3), "wall_s": round(getattr(limits, wall), 3)}
 
 
 if __name__ == "__main__":
-    main()
+    found = [point for name in sys.argv[1:] for point in points_of(grid_of(name))]
+    (DATA / "limit.json").write_text(text_of({"points": found}), encoding="utf-8")

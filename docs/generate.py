@@ -1,9 +1,9 @@
 """Writes the sources of the docs site, with the pages that are generated from the code.
 
-    PYTHONPATH=benchmarks python docs/generate.py [build/docs]
+    python docs/generate.py [build/docs]
 
 It writes the tables of ``docs/metrics.md`` and of ``docs/policies/README.md``, which are read outside the site too, and
-the tables of result pages that are marked with a file of runs (``docs/results/data``, which ``make results`` writes).
+the tables of results that docs/results/data/tables.yaml describes (from the runs of ``make results``).
 Then it copies every page to the given folder (default: build/docs) and adds ``reference/``: the command line, the
 file formats and the policies. ``make docs`` builds the site from there.
 """
@@ -16,14 +16,16 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from itertools import pairwise
 from pathlib import Path
+from statistics import geometric_mean
 from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from continuum_analysis.compare.intervals import interval_text
+import yaml
+from continuum_analysis.compare.intervals import Interval, interval_text, mean_interval, ratio_by_seed
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.misses import CAUSES
@@ -33,11 +35,16 @@ from continuum_server.policy.limits import described
 from continuum_server.policy.registry import POLICIES
 from continuum_traces import exporters, run_dir, schema
 from continuum_traces.importers import registry
-from own_policy import by_cell, paired, read_rows
 from typer.main import get_command
 
 DOCS = Path(__file__).resolve().parent
 PROGRAM = "continuum-bench"
+TABLES = yaml.safe_load((DOCS / "results" / "data" / "tables.yaml").read_text(encoding="utf-8"))
+WITH_RESULTS = (
+    DOCS.parent / "README.md",
+    *sorted((DOCS / "results").glob("*.md")),
+    *sorted((DOCS / "server").glob("*.md")),
+)
 
 
 def unlinked(markdown: str, page: Path) -> str:
@@ -260,28 +267,81 @@ def metrics() -> str:
     return _filled(page, "causes", TextTable(("cause", "what happened"), causes))
 
 
-def results(page: str) -> str:
-    """Return a page of results with new tables between the marks that name a file of runs (``data/small.jsonl``)."""
-    text = (DOCS / "results" / page).read_text(encoding="utf-8")
-    for mark in re.findall(r"<!-- (data/\w+\.jsonl): written by make docs -->", text):
-        text = _filled(text, mark, _ratios(DOCS / "results" / mark))
+def results(page: Path) -> str:
+    """Return a page with new tables between the marks ``results NAME``, by docs/results/data/tables.yaml."""
+    text = page.read_text(encoding="utf-8")
+    for mark in re.findall(r"<!-- (results [\w-]+): written by make docs -->", text):
+        text = _filled(text, mark, _results_table(TABLES[mark.split()[1]]))
     return text
 
 
-def _ratios(runs: Path) -> TextTable:
-    """Return a row for each cell: the mean JCT of each arm, and ratios with their intervals over seeds."""
-    base, ours = "continuum", "working-set"
-    cells, other = by_cell(read_rows(runs)), "static-ttl"
-    said = json.loads((DOCS.parent / f"benchmarks/own_policy/cells_{runs.stem}.json").read_text(encoding="utf-8"))
-    pairs = ((ours, base, "jct"), (ours, base, "p95"), (ours, other, "jct"))
+def _results_table(table: Mapping[str, Any]) -> TextTable:
+    points = [point for name in table["from"] for point in _points(name, table.get("apart", ()))]
+    for number, other in enumerate(_points(table["with"], ())) if "with" in table else ():
+        points[number]["runs"] |= other["runs"]
+    columns, heads = [said for _, said in table["columns"]], [heading for heading, _ in table["columns"]]
+    if table.get("by") == "arm":
+        arms = table.get("arms") or {arm: f"`{arm}`" for arm in points[0]["runs"]}
+        rows = [[name, *(_of_arm(points[0]["runs"], arm, said) for said in columns)] for arm, name in arms.items()]
+        return TextTable(("", *heads), rows)
+    names = table["rows"]
     rows = [
-        [cell, said[cell]["is"], str(min(map(len, arms.values())))]
-        + [f"{sum(run['jct'] for run in arms[arm].values()) / len(arms[arm]):.1f}" for arm in (other, base, ours)]
-        + [interval_text(paired(arms[arm], arms[to], key), "{:.3f}".format) for arm, to, key in pairs]
-        for cell, arms in cells.items()
+        [name, *(_of_point(point["runs"], said) for said in columns)] for name, point in zip(names, points, strict=True)
     ]
-    jct = (f"JCT, s: `{other}`", f"`{base}`", f"`{ours}`", f"to `{base}`: JCT", "P95", f"to `{other}`: JCT")
-    return TextTable(("cell", "what is different", "seeds", *jct), rows)
+    if table.get("mean"):
+        rows.append(["**geometric mean**", *(_mean_of_points(points, said) for said in columns)])
+    return TextTable(("", *heads), rows)
+
+
+def _points(name: str, apart: Sequence[str]) -> list[dict[str, Any]]:
+    """Read a data file. Points that differ only in the axes ``apart`` become one, whose arms are named ARM@VALUE."""
+    points: dict[str, dict[str, Any]] = {}
+    for point in json.loads((DOCS / "results" / "data" / f"{name}.json").read_text(encoding="utf-8"))["points"]:
+        axes = {axis: value for axis, value in point["axes"].items() if axis not in apart}
+        ends = [str(point["axes"][axis]) for axis in apart if axis in point["axes"]]
+        found = points.setdefault(json.dumps(axes), {"axes": axes, "runs": {}})
+        found["runs"] |= {"@".join([arm, *ends]): runs for arm, runs in point["runs"].items()}
+    return list(points.values())
+
+
+def _values(runs: Mapping[str, Any], arm: str, metric: str) -> dict[int, float]:
+    return {int(seed): run[metric] for seed, run in runs.get(arm, {}).items() if metric in run}
+
+
+def _of_arm(runs: Mapping[str, Any], arm: str, said: str) -> str:
+    metric, _, more = said.partition(" ")
+    if more.startswith("/"):
+        return interval_text(_ratio(runs, metric, arm, more[1:]), "{:.2f}".format)
+    values = list(_values(runs, arm, metric).values())
+    mean = mean_interval(values) if values else None
+    return interval_text(mean if more or mean is None else Interval(mean.mean), _form(metric, mean))
+
+
+def _of_point(runs: Mapping[str, Any], said: str) -> str:
+    metric, _, arm = said.partition(" ")
+    return interval_text(_ratio(runs, metric, *arm.split("/")), RATIO) if "/" in arm else _of_arm(runs, arm, metric)
+
+
+def _ratio(runs: Mapping[str, Any], metric: str, arm: str, base: str) -> Interval | None:
+    return ratio_by_seed(_values(runs, arm, metric), _values(runs, base, metric))
+
+
+def _mean_of_points(points: Sequence[Mapping[str, Any]], said: str) -> str:
+    metric, _, arms = said.partition(" ")
+    if "/" not in arms:
+        return ""
+    ratios = [ratio.mean for point in points if (ratio := _ratio(point["runs"], metric, *arms.split("/")))]
+    return RATIO(geometric_mean(ratios))
+
+
+RATIO = "{:.3f}".format
+
+
+def _form(metric: str, mean: Interval | None) -> Callable[[float], str]:
+    if "ratio" in metric or "share" in metric:
+        return "{:.0%}".format
+    large = mean is not None and mean.mean >= 100
+    return "{:.3f}".format if metric.endswith("per_s") else "{:.0f}".format if large else "{:.1f}".format
 
 
 def _filled(page: str, mark: str, table: TextTable) -> str:
@@ -324,6 +384,6 @@ PAGES = {"cli": cli, "formats": formats, "policies": policies}
 if __name__ == "__main__":
     (DOCS / "metrics.md").write_text(metrics(), encoding="utf-8")
     (DOCS / "policies" / "README.md").write_text(policy_overview(), encoding="utf-8")
-    for changed in (DOCS / "results").glob("*.md"):
-        changed.write_text(results(changed.name), encoding="utf-8")
+    for changed in WITH_RESULTS:
+        changed.write_text(results(changed), encoding="utf-8")
     stage(Path(sys.argv[1]) if sys.argv[1:] else DOCS.parent / "build" / "docs")

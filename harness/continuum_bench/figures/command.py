@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -99,7 +100,8 @@ def _goodput(spec: FigureSpec, grid: Grid, options: FigureOptions, out: Path) ->
         if rows:
             sweep = read_sweep(out)
             write_tables(sweep)
-            write_json(out / "goodput.json", [asdict(row) for row in rows])
+            text = json.dumps([asdict(row) for row in rows])
+            write_json(out / "goodput.json", json.loads(text, parse_constant=lambda infinite: None))
             _write(spec, options, out, ([goodput_panel(rows)], goodput_table(rows)), GOODPUT_READING, sweep)
     return exit_code(study.outcome, out)
 
