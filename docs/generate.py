@@ -311,15 +311,25 @@ def _values(runs: Mapping[str, Any], arm: str, metric: str) -> dict[int, float]:
 def _of_arm(runs: Mapping[str, Any], arm: str, said: str) -> str:
     metric, _, more = said.partition(" ")
     if more.startswith("/"):
-        return interval_text(_ratio(runs, metric, arm, more[1:]), "{:.2f}".format)
+        return _ratio_text(_ratio(runs, metric, arm, more[1:]))
     values = list(_values(runs, arm, metric).values())
     mean = mean_interval(values) if values else None
-    return interval_text(mean if more or mean is None else Interval(mean.mean), _form(metric, mean))
+    return _text(mean if more or mean is None else Interval(mean.mean), _form(metric, mean))
 
 
 def _of_point(runs: Mapping[str, Any], said: str) -> str:
     metric, _, arm = said.partition(" ")
-    return interval_text(_ratio(runs, metric, *arm.split("/")), RATIO) if "/" in arm else _of_arm(runs, arm, metric)
+    return _ratio_text(_ratio(runs, metric, *arm.split("/"))) if "/" in arm else _of_arm(runs, arm, metric)
+
+
+def _ratio_text(ratio: Interval | None) -> str:
+    """Write a ratio with two digits, or with three if its interval is narrow."""
+    low, high = ratio.bounds or (0.0, 1.0) if ratio else (0.0, 1.0)
+    return _text(ratio, ("{:.3f}" if high - low < NARROW else "{:.2f}").format)
+
+
+def _text(value: Interval | None, form: Callable[[float], str]) -> str:
+    return interval_text(value, form).replace(" to ", "-")
 
 
 def _ratio(runs: Mapping[str, Any], metric: str, arm: str, base: str) -> Interval | None:
@@ -331,10 +341,10 @@ def _mean_of_points(points: Sequence[Mapping[str, Any]], said: str) -> str:
     if "/" not in arms:
         return ""
     ratios = [ratio.mean for point in points if (ratio := _ratio(point["runs"], metric, *arms.split("/")))]
-    return RATIO(geometric_mean(ratios))
+    return f"{geometric_mean(ratios):.2f}"
 
 
-RATIO = "{:.3f}".format
+NARROW = 0.03
 
 
 def _form(metric: str, mean: Interval | None) -> Callable[[float], str]:
