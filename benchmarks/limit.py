@@ -169,6 +169,8 @@ class Limits:
     jct: float
     in_order: float
     wall: float
+    work: float
+    """The least busy time."""
     end: float
     """When the ideal engine's last program ends."""
 
@@ -187,6 +189,7 @@ def limits_of(jobs: Sequence[Job], machine: Machine) -> Limits:
         jct=float(np.mean([max(pair) for pair in zip(ends, served, strict=True)])) - arrivals,
         in_order=float(np.mean(ideal)) - arrivals,
         wall=max(ends[-1], served[-1]) - jobs[0].arrival_s,
+        work=sum(seconds for _, seconds in work),
         end=max(ideal) - jobs[0].arrival_s,
     )
 
