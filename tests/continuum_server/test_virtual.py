@@ -15,6 +15,7 @@ from continuum_server.policy.program_table import Guards
 from continuum_server.policy.registry import POLICIES
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch, facts_of
+from continuum_server.vllm_plugin.queue import ONE_OFF, REST
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from hypothesis import given, settings
@@ -68,7 +69,8 @@ def test_recording_the_times_of_tokens_changes_nothing_else(jobs: list[Job]) -> 
 @given(jobs=workloads(), blocks=st.integers(48, 100))
 @settings(max_examples=settings.default.max_examples // 6)
 def test_who_starts_is_first_in_order(policy: str, jobs: list[Job], blocks: int) -> None:
-    """Whenever a request leaves the queue, no other had a smaller class and rank at that moment."""
+    """Whenever a request leaves the queue, no other had a smaller class and rank at that moment. One-offs are a class
+    only while their share of the engine's work lasts."""
     scheduler, loop = build(jobs, policy, BITING[policy], blocks=blocks)
     queue, popped = scheduler.waiting, []
     pop = queue.popleft if POLICIES[policy].stock_order else queue.pop_request
@@ -84,7 +86,8 @@ def test_who_starts_is_first_in_order(policy: str, jobs: list[Job], blocks: int)
         if POLICIES[policy].stock_order:
             preempted = request.status == RequestStatus.PREEMPTED
             return (not preempted, 0 if preempted else request.arrival_time)
-        return scheduler._queue_key(request)
+        kind, rank = scheduler._queue_key(request)
+        return (REST if kind == ONE_OFF and not scheduler.table.one_offs.first else kind), rank
 
     queue.pop_request = watched
     loop.run()
