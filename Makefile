@@ -116,7 +116,7 @@ results: setup ## Result tables again, from their grids (an hour; goes on where 
 	  case $$name in *recorded) [ -n "$(TRACES)" ] || { echo "results: $$name needs TRACES=DIR"; continue; };; esac; \
 	  (cd $(or $(TRACES),.) && PYTHONPATH= $(abspath $(PY)) $(abspath $(VENV)/bin/continuum-bench) \
 	    sweep $(CURDIR)/benchmarks/results/$$name.yaml --out $$out); \
-	  $(PY) benchmarks/results.py collect $$out; \
+	  $(PY) benchmarks/results.py $$out; \
 	done
 	$(PY) benchmarks/limit.py pressure small
 	$(PY) docs/generate.py

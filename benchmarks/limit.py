@@ -171,8 +171,6 @@ class Limits:
     wall: float
     work: float
     """The least busy time."""
-    end: float
-    """When the ideal engine's last program ends."""
 
 
 def limits_of(jobs: Sequence[Job], machine: Machine) -> Limits:
@@ -190,7 +188,6 @@ def limits_of(jobs: Sequence[Job], machine: Machine) -> Limits:
         in_order=float(np.mean(ideal)) - arrivals,
         wall=max(ends[-1], served[-1]) - jobs[0].arrival_s,
         work=sum(seconds for _, seconds in work),
-        end=max(ideal) - jobs[0].arrival_s,
     )
 
 
@@ -227,7 +224,7 @@ class _Turn:
 
 
 def in_order(jobs: Sequence[Job], machine: Machine) -> list[float]:
-    """Return when programs end on an ideal engine that serves the earliest first.
+    """Return the instant, in seconds, at which each program ends on an ideal engine that serves in order of arrival.
 
     All programs whose contexts fit the pool together run in one batch, the earliest first, at the least time of such a
     step. The tokens of one chunk are computed beside them. KV is never lost, and takes memory only while its program
@@ -314,7 +311,7 @@ def _less(amount: float, by: float) -> float:
 
 
 def points_of(grid: Grid) -> Iterator[dict[str, Any]]:
-    """Yield for each point the data of the arms ``limit`` and ``in order``, as in the files of results.py.
+    """Yield for each point the data of the arm ``in order``, in the form of results.py's files.
 
     Raises:
         RuntimeError: a run of results.py is below the limit.
@@ -334,13 +331,8 @@ def points_of(grid: Grid) -> Iterator[dict[str, Any]]:
                 limit = limits[int(seed)]
                 if run["jct_mean_s"] < limit.jct - 0.01 or run["wall_s"] < limit.wall - 0.1:
                     raise RuntimeError(f"{point.axes}, {arm}, seed {seed} is below the limit: {run}, {limit}")
-        both = {"limit": ("jct", "wall"), "in order": ("in_order", "end")}
-        runs = {arm: {str(seed): _run(limit, *keys) for seed, limit in limits.items()} for arm, keys in both.items()}
-        yield {"axes": known["axes"], "runs": runs}
-
-
-def _run(limits: Limits, jct: str, wall: str) -> dict[str, float]:
-    return {"jct_mean_s": round(getattr(limits, jct), 3), "wall_s": round(getattr(limits, wall), 3)}
+        ideal = {str(seed): {"jct_mean_s": round(limit.in_order, 3)} for seed, limit in limits.items()}
+        yield {"axes": known["axes"], "runs": {"in order": ideal}}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The data of the result pages (docs/results/data), from the grids of this folder's ``results``.
 
-    python benchmarks/results.py collect runs/results/tools     # writes docs/results/data/tools.json
-    python benchmarks/results.py check                          # plays one run of each file again
+    python benchmarks/results.py runs/results/tools     # writes docs/results/data/tools.json from this sweep
 
 ``make results`` plays the grids (``continuum-bench sweep``), collects their metrics and writes the tables. A file holds
 for each point of the grid its axes, the checksum of a recorded trace, and each run's metrics by policy and seed.
@@ -17,9 +16,8 @@ from typing import Any
 
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.sweep.tables import Sweep, read_sweep
-from continuum_bench.errors import BenchError
 from continuum_bench.sweep.grid import Grid, read_grid
-from continuum_bench.sweep.plan import SweepCell, plan
+from continuum_bench.sweep.plan import plan
 from continuum_bench.virtual.experiment import CellTask
 from continuum_traces.run_dir import MANIFEST, read_json, write_manifest
 
@@ -31,8 +29,6 @@ METRICS = (
     *("preemptions", "ttft_p99_s", "returns_elsewhere_share"),
 )
 """The metrics that tables show."""
-PLAYED = sorted(file for file in DATA.glob("*.json") if file.stem != "limit")
-"""The data of grids: one run of each can be played again."""
 
 
 def metrics_of(values: Any) -> dict[str, float]:
@@ -53,7 +49,7 @@ def data_of(sweep: Sweep) -> dict[str, Any]:
 
 
 def text_of(data: dict[str, Any]) -> str:
-    """Return the text of a data file: a line for each point."""
+    """Return the JSON of a data file, with one line for each point of the grid."""
     return json.dumps(data, allow_nan=False).replace('{"axes"', '\n{"axes"') + "\n"
 
 
@@ -75,53 +71,32 @@ def grid_of(name: str) -> Grid:
     return read_grid(GRIDS / f"{name}.yaml")
 
 
-def cells_of(name: str, data: dict[str, Any]) -> dict[tuple[int, str, int], SweepCell]:
-    """Return the cells of the grid by the number of their point in the data file, policy and seed.
+def repeats(name: str, data: dict[str, Any]) -> bool:
+    """Play the run with the fewest turns again; return whether it gives the same numbers, to the last digit.
 
     Raises:
+        BenchError: a trace is not in the working directory.
         ValueError: the grid has other cells than the file.
     """
-    axes = [json.dumps(point["axes"]) for point in data["points"]]
     known = {
-        (number, policy, int(seed))
-        for number, point in enumerate(data["points"])
+        (json.dumps(point["axes"]), policy, int(seed)): metrics
+        for point in data["points"]
         for policy, runs in point["runs"].items()
-        for seed in runs
+        for seed, metrics in runs.items()
     }
     cells = {
-        (axes.index(text), cell.arm.label, cell.seed): cell
+        (json.dumps(dict(cell.group.point.axes), default=str), cell.arm.label, cell.seed): cell
         for cell in plan(grid_of(name))
-        if (text := json.dumps(dict(cell.group.point.axes), default=str)) in axes
     }
-    if set(cells) != known:
+    if set(cells) != set(known):
         raise ValueError(f"{name}: the grid has other cells than {name}.json: make results ARGS={name}")
-    return cells
-
-
-def repeats(cells: dict[tuple[int, str, int], SweepCell], data: dict[str, Any]) -> bool:
-    """Play the run with the fewest turns again; return whether it gives the same numbers, to the last digit."""
     key, cell = min(cells.items(), key=lambda item: item[1].cost)
     with tempfile.TemporaryDirectory() as folder:
         write_manifest(Path(folder), cell.group.manifest(cell.arm, cell.seed))
         CellTask(cell.group.setup, cell.bench_cell, cell.name, Path(folder)).simulate()
-        found = metrics_of(analyze_run(Path(folder)).values)
-    number, policy, seed = key
-    return found == data["points"][number]["runs"][policy][str(seed)]
-
-
-def main() -> None:
-    if sys.argv[1:2] == ["collect"]:
-        for folder in map(Path, sys.argv[2:]):
-            (DATA / f"{folder.name}.json").write_text(text_of(data_of(read_sweep(folder))), encoding="utf-8")
-        return
-    for file in PLAYED:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        try:
-            same = repeats(cells_of(file.stem, data), data)
-        except BenchError as error:
-            same = error
-        print(file.stem, {True: "repeats", False: "differs: make results"}.get(same, same))  # noqa: T201
+        return metrics_of(analyze_run(Path(folder)).values) == known[key]
 
 
 if __name__ == "__main__":
-    main()
+    for played in map(Path, sys.argv[1:]):
+        (DATA / f"{played.name}.json").write_text(text_of(data_of(read_sweep(played))), encoding="utf-8")

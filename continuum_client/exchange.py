@@ -45,7 +45,7 @@ def run(exchange: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def _done(result: Any) -> Any:
-    """Return the result of a client's request, which an asynchronous client has to wait for."""
+    """Return the result of a client's method. That of an asynchronous client is awaited first."""
     return (await result) if inspect.isawaitable(result) else result
 
 

@@ -323,9 +323,10 @@ def _of_point(runs: Mapping[str, Any], said: str) -> str:
 
 
 def _ratio_text(ratio: Interval | None) -> str:
-    """Write a ratio with two digits, or with three if its interval is narrow."""
-    low, high = ratio.bounds or (0.0, 1.0) if ratio else (0.0, 1.0)
-    return _text(ratio, ("{:.3f}" if high - low < NARROW else "{:.2f}").format)
+    """Write a ratio with two digits, or with three if its interval is narrower than 0.03."""
+    bounds = ratio.bounds if ratio else None
+    narrow = bounds is not None and bounds[1] - bounds[0] < 0.03
+    return _text(ratio, ("{:.3f}" if narrow else "{:.2f}").format)
 
 
 def _text(value: Interval | None, form: Callable[[float], str]) -> str:
@@ -342,9 +343,6 @@ def _mean_of_points(points: Sequence[Mapping[str, Any]], said: str) -> str:
         return ""
     ratios = [ratio.mean for point in points if (ratio := _ratio(point["runs"], metric, *arms.split("/")))]
     return f"{geometric_mean(ratios):.2f}"
-
-
-NARROW = 0.03
 
 
 def _form(metric: str, mean: Interval | None) -> Callable[[float], str]:

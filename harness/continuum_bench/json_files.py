@@ -26,9 +26,16 @@ def read_as(where: str, data: Any, kind: type[T], advice: str = "") -> T:
         BenchError: a field is missing or has another type. The message is ``where``, the field and the ``advice``.
     """
     try:
-        return msgspec.convert(data, kind, dec_hook=lambda of, value: of(value))
+        return msgspec.convert(data, kind, dec_hook=_made)
     except (msgspec.ValidationError, TypeError) as error:
         raise BenchError(f"{where}: {error}{advice}") from error
+
+
+def _made(kind: type[Any], value: Any) -> Any:
+    """Make a path or the like of its text."""
+    if value == "":
+        raise ValueError("expected text that is not empty")
+    return kind(value)
 
 
 def objects(documents: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:

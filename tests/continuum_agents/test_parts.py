@@ -190,6 +190,7 @@ FAULTS = [
     ("t.jsonl", '{"instance_id": "../x", "problem_statement": "x"}', "matching regex"),
     ("t.jsonl", '\n{"instance_id": "a"}', ":2: Object missing required field `problem_statement`"),
     ("t.jsonl", '{"instance_id": "a", "problem_statement": "x"}\n' * 2, ":2: instance_id: 'a'"),
+    ("t.jsonl", '{"instance_id": "a", "problem_statement": "x", "folder": ""}', "not empty - at `$.folder`"),
     ("t.jsonl", "\n", "no task in it"),
     ("t.jsonl", multi(resolved_issues=[]), "`$.resolved_issues`"),
     ("t.jsonl", multi(base={}), "missing required field `sha` - at `$.base`"),

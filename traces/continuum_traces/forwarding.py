@@ -28,7 +28,7 @@ class BrokenOff(Exception):
 
 
 def session_to(connect_s: float, proxy: str | None = None) -> aiohttp.ClientSession:
-    """Return a session that adds nothing to requests, and changes nothing in answers.
+    """Return an HTTP client that adds no headers or cookies to requests, and does not decompress answers.
 
     Args:
         connect_s: seconds after which a server that does not accept a connection counts as unreachable.

@@ -41,7 +41,7 @@ class Task:
     base_commit: Text | None = None
     """Commit that the agent starts from; None: the code as it is in ``folder``."""
     number: int | None = None
-    """Number of the pull request, in Multi-SWE-bench."""
+    """The task's pull request, for tasks in Multi-SWE-bench's format."""
     image: Text | None = None
     """Docker image that contains the code."""
     image_name: Text | None = None

@@ -76,9 +76,10 @@ KERNELS = msgspec.json.decode(files(__package__).joinpath("kernels.json").read_b
 ``tile_token_us`` is the arithmetic of a tile over one token (4 x 64 queries x 128) times the multiprocessors, divided
 by the rate that attention reaches on the card: 175.1 TFLOPS on the A100 and 188.5 on the L40S, by whole prompts. On the
 RTX PRO 6000 and the RTX 4090 it was fitted. Decodes reach 78% of the bandwidth on the A100 and the RTX PRO 6000, 97% on
-the other cards. A card without measurements has the shares of peak of a similar card: the RTX 3090 those of the RTX
-4090 (80% of peak arithmetic), the others those of the L40S (52%). On Ampere a block takes 80 KB of shared memory, so
-two fit a multiprocessor (``blocks_each``); how fast a single block is, is unknown (``alone`` in the bands).
+the other cards. A card that nobody measured is taken to reach the same shares of its own peak as a similar card does:
+the RTX 3090 as the RTX 4090 (80% of peak arithmetic), the others as the L40S (52%). On Ampere a block takes 80 KB of
+shared memory, so two fit a multiprocessor (``blocks_each``). How fast a single block is, is unknown (``alone`` in the
+bands).
 """
 _SUMS = "sums of separately computed prompts and decodes: no mixed step of this kernel was fitted"
 _MLA = Kernel("MLA", _SUMS)
