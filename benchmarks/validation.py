@@ -3,9 +3,9 @@
     python benchmarks/validation.py [attention|dense|experts|steps|agents ...] [--data ../shared]
 
 ``attention``: the tile model of FlashAttention-2 against kernel times (``--fit``: fits its constants again).
-``dense`` and ``experts``: step times without attention against kernel times. ``steps``:
-decode steps of servers on H100. ``agents``: real agents, one at a time and four at a time. The measurements are not in
-the repository; where they are missing, a line says so.
+``dense`` and ``experts`` (``--fit`` too): step times without attention against kernel times. ``steps``: decode steps of
+servers on H100. ``agents``: real agents, one at a time and four at a time. The measurements are not in the repository;
+where they are missing, a line says so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from continuum_bench.validate.served import LoggedRun, Served
 from continuum_server.step_times.attention import KERNELS, MixedAttention, TileModel
 from continuum_server.step_times.catalog import find_gpu, find_model, load_step_times
 from continuum_server.step_times.model import PrefillChunk, StepTimes
-from continuum_server.step_times.roofline import RooflineStepTimes, Shares
+from continuum_server.step_times.roofline import Experts, RooflineStepTimes, Shares
+from continuum_server.step_times.specs import Model
 from continuum_server.step_times.stages import StagedStepTimes
 from continuum_server.step_times.table import TableStepTimes
 from continuum_server.virtual.config import EngineConfig
@@ -151,21 +152,49 @@ def _measured_ms(data: Path, folder: str, model: str, tokens: int) -> float:
 MIXTURE = PROFILES[4]
 
 
-def expert_lines(data: Path) -> Iterator[str]:
-    """Of steps of a mixture of experts: sums of measured kernels, beside the table and the roofline."""
+EXPERT_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+
+
+def expert_lines(data: Path, again: bool) -> Iterator[str]:
+    """A mixture of experts: the kernels of its experts beside the roofline, and steps without attention, which are sums
+    of measured kernels, beside the table and the roofline. All experts are equally likely."""
     _, gpu, folder, name, degree = MIXTURE
     model, rows = find_model(name), pd.read_csv(data / "validation/llmservingsim/profile" / folder / "moe.csv.gz")
-    counts = sorted(set(rows.activated_experts))
+    measured = np.asarray([_experts_ms(rows, model, tokens) for tokens in EXPERT_SIZES])
+    if again:
+        yield _fit_experts(gpu, model, measured)
     table = cast(TableStepTimes, load_step_times(gpu, name, degree, 0.0))
-    roofline = RooflineStepTimes(find_gpu(gpu), model, degree, 0.0)
-    yield "| tokens | measured kernels, ms | table | roofline |"
-    yield "|---|---|---|---|"
-    for tokens in (16, 32, 64, 128, 256, 512, 1024, 2048):
-        by_count = [np.interp(tokens, each.tokens, each.time_us) for _, each in rows.groupby("activated_experts")]
-        visited = model.experts * (1.0 - (1.0 - model.experts_used / model.experts) ** tokens)
-        ms = _measured_ms(data, folder, name, tokens) + model.layers * np.interp(visited, counts, by_count) / 1e3
-        modelled = table._fixed_ms(tokens), roofline._fixed_s(tokens, min(tokens, MOST_SAMPLED)) * 1e3
-        yield f"| {tokens} | {ms:.1f} | {modelled[0] / ms - 1.0:+.1%} | {modelled[1] / ms - 1.0:+.1%} |"
+    own, general = (RooflineStepTimes(find_gpu(gpu), model, degree, 0.0, experts=each) for each in (None, Experts()))
+    yield "| tokens | experts' kernels, ms | general constants | the card's | step's kernels, ms | table | roofline |"
+    yield "|---|---|---|---|---|---|---|"
+    for tokens, experts_ms in zip(EXPERT_SIZES, measured, strict=True):
+        ms = _measured_ms(data, folder, name, tokens) + experts_ms
+        alone = [times._experts_s(tokens) * 1e3 / experts_ms - 1.0 for times in (general, own)]
+        step = [
+            each / ms - 1.0 for each in (table._fixed_ms(tokens), own._fixed_s(tokens, min(tokens, MOST_SAMPLED)) * 1e3)
+        ]
+        yield (
+            f"| {tokens} | {experts_ms:.1f} | {alone[0]:+.1%} | {alone[1]:+.1%} | {ms:.1f} | {step[0]:+.1%} | "
+            f"{step[1]:+.1%} |"
+        )
+
+
+def _experts_ms(rows: Any, model: Model, tokens: int) -> float:
+    """Return the kernels' time in all layers, with as many visited experts as there are on average."""
+    visited = model.experts * (1.0 - (1.0 - model.experts_used / model.experts) ** tokens)
+    by_count = {n: np.interp(tokens, each.tokens, each.time_us) for n, each in rows.groupby("activated_experts")}
+    return model.layers * float(np.interp(visited, list(by_count), list(by_count.values()))) / 1e3
+
+
+def _fit_experts(gpu: str, model: Model, measured: Any) -> str:
+    from scipy.optimize import least_squares  # noqa: PLC0415 - only for --fit
+
+    def errors(x: Any) -> Any:
+        times = RooflineStepTimes(find_gpu(gpu), model, 1, 0.0, experts=Experts(*map(float, x), overlap=True))
+        return np.log([times._experts_s(tokens) * 1e3 for tokens in EXPERT_SIZES] / measured)
+
+    solved = least_squares(errors, (1.0, 10.0, 0.1), x_scale=(1.0, 10.0, 0.1))
+    return f"fitted: {Experts(*(float(f'{value:.3g}') for value in solved.x), overlap=True)}"
 
 
 def _at(table: Any, name: str, size: int) -> float:
@@ -362,7 +391,7 @@ def main() -> int:
     parts = {
         "attention": lambda: attention_lines(options.data, options.fit),
         "dense": lambda: dense_lines(options.data),
-        "experts": lambda: expert_lines(options.data),
+        "experts": lambda: expert_lines(options.data, options.fit),
         "steps": lambda: step_lines(options.data),
         "agents": lambda: agent_lines(options.data),
     }

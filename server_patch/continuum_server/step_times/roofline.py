@@ -2,9 +2,9 @@
 
 A step's time is the sum of five parts. (1) Matrix multiplications take two times that overlap in part: arithmetic at a
 share of the peak, and reading the weights at a share of the bandwidth. (2) Routed experts take both times, one after
-the other. Only experts that the tokens visit are read, and all experts are equally likely. (3) Each layer adds a fixed
-time. (4) On several GPUs each layer adds two all-reduces. (5) Attention takes arithmetic for prompt chunks, and reading
-of KV for decoding requests.
+the other; on a card whose experts' kernels were measured, the longer one (``MEASURED_EXPERTS``). Only experts that the
+tokens visit are read, and all experts are equally likely. (3) Each layer adds a fixed time. (4) On several GPUs each
+layer adds two all-reduces. (5) Attention takes arithmetic for prompt chunks, and reading of KV for decoding requests.
 
 The seven constants are fitted to the measured Llama tables of A100, H100, H200 and B200 (``python
 benchmarks/step_times_check.py --fit``). docs/results/step-times.md has the errors on these GPUs and on the L40S, which
@@ -51,7 +51,7 @@ class Shares:
 
 EXPERTS_SHARE = 0.5
 """Rate of routed experts' matrix multiplications, as a share of other matrix multiplications' rate. It is fitted to the
-tables of Qwen3-30B-A3B, Qwen3-235B-A22B and gpt-oss: the mean error is 8% for the first two, 14% and 17% for gpt-oss.
+tables of Qwen3-30B-A3B, Qwen3-235B-A22B and gpt-oss: the mean error is 8% for the first two, 15% and 16% for gpt-oss.
 """
 PROFILE_SOURCE = "kernel times of vLLM 0.19 in casys-kaist/LLMServingSim @ 5daddb2 (MIT)"
 MEASURED_SHARES = msgspec.json.decode(files(__package__).joinpath("shares.json").read_bytes(), type=dict[str, Shares])
@@ -59,6 +59,26 @@ MEASURED_SHARES = msgspec.json.decode(files(__package__).joinpath("shares.json")
 ``PROFILE_SOURCE`` (Llama-3.1-8B, and on the first Qwen3-32B); without attention the mean error is 3% and 4%, the
 largest 9% and 14%, where kernels change. L40S: the committed tables of Llama-3.1-8B and Qwen3-8B; mean error 4%,
 largest 17%. Communication is in none of them: that of the RTX PRO 6000 is from ``all_reduce``.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """How routed experts differ from other matrix multiplications, beside ``EXPERTS_SHARE``."""
+
+    bandwidth: float = 1.0
+    """Bandwidth of reading their weights, as a share of other weights' bandwidth."""
+    layer_us: float = 0.0
+    """Time of a layer's routing in any batch."""
+    token_us: float = 0.0
+    """Time of a layer's sorting and summing for each token."""
+    overlap: bool = False
+    """Whether reading and arithmetic overlap."""
+
+
+MEASURED_EXPERTS = {"rtx-pro-6000": Experts(bandwidth=1.09, layer_us=32.7, token_us=0.124, overlap=True)}
+"""Fitted to kernels of Qwen3-30B-A3B with 2 to 2,048 tokens in ``PROFILE_SOURCE`` (``benchmarks/validation.py experts
+--fit``); largest error 3%. Larger steps are extrapolated.
 """
 SIMILAR = {"rtx-3090": "rtx-4090", "rtx-a5000": "l40s", "a10g": "l40s", "l4": "l40s"}
 """The measured card whose shares are used for a card without measurements. One is a consumer card, the other has error
@@ -76,6 +96,7 @@ class RooflineStepTimes(StepTimes):
         shares: the constants; None: the GPU's own constants if it has some, else the general ones.
         request_overhead_ms: time added to every step for each of its requests.
         mixed: attention in steps with chunks; None: the sum of arithmetic and reading of each chunk.
+        experts: the constants of routed experts; None: the GPU's own if it has some, else the general ones.
     """
 
     def __init__(
@@ -87,9 +108,11 @@ class RooflineStepTimes(StepTimes):
         shares: Shares | None = None,
         request_overhead_ms: float = 0.0,
         mixed: MixedAttention | None = None,
+        experts: Experts | None = None,
     ) -> None:
         shares = shares or MEASURED_SHARES.get(SIMILAR.get(gpu.name, gpu.name)) or Shares()
         self._model, self._mixed, self._request_s = model, mixed, request_overhead_ms / 1e3
+        self._experts = experts or MEASURED_EXPERTS.get(gpu.name) or Experts()
         peak = gpu.fp8_tflops if model.weight_bytes_each == 1.0 else gpu.bf16_tflops
         self._matmul_flops_s = peak * 1e12 * shares.matmul * tensor_parallel
         self._expert_flops_s = self._matmul_flops_s * EXPERTS_SHARE
@@ -139,14 +162,17 @@ class RooflineStepTimes(StepTimes):
         return seconds + (self._layers_s + self._request_s * sampled + self._all_reduce_token_s * tokens)
 
     def _experts_s(self, tokens: int) -> float:
-        """Return the time of routed experts: reading the experts that the tokens visit, then the arithmetic."""
-        model = self._model
+        """Return the time of routed experts: their routing, reading those that the tokens visit, and the arithmetic."""
+        model, experts = self._model, self._experts
         if not model.experts:
             return 0.0
         used = model.experts_used / model.experts
         visited = 1.0 - (1.0 - used) ** tokens
         flops = 2 * model.expert_parameters * used * tokens
-        return model.expert_bytes * visited / self._bytes_s + flops / self._expert_flops_s
+        read_s = model.expert_bytes * visited / (self._bytes_s * experts.bandwidth)
+        multiply_s = flops / self._expert_flops_s
+        routing_s = (model.layers - model.dense_layers) * (experts.layer_us + experts.token_us * tokens) / 1e6
+        return routing_s + (max(read_s, multiply_s) if experts.overlap else read_s + multiply_s)
 
     def _decode_s(self, batch: int, context_sum: int) -> float:
         """Return the time to read the KV of every request once. Window layers read at most their window."""

@@ -305,12 +305,15 @@ def test_a_step_between_reading_and_arithmetic_takes_longer_than_either() -> Non
 def test_measured_cards_are_near_their_kernels() -> None:
     if not (SHARED / "validation").exists():
         pytest.skip("the kernel times are not in the repository")
-    from validation import dense_lines  # noqa: PLC0415
+    from validation import dense_lines, expert_lines  # noqa: PLC0415
 
     rows = [line.split(" | ") for line in dense_lines(SHARED) if "the card's" in line]
     assert len(rows) == 3
     for row in rows:
         assert float(row[4].removesuffix("%")) < 4.0
+    experts = [line.split(" | ") for line in expert_lines(SHARED, again=False)][2:]
+    assert [row[0] for row in experts] == [f"| {2**power}" for power in range(1, 12)]
+    assert max(abs(float(row[3].removesuffix("%"))) for row in experts) < 3.0
 
 
 def test_available_says_which_are_measured() -> None:
