@@ -20,6 +20,7 @@ from continuum_bench.errors import BenchError
 from continuum_bench.live.contexts import HIGHEST_ID, LOWEST_ID, TokenContext
 from continuum_bench.live.endpoint import Endpoint
 from continuum_bench.live.profile import DECODE_TOKENS, decode_grid, measure
+from continuum_bench.live.server_metrics import SERVER_METRICS, samples
 from continuum_server.step_times.profile import read_profile
 from continuum_traces.conversation import open_turn
 from continuum_traces.jsonl import write_programs
@@ -107,11 +108,27 @@ def test_a_real_server_and_its_own_record(server: Live, tmp_path: Path) -> None:
     assert starts == cached
     assert limits_of(read_manifest(folder)).block_tokens == 16
     assert {found.cause for found in analyze_run(folder).facts.returns} == {"pinned"}
+    series = [json.loads(line) for line in (folder / SERVER_METRICS).read_text(encoding="utf-8").splitlines()]
+    assert 0.0 <= series[0]["t_s"] < 5.0
+    assert {"vllm:num_requests_waiting", "vllm:prompt_tokens_total", "continuum:up"} <= set(series[0])
     profile = read_profile(tmp_path / "profile.json")
     assert profile.kv_tokens == 32_000
     assert len(profile.decode_points) >= 4
     assert profile.decode is not None
     assert profile.decode.base + profile.decode.per_request > 0
+
+
+def test_numbers_of_metrics_are_summed_over_engines() -> None:
+    page = """# HELP vllm:num_requests_running Number of requests
+vllm:num_requests_running{engine="0",model_name="a b"} 3.0
+vllm:num_requests_running{engine="1",model_name="a b"} 4.0
+vllm:e2e_request_latency_seconds_bucket{le="+Inf"} 9.0
+vllm:e2e_request_latency_seconds_sum{engine="0"} 1.5e+02
+vllm:prompt_tokens_created{engine="0"} 1.7e9
+vllm:cache_config_info{block_size="16"} 1.0
+process_resident_memory_bytes 1.0
+"""
+    assert samples(page) == {"vllm:num_requests_running": 7.0, "vllm:e2e_request_latency_seconds_sum": 150.0}
 
 
 def prompt_of(context: TokenContext, program: Program, index: int) -> list[int]:

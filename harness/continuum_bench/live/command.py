@@ -29,6 +29,7 @@ from continuum_bench.live.recording import (
     take_scheduler_records,
 )
 from continuum_bench.live.results import client_side, generator_facts, report_generator
+from continuum_bench.live.server_metrics import server_metrics
 from continuum_bench.lock import locked
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.progress import RunsDisplay
@@ -169,12 +170,15 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
     manifest, plan, elapsed_s, now = _begin(run, seed, folder, done)
     counters, total = LoadCounters(), len(plan.plays)
 
+    def since_s() -> float:
+        return (_now() - now).total_seconds()
+
     def on_progress(ended: int) -> None:
-        display.update(Report(folder.name, (_now() - now).total_seconds(), ended, total))
+        display.update(Report(folder.name, since_s(), ended, total))
 
     root, key = run.endpoint.root, run.load.api_key
     errors_before = plugin_errors(root, key)
-    with LiveRecorder(folder, on_progress) as recorder:
+    with LiveRecorder(folder, on_progress) as recorder, server_metrics(root, folder, lambda: elapsed_s + since_s()):
         whole = play(run.load, plan, recorder, counters, run.options.processes, elapsed_s)
     if run.options.scheduler_records is not None:
         time.sleep(1.0)  # the server writes its record with a delay of up to 0.25 s
@@ -185,8 +189,7 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
     errors = plugin_errors(root, key)
     counters.plugin_errors = errors - errors_before if errors >= errors_before else errors  # fewer: it was restarted
     facts = generator_facts(counters, recorder.lateness_s)
-    wall_s = elapsed_s + (_now() - now).total_seconds()
-    before = {"programs_finished_before": len(done), "wall_s": wall_s}
+    before = {"programs_finished_before": len(done), "wall_s": elapsed_s + since_s()}
     write_json(folder / ENGINE, {**facts, **before, **rows_of(folder)})
     report_generator(counters, facts)
     return counters

@@ -193,14 +193,19 @@ def _maybe(url: str, api_key: str | None) -> _Facts:
         return _Facts()
 
 
-def kv_size(root: str) -> tuple[int | None, int | None]:
-    """Read the KV pool's size and block size, both in tokens, from vLLM's metrics; None: the metrics do not say."""
+def metrics_page(root: str) -> str:
+    """Return the text of the server's ``/metrics``; empty if there is none."""
     try:
         with urllib.request.urlopen(f"{root}/metrics", timeout=10.0) as answer:
-            text = answer.read().decode("utf-8", "replace")
+            return str(answer.read().decode("utf-8", "replace"))
     except NO_ANSWER:
-        return None, None
-    line = next((line for line in text.splitlines() if line.startswith("vllm:cache_config_info{")), "")
+        return ""
+
+
+def kv_size(root: str) -> tuple[int | None, int | None]:
+    """Read the KV pool's size and block size, both in tokens, from vLLM's metrics; None: the metrics do not say."""
+    page = metrics_page(root)
+    line = next((line for line in page.splitlines() if line.startswith("vllm:cache_config_info{")), "")
     labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
     try:
         blocks, size = int(labels["num_gpu_blocks"]), int(labels["block_size"])
