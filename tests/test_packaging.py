@@ -120,9 +120,3 @@ def test_workflows_are_valid_and_pin_their_actions() -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     found = [line for line in done.stdout.splitlines() if 'label "ubuntu-24.04" is unknown' not in line]
     assert (len(workflows), found) == (3, [])
-
-
-def test_issue_forms_can_be_read() -> None:
-    for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
-        data = yaml.safe_load(form.read_text())
-        assert form.name == "config.yml" or data["body"][0]["validations"]["required"], form

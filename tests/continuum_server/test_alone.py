@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
-from continuum_server.step_times.catalog import load_step_times
 from continuum_server.virtual.alone import alone_turns_s
 from continuum_traces.conversation import Job
 from continuum_traces.schema import TurnRecord
@@ -36,11 +33,3 @@ def test_company_does_not_change_it() -> None:
     for number in range(8):
         assert [record.alone_s for record in records if record.program_id == f"p{number}"] == alone
     assert any(took > record.alone_s for took, record in zip(took_s(records), records, strict=True) if record.alone_s)
-
-
-def test_real_step_times() -> None:
-    """Of a GPU's tables: longer contexts take longer, and found KV saves a prefill."""
-    times = load_step_times("h100-80gb", "llama-3.1-8b", 1)
-    seconds = alone_turns_s(program("p", turns=6, new=4000, output=200), times, 2048, 16)
-    assert all(after > before for before, after in pairwise(seconds))
-    assert seconds[-1] < 2 * seconds[0]

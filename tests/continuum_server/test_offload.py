@@ -157,20 +157,6 @@ def test_a_server_derives_the_time_of_a_load() -> None:
     assert derived(None) is None
 
 
-def test_infercept_preserves_for_as_long_as_the_reload_would_take() -> None:
-    """Beside a short rival; 96 tokens: computed again half of 20 ms, or brought back in 6 blocks at 1,000 a second."""
-    rival = Job(program("b", turns=1, new=16, output=300), 0.0)
-    jobs = [Job(program("a", turns=2, new=96, output=1, tool_s=3.0), 0.0), rival]
-
-    def kept_s(offload: Offload | None, **options: int) -> float:
-        played = play(jobs, "infercept", options, offload=offload)
-        return played.of("unpin")[0].t - played.of("pin")[0].t
-
-    fast = Offload(tier(400, 1e6, 0.0))
-    assert kept_s(fast) <= kept_s(None)
-    assert kept_s(Offload(tier(400, 1.0))) == kept_s(None)  # a link too slow to be worth it
-
-
 @pytest.mark.parametrize(("delay_of", "with_tier"), [("evicted", 2), ("lost", 0)])
 def test_whose_wait_t_is(delay_of: str, with_tier: int) -> None:
     """Two programs lose their KV to rivals; a tier has it when they return."""

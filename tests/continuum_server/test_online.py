@@ -56,16 +56,6 @@ def test_a_tag_of_any_type_leaves_the_engine_alive(caplog: pytest.LogCaptureFixt
     assert logged == {0, 1}
 
 
-def test_ids_belong_to_their_key(scheduler: Any) -> None:
-    one, two = "1" * 16, "2" * 16
-    for name, key in (("a", one), ("b", two), ("c", one)):
-        scheduler.add_request(request(name, program_id="p", **{NAMESPACE_KEY: key, CLIENT_KEY: key}))
-    programs = [scheduler.table.turn(name).program for name in "abc"]
-    assert scheduler.table.known.of("p", one) == [programs[0], programs[2]]
-    assert scheduler.table.known.of("p", two) == [programs[1]]
-    assert scheduler.table.known.of("p") == []
-
-
 def test_no_question_raises_into_the_engine(online: Online) -> None:
     arguments = ["", "[]", "{}", '{"names": 5}', '{"namespace": [1]}', None, 5, "[" * 9999]
     for operation in ("state", "release", "reject", "else", None, ["state"]):

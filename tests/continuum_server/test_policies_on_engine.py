@@ -81,19 +81,6 @@ def test_the_oracle_arm_holds_what_comes_back_soon_and_nothing_else() -> None:
     assert [event.reason for event in played.of("unpin")] == ["hit"]
 
 
-def test_thunderagent_keeps_active_programs_within_memory() -> None:
-    """Programs that all fit at first outgrow the pool: some are paused, and none of those that run loses its KV."""
-    jobs = [Job(program(f"p{i}", turns=5, new=80, output=40, tool_s=0.4), 0.05 * i) for i in range(10)]
-    options = {"interval_s": 0.25, "buffer_tokens": 0, "half_life_s": 0}
-    gated, free = play(jobs, "thunderagent", options, blocks=112), play(jobs, "program-fcfs", blocks=112)
-
-    def hit(played: Played) -> float:
-        starts = played.of("start")
-        return sum(e.hit_tokens or 0 for e in starts) / sum(e.prompt_tokens or 0 for e in starts)
-
-    assert hit(gated) > 1.5 * hit(free)
-
-
 def test_no_gate_keeps_a_request_out_of_an_idle_engine() -> None:
     """A pool of 1,000 tokens, a program of 900 whose tool runs for an hour: nothing runs, so the newcomer does."""
     big = Program("big", (Turn(900, 8, tool_calls=(ToolCall("ls", 3600.0),)), Turn(20, 8)))

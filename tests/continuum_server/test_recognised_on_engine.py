@@ -36,17 +36,6 @@ def test_each_conversation_is_one_program(policy: str, carried: int) -> None:
     assert len(set(seen)) == AGENTS
 
 
-def test_parallel_roll_outs_of_one_prompt_keep_apart() -> None:
-    call = (ToolCall("ls", 0.3),)
-    turns = (Turn(200, 24, tool_calls=call), *[Turn(64, 24, tool_calls=call)] * 3)
-    made = [
-        Program(f"sample-{number}", turns, shared_prefix_id="task", shared_prefix_tokens=200) for number in range(16)
-    ]
-    seen = names(play(jobs_of(made, tagged=False), "working-set", blocks=400, max_num_seqs=16))
-    assert [len(set(seen[start : start + 4])) for start in range(0, 64, 4)] == [1] * 16
-    assert len(set(seen)) == 16
-
-
 def test_an_answer_after_which_nobody_returns_is_soon_hardly_held() -> None:
     """Chats of two turns, the second of which calls no tool."""
     call = (ToolCall("search", 0.1),)

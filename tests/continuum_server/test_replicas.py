@@ -65,9 +65,6 @@ class Outcome:
                 found[event.program_id].append(event.replica)
         return dict(found)
 
-    def hits(self) -> int:
-        return sum(event.hit_tokens or 0 for event in self.events if event.event == "start")
-
 
 def crowd() -> list[Job]:
     return [Job(program(f"p{i}", turns=4, new=50 + i, output=6 + i % 5, tool_s=0.2), 0.05 * i) for i in range(12)]
@@ -135,18 +132,9 @@ def test_one_replica_equals_none(router: str, policy: str, jobs: list[Job]) -> N
     assert behind.loops[0].counters == plain.loop.counters
 
 
-def test_where_turns_go() -> None:
-    """Affinity and sticky keep a program on one replica, and sticky gives each as many; round robin deals out turns."""
-    outcomes = {router: Outcome(crowd(), router) for router in ("affinity", "sticky", "round-robin")}
-    homes = {router: [set(own) for own in one.places().values()] for router, one in outcomes.items()}
-    for router in ("affinity", "sticky"):
-        assert all(len(own) == 1 for own in homes[router])
-        assert set.union(*homes[router]) == {0, 1, 2}
-    assert [homes["sticky"].count({index}) for index in range(3)] == [4, 4, 4]
-    turns = [place for own in outcomes["round-robin"].places().values() for place in own]
-    assert [turns.count(index) for index in range(3)] == [16, 16, 16]
-    assert any(len(own) > 1 for own in homes["round-robin"])
-    assert outcomes["round-robin"].hits() < outcomes["affinity"].hits()
+def test_round_robin_deals_out_turns() -> None:
+    door = Door(ROUTERS["round-robin"](), 3)
+    assert [door.send(Arrival(name, 10)) for name in "abcaa"] == [0, 1, 2, 0, 1]
 
 
 @pytest.mark.parametrize("router", ["affinity", "sticky"])
@@ -154,6 +142,8 @@ def test_a_program_moves_only_when_its_replica_is_gone(router: str) -> None:
     door = Door(ROUTERS[router](), 4)
     homes = {name: door.send(Arrival(name, 10)) for name in map(str, range(40))}
     assert set(homes.values()) == {0, 1, 2, 3}
+    assert router == "affinity" or [*homes.values()] == [0, 1, 2, 3] * 10  # sticky gives each as many
+    assert {name: door.send(Arrival(name, 10)) for name in homes} == homes
     moved = {name: door.send(Arrival(name, 10), [0, 2, 3]) for name in homes}
     assert {name for name in homes if moved[name] != homes[name]} == {name for name in homes if homes[name] == 1}
     door.forget("0")

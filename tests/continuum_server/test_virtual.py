@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -24,7 +23,6 @@ from nano import ANY_TIERS, BITING, Played, build, each_policy, play, program, w
 from policy_cost import Stock
 from vllm.v1.request import RequestStatus
 
-HOLDING = [("static-ttl", {"ttl_s": 2.0}), ("continuum", {"cold_samples": 0})]
 shapes = st.fixed_dictionaries(
     {
         "blocks": st.integers(48, 160),
@@ -111,21 +109,6 @@ def test_policy_vllm_is_the_stock_scheduler_step_for_step(jobs: list[Job], offlo
     assert ours.of("pin") == []
 
 
-@pytest.mark.parametrize(("policy", "options"), HOLDING)
-@given(jobs=workloads())
-@settings(max_examples=15)
-def test_pins_do_not_outlive_their_deadline(policy: str, options: dict[str, Any], jobs: list[Job]) -> None:
-    played = play(jobs, policy, options)
-    pins = {(e.program_id, e.turn): e for e in played.of("pin")}
-    arrivals = {(e.program_id, e.turn): e.t for e in played.of("arrive")}
-    for end in played.of("unpin"):
-        pin, back_s = pins[end.program_id, end.turn], arrivals.get((end.program_id, end.turn + 1), math.inf)
-        if end.reason == "expired":
-            assert pin.t + pin.ttl_s < end.t <= back_s + 1e-9  # type: ignore[operator]
-        if end.reason == "hit":
-            assert back_s <= end.t
-
-
 def test_a_hit_keeps_the_whole_prefix() -> None:
     """The returning turn finds every full block of its program, though others filled the pool meanwhile."""
     rivals = [Job(program(f"r{i}", turns=1, new=300, output=20), 0.35 + 0.01 * i) for i in range(12)]
@@ -141,17 +124,6 @@ def test_a_hit_keeps_the_whole_prefix() -> None:
         ("pin", "a", 0, None),  # and none after its last step, or those of its rivals
         ("unpin", "a", 0, "hit"),
     ]
-
-
-def test_pins_that_fill_memory_give_way_when_nothing_runs() -> None:
-    """Three programs hold the pool for a million seconds; a fourth arrives: the latest pin goes first."""
-    jobs = [Job(program(f"p{i}", turns=2, new=300, tool_s=50.0), float(i)) for i in range(3)]
-    jobs.append(Job(program("late", turns=1, new=300), 10.0))
-    played = play(jobs, "static-ttl", {"ttl_s": 1e6}, guards=Guards(max_pinned_share=1.0, max_ttl_s=1e6))
-    pressure = [(e.program_id, e.t) for e in played.of("unpin") if e.reason == "pressure"]
-    assert [name for name, _ in pressure] == ["p2"]
-    start = next(e.t for e in played.of("start") if e.program_id == "late")
-    assert pressure[0][1] == start  # in the same step
 
 
 def test_abort_releases_what_the_program_held() -> None:

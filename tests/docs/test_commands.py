@@ -164,14 +164,6 @@ def test_every_command_exists_and_takes_its_options(page: Path) -> None:
     assert [found for line in commands(page) if (found := fault(line))] == []
 
 
-def test_a_wrong_option_is_found() -> None:
-    check("continuum-bench traces stats swebench")
-    with pytest.raises(Exception, match="--jsp"):
-        check("continuum-bench swebench --jsp 0.1")
-    with pytest.raises(AssertionError, match="no --fast"):
-        check("python benchmarks/virtual_speed.py TRACE --fast")
-
-
 def test_each_exception_has_a_command() -> None:
     for pages, start, why in NOT_RUN:
         found = [c for page in WITH_COMMANDS if fnmatch(name_of(page), pages) for c in commands(page)]

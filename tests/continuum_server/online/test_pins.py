@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -149,38 +147,6 @@ def test_an_expired_pin_is_gone(emulated: Live) -> None:
     events = emulated.events(program, last="unpin")
     assert (said(events, "pin", "ttl_s"), said(events, "unpin", "reason")) == ([2.0], ["expired"])
     assert said(events, "unpin", "t")[0] > said(events, "pin", "t")[0] + 2.0
-
-
-@contextmanager
-def held_open(server: Live, prompt: list[int]) -> Iterator[None]:
-    """An untagged request that has given its first token and runs until the block is left."""
-    stream = server.client.completions.create(
-        model=server.model, prompt=prompt, max_tokens=8000, stream=True, extra_body={"ignore_eos": True}
-    )
-    try:
-        next(iter(stream))
-        yield
-    finally:
-        stream.close()
-
-
-def test_two_requests_of_one_id_at_once_are_two_programs(paced: Live) -> None:
-    """Each is held by itself; a release ends both, and turns of the id are counted on."""
-    program, seed = fresh("twins")
-    lengths = (6000, 6200)
-    with ThreadPoolExecutor(2) as pool:
-        with held_open(paced, tokens(7000, seed)), held_open(paced, tokens(7000, seed + 1)):  # neither fits beside them
-            prompts = [tokens(length, seed + 2 + number) for number, length in enumerate(lengths)]
-            asked = [pool.submit(paced.complete, prompt, 30, program_id=program) for prompt in prompts]
-            until(lambda: len(said(paced.events(program), "arrive")) == 2)
-        for one in asked:
-            one.result()
-    state = paced.state()
-    assert [pin["program_id"] for pin in state["pins"]] == [program, program]
-    assert sum(lengths) <= state["pinned_tokens"] <= sum(lengths) + 2 * 30
-    assert paced.release(program)
-    assert paced.pins() == {}
-    assert sorted(said(paced.events(program), "arrive", "turn")) == [0, 1]
 
 
 def test_untagged_answers_are_as_in_stock_vllm(emulated: Live, stock: Live) -> None:

@@ -124,15 +124,6 @@ def copy_of(talk: Conversation) -> Conversation:
 
 
 @talks
-@pytest.mark.parametrize("tokens", [1, 3, 9, 30, 400])
-def test_a_conversation_is_one_program(thinks: bool, rewrites: bool, tokens: int) -> None:
-    world, talk = World(), talk_of(thinks, rewrites)
-    programs = [world.turn(talk, number, tokens=tokens) for number in range(8)]
-    at_once = tokens > 3 or not (thinks or rewrites)  # otherwise the history repeats nothing of so short an answer
-    assert len(set(programs[0 if at_once else 1 :])) == 1
-
-
-@talks
 @pytest.mark.parametrize("says", [1, 5, 40])
 def test_a_common_system_prompt_is_no_match(thinks: bool, rewrites: bool, says: int) -> None:
     for system in range(180, 200):  # the last full block ends anywhere in it

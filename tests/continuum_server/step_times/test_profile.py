@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from continuum_server.step_times.catalog import load_step_times
 from continuum_server.step_times.model import OutOfRange, PrefillChunk
 from continuum_server.step_times.profile import (
     DecodePoint,
@@ -55,16 +54,6 @@ def test_step_times_of_a_profile() -> None:
         times.prefill_s(2048, 32768)
     with pytest.raises(OutOfRange, match="decoding requests = 65"):
         times.step_s((), 65, 65_000)
-
-
-def test_a_profile_of_a_table_is_near_the_table() -> None:
-    table = load_step_times("a100-80gb", "llama-3.1-8b")
-    prefill = [PrefillPoint(n, table.prefill_s(n)) for n in LENGTHS]
-    decode = [DecodePoint(b, c, table.step_s((), b, b * c)) for b, c in BATCHES]
-    times = ProfileStepTimes(make_profile("table", "m", "now", prefill, decode))
-    for batch, context in ((1, 2000), (8, 3000), (32, 1000)):
-        ours, theirs = times.step_s((), batch, batch * context), table.step_s((), batch, batch * context)
-        assert ours == pytest.approx(theirs, rel=0.1)
 
 
 def test_a_profile_is_read_back_and_a_damaged_one_is_named(tmp_path: Path) -> None:
