@@ -16,8 +16,9 @@ from continuum_analysis.records.demand import demand
 from continuum_analysis.records.generator import lateness_warning
 from continuum_analysis.records.reading import order_events
 from continuum_analysis.report.page import write_report
-from continuum_traces.run_dir import EVENTS, TURNS, RunDirError, write_json, write_manifest, write_rows
-from continuum_traces.schema import Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord, Workload
+from continuum_traces.run_dir import EVENTS, TURNS, RunDirError, read_manifest, write_json, write_manifest, write_rows
+from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
+from recorded_runs import write_recorded
 
 # Program a: two turns, one second in the queue, a pin that is hit; program b: one turn, preempted once.
 EVENTS_BY_HAND = [
@@ -111,26 +112,6 @@ EXPECTED = {
 }
 
 
-def make_run(path: Path, policy: str, seed: int = 0, stretch: float = 1.0, engine: str = "virtual") -> Path:
-    """A run whose programs take as long as those by hand, times a factor."""
-    path.mkdir(parents=True)
-    workload = Workload(name="w", programs=2, turns=3, jps=1, synthetic=True, arrivals="poisson")
-    hardware = Hardware(gpu="g", model="m", tensor_parallel=1, kv_capacity=KvPool(tokens=400))
-    facts = {"engine": engine, "workload": workload, "hardware": hardware, "modelled": ("time",)}
-    write_manifest(path, Manifest(policy=policy, seed=seed, **facts))  # type: ignore[arg-type]
-    finished = [event for event in EVENTS_BY_HAND if event.program_id != "c"]
-    write_rows(path / EVENTS, [replace(event, t=event.t * stretch) for event in finished])
-    write_rows(path / TURNS, [stretched(record, stretch) for record in TURNS_BY_HAND])
-    write_json(path / "engine.json", {})
-    return path
-
-
-def stretched(record: TurnRecord, stretch: float) -> TurnRecord:
-    begun_s = {"a": 100.0, "b": 104.0}[record.program_id]
-    assert record.finish_s is not None
-    return replace(record, finish_s=begun_s + (record.finish_s - begun_s) * stretch)
-
-
 def test_every_metric_by_hand(tmp_path: Path) -> None:
     write_rows(tmp_path / EVENTS, EVENTS_BY_HAND)
     write_rows(tmp_path / TURNS, TURNS_BY_HAND)
@@ -157,15 +138,19 @@ def test_scheduler_time_is_read_where_it_was_measured(tmp_path: Path) -> None:
 
 def test_lateness_is_a_load_generator_s_and_none_runs_in_virtual_time(tmp_path: Path) -> None:
     for engine, late in (("http://localhost:8000/v1", True), ("virtual", False)):
-        folder = make_run(tmp_path / str(late), "vllm", engine=engine)
+        folder = tmp_path / str(late)
+        folder.mkdir()
+        write_manifest(folder, Manifest(policy="vllm", engine=engine))
+        write_rows(folder / TURNS, TURNS_BY_HAND)
+        write_json(folder / "engine.json", {})
         assert any("ms late" in text for text in summarize(folder).warnings) == late
         assert (analyze_run(folder).values["send_lateness_p99_s"] is not None) == late
 
 
 def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
     for seed, stretch in enumerate((0.5, 0.25, 0.4)):
-        make_run(tmp_path / f"vllm-seed{seed}", "vllm", seed)
-        make_run(tmp_path / f"continuum-seed{seed}", "continuum", seed, stretch)
+        write_recorded(tmp_path / f"vllm-seed{seed}", "vllm", seed, [6.0, 4.0])
+        write_recorded(tmp_path / f"continuum-seed{seed}", "continuum", seed, [6.0 * stretch, 4.0 * stretch])
     summary = write_summary(tmp_path)
     written = summary.to_json()
     row = written["policies"]["continuum"]
@@ -191,8 +176,8 @@ def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
 
 def test_a_policy_against_itself_is_no_difference(tmp_path: Path) -> None:
     for seed, stretch in enumerate((0.9, 1.1, 1.0)):
-        make_run(tmp_path / f"vllm-seed{seed}", "vllm", seed)
-        make_run(tmp_path / f"continuum-seed{seed}", "continuum", seed, stretch)
+        write_recorded(tmp_path / f"vllm-seed{seed}", "vllm", seed, [5.0])
+        write_recorded(tmp_path / f"continuum-seed{seed}", "continuum", seed, [5.0 * stretch])
     assert "cannot be told apart" in verdict(summarize(tmp_path))
 
 
@@ -206,8 +191,9 @@ def test_demand_by_hand() -> None:
 
 
 def test_a_report_stands_alone(tmp_path: Path) -> None:
-    make_run(tmp_path / "vllm-seed0", "vllm")
-    make_run(tmp_path / "continuum-seed0", "continuum", stretch=0.5)
+    for policy, ends_s in (("vllm", [6.0, 4.0]), ("continuum", [3.0, 2.0])):
+        path = write_recorded(tmp_path / f"{policy}-seed0", policy, 0, ends_s, turns=2, pin_s=0.5)
+        write_manifest(path, replace(read_manifest(path), modelled=("time",)))
     report = write_report(tmp_path)
     html = report.read_text()
     assert "took 0.50 times as long as under vllm" in html

@@ -10,10 +10,9 @@ import pytest
 from continuum_analysis.compare.summary import summarize
 from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_joint_report, write_report
-from continuum_traces.run_dir import EVENTS, TURNS, write_json, write_manifest, write_rows
-from continuum_traces.schema import Engine, Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord, Workload
+from continuum_traces.schema import Manifest, SchedulerEvent
 from continuum_traces.typed import from_json
-from recorded_runs import served, write_recorded
+from recorded_runs import write_recorded
 
 if TYPE_CHECKING:
     from tests.continuum_analysis.conftest import Browser
@@ -42,30 +41,13 @@ CONTRAST = """(() => {
 
 
 def write_agents(path: Path, policy: str, programs: int, turns: int, jps: float = 1.0) -> Path:
-    """Programs of several turns with pins, hits and expiries; names that would break a careless page."""
-    path.mkdir(parents=True)
-    workload = Workload(name="made up", sha256="a", programs=programs, jps=jps)
-    hardware = Hardware(gpu="g", model="m", tensor_parallel=1, kv_capacity=KvPool(tokens=4000 * programs))
-    engine = Engine(block_size=16, max_pinned_share=0.95)
-    facts = {"workload": workload, "hardware": hardware, "engine_options": engine}
-    write_manifest(path, Manifest(policy=policy, seed=0, engine="virtual", **facts))  # type: ignore[arg-type]
-    events, records = [], []
-    for number in range(programs):
-        name, t, prompt, wait = f"</script><b>{number}", number / jps, 512, (number % 3) * 0.5
-        for turn in range(turns):
-            tool_s, is_last, hit = 0.25 + (number * 7 + turn) % 11, turn == turns - 1, prompt // 2 if turn else 0
-            start_s, end_s, found = t + wait, t + wait + 2, hit if turn % 3 else 0
-            records.append(TurnRecord(name, turn, t, t, start_s + 0.2, end_s, reusable_tokens=hit, is_last=is_last))
-            events += served(name, turn, t, prompt, found, wait, tool=("ls", "pytest")[turn % 2], output_tokens=64)
-            if policy != "vllm" and turn % 2 == 0 and not is_last:
-                events.append(E(end_s, "pin", name, turn, ttl_s=5.0, tokens=prompt))
-                reason: Any = "hit" if tool_s <= 5.0 else "expired"
-                events.append(E(end_s + min(tool_s, 5.0), "unpin", name, turn, reason=reason, tokens=prompt))
-            t, prompt = end_s + tool_s, 2 * prompt if prompt < 4000 else prompt + 64
-    write_rows(path / EVENTS, events)
-    write_rows(path / TURNS, records)
-    write_json(path / "engine.json", {})
-    return path
+    """Programs of several turns, each a little slower than the one before; names that would break a careless page."""
+    ends_s = [turns * (3.0 + number / 9) for number in range(programs)]
+    facts: dict[str, Any] = {"name": "made up", "programs": programs, "jps": jps, "names": "</script><b>{}"}
+    pin_s = None if policy == "vllm" else 0.5
+    return write_recorded(
+        path, policy, 0, ends_s, gap_s=1 / jps, queued=0.2, turns=turns, hit_tokens=48, pin_s=pin_s, **facts
+    )
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +90,7 @@ def test_draws_everything_and_complains_of_nothing(browser: Browser, page: Path,
     assert (browser.complaints, browser.requests) == ([], [])  # nothing comes from a network
     assert browser.evaluate(CONTRAST) >= WELL_READABLE
     said = browser.evaluate("document.querySelector('main').innerText").splitlines()
-    assert said[0].startswith("made up, 45 programs at 1/s, m on 1 x g; GPU time measured")
+    assert said[0].startswith("made up, 45 programs at 1/s, m on 2 x g; GPU time measured")
     assert browser.evaluate("document.querySelector('.chip')") is None  # it was not too much
 
 

@@ -12,6 +12,11 @@ from recorded_runs import write_recorded
 from self_check import self_check
 
 
+@pytest.fixture(autouse=True)
+def few_deals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("self_check.DEALS", 40)
+
+
 def write_runs(path: Path, seeds: int, faster: float = 1.0, noise: int = 0) -> list[Run]:
     """One-turn programs whose times vary with the seed (its load) and a little by themselves."""
     for seed in range(seeds):

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from continuum_analysis.compare.intervals import share_sooner, standardized_difference
-from continuum_analysis.compare.runs import by_load, load_all, load_runs
+from continuum_analysis.compare.runs import load_all, load_runs
 from continuum_analysis.compare.summary import summarize, summarize_runs
 from continuum_analysis.compare.words import verdict
 from continuum_analysis.records.timeline import AnalysisError
@@ -96,12 +96,6 @@ def test_a_turn_says_why_and_a_pin_what_it_was_for(experiment: Path) -> None:
     assert set(pins["reason"]) == {"expired"}
 
 
-def test_loads_are_kept_apart(experiment: Path, tmp_path: Path) -> None:
-    write_run(tmp_path / "fast" / "v", "vllm", 0, [30.0], jps=2.0)
-    loads = by_load(load_all([experiment, tmp_path / "fast"]))
-    assert {jps: len(runs) for jps, runs in loads.items()} == {1.0: 6, 2.0: 1}
-
-
 def write_routed(path: Path, router: str, faster: float, replicas: int = 4) -> Path:
     """``vllm`` and ``continuum`` of two seeds behind a router, ``continuum`` twice as fast."""
     for seed in (0, 1):
@@ -134,13 +128,6 @@ def test_routers_are_arms_of_one_comparison(tmp_path: Path) -> None:
     assert all(arm in html for arm in arms)
     assert all(f"<td>{router}</td>" in html for router in ("round-robin", "affinity"))
     assert list(summarize(paths[1]).arms) == ["vllm", "continuum"]  # one router is not named
-
-
-def test_runs_that_differ_in_more_than_the_router_are_refused(tmp_path: Path) -> None:
-    four = write_routed(tmp_path / "r", "round-robin", 1.0)
-    two = write_routed(tmp_path / "a", "affinity", 1.0, replicas=2)
-    with pytest.raises(AnalysisError, match=r"engine_options\.replicas differs: 4 against 2"):
-        summarize_runs(None, load_all([four, two]))
 
 
 def test_where_turns_went_among_replicas(tmp_path: Path) -> None:

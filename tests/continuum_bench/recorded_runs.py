@@ -53,6 +53,7 @@ def write_recorded(
     hit_tokens: int = 0,
     pin_s: float | None = None,
     engine: Engine | None = None,
+    names: str = "p{}",
     **workload: Any,
 ) -> Path:
     """Program n takes ``ends_s[n]`` seconds: turns of equal length, this share of each queued, with a tool of a second
@@ -65,7 +66,7 @@ def write_recorded(
     write_manifest(path, Manifest(policy=policy, seed=seed, **played))  # type: ignore[arg-type]
     events, records = [], []
     for number, end_s in enumerate(ends_s):
-        name, t, took_s = f"p{number}", gap_s * number, (end_s - (turns - 1)) / turns
+        name, t, took_s = names.format(number), gap_s * number, (end_s - (turns - 1)) / turns
         for turn in range(turns):
             is_last, hit, wait_s = turn == turns - 1, hit_tokens if turn else 0, queued * took_s
             finish_s = None if is_last and number >= len(ends_s) - unfinished else t + took_s
