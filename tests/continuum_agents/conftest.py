@@ -28,7 +28,8 @@ def start() -> Iterator[Callable[..., Batch]]:
             environment(framework)
         command = [sys.executable, "-m", "continuum_bench", "agent", framework]
         command += ["--tasks", str(tasks)] if tasks is not None else []
-        command += ["--base-url", f"{url}/v1", "--out", str(out), "--jps", "5", *options]
+        command += [] if "--arrivals" in options else ["--jps", "5"]
+        command += ["--base-url", f"{url}/v1", "--out", str(out), *options]
         mark = uuid.uuid4().hex
         process = subprocess.Popen(
             command,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_batches import SCENARIOS, Batch, events_of, scripted, unpinned
@@ -77,6 +78,21 @@ def test_ends_of_commands_and_again(server: Live, play: Callable[..., Batch]) ->
     statuses = ("Finished", "Exit 3", "TimeLimit", "Signal 9")
     assert batch.ends() == {name: (status, name == "good") for name, status in zip(tasks, statuses, strict=True)}
     assert "4 finished before" in play({**tasks, "new": "true"}, agent=("bash", "-c", "{task}")).ended()
+
+
+def test_the_next_arrives_when_one_ends(play: Callable[..., Batch]) -> None:
+    """Two at a time, the first two spread over the ramp; one that is killed makes room too."""
+    words = dict.fromkeys("abcde", "sleep 0.5") | {"b": "sleep 0.5; kill -9 $PPID"}
+    batch = play(words, "--arrivals", "concurrency:2:0.2", agent=("bash", "-c", "{task}"))
+    batch.ended(1)
+    records: list[Any] = sorted(batch.programs().values(), key=lambda done: float(done["arrival_s"]))
+    assert sorted(done["status"] for done in records) == ["AgentDied", *["Finished"] * 4]
+    ends = sorted(done["end_s"] for done in records)
+    assert records[1]["arrival_s"] == pytest.approx(records[0]["arrival_s"] + 0.1)
+    assert records[1]["arrival_s"] < ends[0]
+    for end_s, done in zip(ends, records[2:], strict=False):
+        assert end_s < done["arrival_s"] <= done["start_s"]
+        assert sum(other["arrival_s"] <= done["arrival_s"] < other["end_s"] for other in records) <= 2
 
 
 def test_the_step_limit_stops_a_command(server: Live, play: Callable[..., Batch]) -> None:

@@ -19,39 +19,14 @@ from continuum_bench.options.declare import (
     FINITE,
     NOT_NEGATIVE,
     SHARE,
-    WRITABLE,
-    Limit,
+    Declared,
     Options,
     at_least,
     at_most,
     declared,
 )
-from continuum_bench.options.run import RunOptions
-from continuum_bench.options.sweep import FigureOptions
+from continuum_server.policy.program_table import Guards
 
-LIMITS = {
-    "must be at least 1": "block_size chunk chunk_tokens data_parallel_size jobs limit limits max_model_len "
-    "max_num_seqs num_programs pp processes repeats replicas seeds step_limit tool_limit_s tp turn_scale workers",
-    "must be at least 2": "kv_blocks",
-    "must be at least 0.1": "interval",
-    "must be at most 9,999": "limit",
-    "must be at least 0": "drain_s port",
-    "must not be negative": "compact_at max_think_s retries seed shared_prefix",
-    "must not be negative or infinite": "step_overhead_ms",
-    "must be above 0": "first_token_s length_scale program_limit_s ready_timeout_s request_limit_s time_limit_s "
-    "time_scale",
-    "programs per second must be above 0": "jps",
-    "must be above 0, at most 1": "gpu_memory_utilization",
-    "from 0 to 2": "temperature",
-    "must be at most 1,000": "data_parallel_size processes replicas turn_scale",
-    "must be at most 10,000": "seeds",
-    "must be at most 65,535": "port",
-    "must be at most 100,000": "num_programs",
-    "must be at most 10,000,000": "kv_blocks",
-    "no such folder": "scheduler_records",
-    WRITABLE.words: "junit out record_web target",
-}
-"""The options of all commands that have this limit."""
 EDGES = [
     (at_least(1), 1, 0),
     (at_most(3.0), 3, 4),
@@ -63,6 +38,8 @@ EDGES = [
     (FINITE, 1e300, inf),
 ]
 """Of a limit: the last value that it allows, and one beyond."""
+NOUGHT = "compact_at drain_s max_think_s port retries seed shared_prefix step_overhead_ms temperature"
+"""The options that may be 0."""
 ABSURD = (1e23, -1e23, 10**23, inf, -inf, nan)
 TYPED = ("1e23", "-1e23", "9" * 23, "9" * 5000, "inf", "nan", "1e400", "one", "")
 
@@ -92,24 +69,38 @@ def test_every_number_of_every_command_is_a_checked_option() -> None:
             assert not numbers_in(hint), command
 
 
-def test_every_option_has_the_limits_that_it_should() -> None:
-    found: dict[str, set[str]] = {}
+def numbers() -> Iterator[Declared]:
     for _, hint in commands():
-        for option in declared(hint).values() if is_dataclass(hint) else ():
-            for limit in option.extras:
-                if isinstance(limit, Limit) and not limit.names:
-                    found.setdefault(limit.words, set()).add(option.name)
-    assert found == {words: set(options.split()) for words, options in LIMITS.items()}
-    for limit, last, beyond in EDGES:
-        assert (limit.holds(last), limit.holds(beyond)) == (True, False), limit.words
+        if is_dataclass(hint):
+            yield from (option for option in declared(hint).values() if numbers_in(option.plain_type))
 
 
 @pytest.mark.parametrize("number", ABSURD)
 def test_absurd_numbers_are_one_sentence(number: float) -> None:
-    for option in (declared(RunOptions)["jps"], declared(FigureOptions)["limits"]):
-        with pytest.raises(OptionError, match=rf"^{option.spelling} .*must be") as caught:
+    for option in numbers():
+        with pytest.raises(OptionError, match=rf"^{option.spelling} \S+: ") as caught:
             option.check([1.0, number] if option.name == "limits" else number)
         assert "\n" not in str(caught.value)
+
+
+def allowed(option: Declared, number: float) -> bool:
+    try:
+        option.check([number] if option.name == "limits" else number)
+    except OptionError:
+        return False
+    return True
+
+
+def test_no_number_is_negative_and_few_are_0() -> None:
+    """What guards allow is the server's word, which other tests have."""
+    checked = [option for option in numbers() if option.name not in Guards.__dataclass_fields__]
+    assert [option.name for option in checked if allowed(option, -1)] == []
+    assert {option.name for option in checked if allowed(option, 0)} == set(NOUGHT.split())
+
+
+def test_a_limit_allows_its_edge() -> None:
+    for limit, last, beyond in EDGES:
+        assert (limit.holds(last), limit.holds(beyond)) == (True, False), limit.words
 
 
 @pytest.mark.parametrize("number", TYPED)

@@ -198,22 +198,6 @@ def test_the_event_loop_ends_with_the_program(vllm: FakeServer) -> None:
     assert vllm.released == ["p"]
 
 
-def test_threads_need_no_plumbing(client: OpenAI, vllm: FakeServer) -> None:
-    class Own(threading.Thread):
-        def run(self) -> None:
-            ask(client)
-
-    with client.program("p"), ThreadPoolExecutor(2) as pool:
-        threads = [threading.Thread(target=ask, args=(client,)), Own(), threading.Timer(0, ask, (client,))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        list(pool.map(ask, [client] * 3))
-        contextvars.copy_context().run(ask, client)
-    assert vllm.ids == ["p"] * 7
-
-
 def test_a_pools_workers_belong_to_nobody(client: OpenAI, vllm: FakeServer) -> None:
     with ThreadPoolExecutor(1) as pool:
         for name in ("a", "b"):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from continuum_traces.importers.registry import read_any
 from continuum_traces.importers.shared_prefix import PREFIX_ESTIMATED, with_shared_prefixes
 from continuum_traces.schema import Program, Turn
 from continuum_traces.stats import trace_stats
@@ -60,13 +58,6 @@ def test_how_much_is_shared(programs: list[Opened], prefixes: list[int]) -> None
     found = shared(*programs)
     assert all((program.shared_prefix_id is None) == (program.shared_prefix_tokens == 0) for program in found)
     assert [program.shared_prefix_tokens for program in found] == prefixes
-
-
-def test_real_openhands_runs_share_their_system_prompt(real_traces: Path) -> None:
-    found = list(read_any(real_traces / "raw/openhands/multi_swe_bench_examples.output.jsonl.xz"))
-    assert len(found) == 3
-    assert len({program.shared_prefix_id for program in found}) == 1
-    assert 3000 < found[0].shared_prefix_tokens < min(program.turns[0].new_input_tokens for program in found)
 
 
 # ---------------------------------------------------------------------------------------- in a workload

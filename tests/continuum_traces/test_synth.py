@@ -94,11 +94,6 @@ def test_mistakes(tmp_path: Path, use: Callable[[Path], object], said: str) -> N
         use(tmp_path)
 
 
-def test_slowest_tenth_by_hand() -> None:
-    assert slowest_tenth_share([1.0] * 9 + [9.0]) == pytest.approx(0.5)
-    assert slowest_tenth_share([1.0]) == 0.0
-
-
 def test_claude_code_shapes() -> None:
     """What is known of the recorded ones; all programs begin with the same system prompt."""
     programs = synthesize(load_profile("claude-code"), 100, 2026)
