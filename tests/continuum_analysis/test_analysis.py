@@ -52,16 +52,15 @@ reload_bytes reload_mean_s tool_time_slowest_tenth_share
 """No percentile above those that finished, no gaps between tokens, no reference, no manifest, one replica, no reload,
 one gap has no slowest
 tenth, and two programs show no growth."""
+FASTER, SLOWER = (3.0 - 1.5) / 19, (8.0 - 4.25) / 9
+"""Seconds per output token after the first: of a's first turn, and of b's."""
 EXPECTED = {
     "jct_mean_s": (6.0 + 4.0) / 2,
     "jct_p50_s": 6.0,  # 4, 6 and one that never finished
     "jct_min_s": 4.0,
     "jct_max_s": 6.0,
     "turn_mean_s": (3.0 + 1.5 + 4.0) / 3,
-    "turn_p50_s": 3.0,
-    "turn_p90_s": 3.8,
-    "turn_p95_s": 3.9,
-    "turn_p99_s": 3.98,
+    **{f"turn_p{q}_s": 2.0 + 2 * q / 100 for q in (50, 90, 95, 99)},  # turns of 1.5, 3 and 4 s
     "programs": 3,
     "programs_finished": 2,
     "programs_finished_share": 2 / 3,
@@ -91,18 +90,12 @@ EXPECTED = {
     "preemptions": 1,
     "reloads": 0,
     "ttft_mean_s": (1.5 + 0.25) / 2,
-    "ttft_p50_s": (1.5 + 0.25) / 2,
-    "ttft_p90_s": 0.25 + 0.90 * 1.25,
-    "ttft_p95_s": 0.25 + 0.95 * 1.25,
-    "ttft_p99_s": 0.25 + 0.99 * 1.25,
+    **{f"ttft_p{q}_s": 0.25 + q / 100 * 1.25 for q in (50, 90, 95, 99)},
     "ttft_worst_mean_s": 0.25,  # b's; of a's second turn no first token is known
     "ttft_worst_p95_s": 0.25,
     "ttft_worst_max_s": 0.25,
-    "tpot_mean_s": ((3.0 - 1.5) / 19 + (8.0 - 4.25) / 9) / 2,
-    "tpot_p50_s": ((3.0 - 1.5) / 19 + (8.0 - 4.25) / 9) / 2,
-    "tpot_p90_s": 0.10 * (3.0 - 1.5) / 19 + 0.90 * (8.0 - 4.25) / 9,
-    "tpot_p95_s": 0.05 * (3.0 - 1.5) / 19 + 0.95 * (8.0 - 4.25) / 9,
-    "tpot_p99_s": 0.01 * (3.0 - 1.5) / 19 + 0.99 * (8.0 - 4.25) / 9,
+    "tpot_mean_s": (FASTER + SLOWER) / 2,
+    **{f"tpot_p{q}_s": FASTER + q / 100 * (SLOWER - FASTER) for q in (50, 90, 95, 99)},
     **dict.fromkeys(UNKNOWN.split()),
     "itl_mean_s": ((3.0 - 1.5) + (8.0 - 4.25)) / (19 + 9),
     "tries_failed": 1,

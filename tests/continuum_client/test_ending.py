@@ -175,8 +175,8 @@ def ended(server: FakeServer, folder: Path, how: str) -> None:
 
 @pytest.mark.parametrize(
     ("how", "agents"),
-    [("alone", 1), ("fork", 2), ("pool", 3)]
-    + [pytest.param(how, 2, marks=pytest.mark.slow) for how in ("os.fork", "spawn", "forkserver")],
+    [("alone", 1), ("pool", 3)]
+    + [pytest.param(how, 2, marks=pytest.mark.slow) for how in ("fork", "os.fork", "spawn", "forkserver")],
 )
 def test_programs_that_are_open_when_their_process_ends(
     vllm: FakeServer, tmp_path: Path, how: str, agents: int

@@ -48,6 +48,7 @@ OTHER, RULES = "I " * 300, "Follow the rules. " * 20
     [
         ([opened(900, SYSTEM, RULES + "A"), opened(900, SYSTEM, RULES + "B")], [271, 271]),  # as far as they agree
         ([opened(900, SYSTEM + "A" * 99), opened(900, SYSTEM + "B" * 99)], [180, 180]),  # one template
+        ([opened(900, SYSTEM), opened(900, SYSTEM, "more")], [180, 180]),  # one prompt begins the other
         ([opened(900, "short A"), opened(900, "short B")], [0, 0]),
         ([opened(900, text, number) for number in "12" for text in (SYSTEM, OTHER)], [181, 151, 181, 151]),
         ([opened(100, SYSTEM, "one"), opened(900, SYSTEM, "two")], [100, 100]),  # no more than the shortest prompt
