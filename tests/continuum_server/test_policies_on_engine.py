@@ -90,20 +90,6 @@ def test_no_gate_keeps_a_request_out_of_an_idle_engine() -> None:
         assert next(e.t for e in played.of("start") if e.program_id == "late") == 1.0
 
 
-def test_working_set_keeps_what_it_lets_in() -> None:
-    """More than fits comes at once, sizes being known: after the first losses those inside keep their KV."""
-    first = Job(program("first", turns=6, new=80, output=40, tool_s=0.1), 0.0)
-    at_once = [program(f"p{i}", turns=6, new=80, output=40, tool_s=0.01) for i in range(10)]
-    jobs = [first, *[Job(each, 10.0 + 0.05 * i) for i, each in enumerate(at_once)]]
-    ours, theirs = play(jobs, "working-set", blocks=112), play(jobs, "continuum", blocks=112)
-    assert ours.of("finish")[-1].t < theirs.of("finish")[-1].t
-    assert ours.loop.counters.prefill_tokens < 0.6 * theirs.loop.counters.prefill_tokens
-    assert ours.loop.counters.preemptions == 0
-    reasons = [event.reason for event in ours.of("unpin")]
-    assert set(reasons) == {"hit", "pressure"}
-    assert reasons.count("hit") > 2 * reasons.count("pressure")
-
-
 def mean_jct(played: Played) -> float:
     spans: dict[str, list[float]] = {}
     for turn in played.turns:

@@ -79,7 +79,10 @@ def check_skipping(jobs: list[Job], router: str, **rest: Any) -> tuple[Outcome, 
     return skipping, stepwise
 
 
-@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize(
+    "router",
+    [pytest.param(name, marks=() if name in ("sticky", "least-loaded") else pytest.mark.slow) for name in ROUTERS],
+)
 @given(
     jobs=workloads(wishes=True),
     policy=st.sampled_from(["vllm", "static-ttl", "continuum", "working-set"]),

@@ -47,14 +47,6 @@ def test_what_has_no_end_in_the_record_is_counted(tmp_path: Path) -> None:
     assert "scheduler_timestamps.jsonl:1" in soak.read_record(tmp_path).fault
 
 
-def test_memory_that_only_warms_up_has_not_grown() -> None:
-    memory = soak.Memory({("engine", 1): [100.0, 600.0, 600.0, 610.0, 600.0, 605.0, 605.0, 605.0]})
-    assert memory.growth_mb("engine") == 5.0
-    memory.samples["engine", 2] = [100.0 * number for number in range(1, 10)]
-    assert memory.growth_mb("engine") == 500.0
-    assert memory.growth_mb("API server") == 0.0
-
-
 @pytest.mark.slow
 def test_twenty_seconds_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
     command = [sys.executable, str(REPO / "benchmarks" / "soak.py"), "--minutes", "0.33", "--policy", "continuum"]

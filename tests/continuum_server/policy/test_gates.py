@@ -166,16 +166,19 @@ def test_thunderagent_pauses_all_programs_when_its_first_estimates_were_too_smal
         assert driver.waits(driver.arrive(name, 6_000)) == [True]
 
 
-@pytest.mark.parametrize("gate", ["concur", "lease-gate", "thunderagent"])
+@pytest.mark.parametrize("gate", ["concur", "lease-gate", "thunderagent", "working-set"])
 def test_a_one_off_is_let_in_and_leaves_nothing_behind(gate: str) -> None:
     driver = Driver(gate, POOL)
     driver.start(driver.arrive("agent", 9_990))
     held = driver.arrive("later", 5_000)
     one_offs = [driver.arrive(f"chat {number}", 5_000, tagged=False) for number in range(3)]
     assert driver.waits(held, *one_offs) == [gate != "concur", False, False, False]
+    ranks = [driver.policy.rank(turn) for turn in one_offs]
+    assert ranks == sorted(ranks)
     for turn in one_offs:
         driver.finish(turn, None)
     driver.step()
+    assert driver.table.pins == {}
     kept = vars(driver.policy)
     assert not any(
         turn.program in kept.get("_entries", {}) or turn.program in kept.get("_alive", {}) for turn in one_offs

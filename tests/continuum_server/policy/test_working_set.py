@@ -109,16 +109,6 @@ def test_alone_anything_goes_and_without_admission_all(share: float, second_wait
     assert wait(driver, "b", 1) == second_waits
 
 
-def test_requests_that_name_no_program_are_neither_held_back_nor_counted() -> None:
-    driver = gate()
-    plain = [driver.arrive(f"r{i}", 300, tagged=False) for i in range(100)]
-    assert not any(driver.waits(*plain))
-    assert [driver.policy.rank(each) for each in plain] == sorted(driver.policy.rank(each) for each in plain)
-    assert not wait(driver, "a")
-    driver.finish(plain[0])
-    assert driver.table.pins == {}
-
-
 def test_a_sub_agent_of_a_program_inside_passes() -> None:
     driver, (parent, *_) = full()
     assert wait(driver, "d")
