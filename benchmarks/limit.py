@@ -318,12 +318,12 @@ def points_of(grid: Grid) -> Iterator[dict[str, Any]]:
     """
     played = json.loads((DATA / f"{grid.name}.json").read_text(encoding="utf-8"))["points"]
     for point, known in zip(grid.points, played, strict=True):
-        setup = group_of(point, grid).setup
-        times = times_of(setup.engine)
+        group = group_of(point, grid)
+        times = times_of(group.engine)
         assert isinstance(times, TableStepTimes)
-        machine = Machine(times, shape_of(setup.engine))
+        machine = Machine(times, shape_of(group.engine))
         limits = {
-            seed: limits_of(sorted(setup.workload.jobs(seed), key=lambda job: job.arrival_s), machine)
+            seed: limits_of(sorted(group.workload.jobs(seed), key=lambda job: job.arrival_s), machine)
             for seed in point.seeds
         }
         for arm, runs in known["runs"].items():

@@ -18,7 +18,6 @@ from continuum_analysis.metrics import analyze_run
 from continuum_analysis.sweep.tables import Sweep, read_sweep
 from continuum_bench.sweep.grid import Grid, read_grid
 from continuum_bench.sweep.plan import plan
-from continuum_bench.virtual.experiment import CellTask
 from continuum_traces.run_dir import MANIFEST, read_json, write_manifest
 
 REPO = Path(__file__).resolve().parents[1]
@@ -92,8 +91,8 @@ def repeats(name: str, data: dict[str, Any]) -> bool:
         raise ValueError(f"{name}: the grid has other cells than {name}.json: make results ARGS={name}")
     key, cell = min(cells.items(), key=lambda item: item[1].cost)
     with tempfile.TemporaryDirectory() as folder:
-        write_manifest(Path(folder), cell.group.manifest(cell.arm, cell.seed))
-        CellTask(cell.group.setup, cell.bench_cell, cell.name, Path(folder)).simulate()
+        write_manifest(Path(folder), cell.manifest)
+        cell.simulate(Path(folder))
         return metrics_of(analyze_run(Path(folder)).values) == known[key]
 
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -185,46 +185,24 @@ def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
 
 
 def find_python(framework: Framework) -> str:
-    """Return an interpreter on which the framework runs: this one if possible, else the oldest on PATH, in pyenv or uv.
+    """Return an interpreter on which the framework runs: this one if possible, else one that uv finds.
 
     Raises:
-        NoPython: this machine has no such interpreter.
+        NoPython: this machine has no such interpreter, or no uv.
     """
-    oldest, too_new = framework.pythons
-    if oldest <= sys.version_info[:2] < too_new:
+    oldest, too_new = (f"{major}.{minor}" for major, minor in framework.pythons)
+    if framework.pythons[0] <= sys.version_info[:2] < framework.pythons[1]:
         return sys.executable
-    for minor in range(oldest[1], too_new[1]):
-        for python in _installed(f"3.{minor}"):
-            if _works(python, minor):
-                return python
-    wanted = f"Python {oldest[0]}.{oldest[1]} or later, before {too_new[0]}.{too_new[1]}"
-    raise NoPython(
-        f"{framework.name} needs {wanted}, and none was found on PATH, in pyenv or by uv; install one (Debian: "
-        f"apt-get install python3.13 python3.13-venv; or: pyenv install {oldest[0]}.{oldest[1]}; or: uv python "
-        f"install {oldest[0]}.{oldest[1]}), then: {framework.setup_command}"
-    )
-
-
-def _installed(number: str) -> Iterator[str]:
-    """Yield paths where an interpreter of a version may be. A shim of pyenv may exist without working."""
-    for folder in os.environ.get("PATH", "").split(os.pathsep):
-        yield str(Path(folder) / f"python{number}")
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    yield from map(str, sorted(pyenv.glob(f"versions/{number}*/bin/python{number}")))
     uv = _uv()
     if uv:
-        asked = subprocess.run([*uv, "python", "find", number], capture_output=True, text=True, cwd=Path.home())
-        yield asked.stdout.strip()
-
-
-def _works(python: str, minor: int) -> bool:
-    """Return whether the interpreter has that version and can make an environment. uv does not need ensurepip."""
-    needs = "sys" if _uv() else "sys, ensurepip"
-    code = f"import {needs}; sys.exit(sys.version_info[1] != {minor})"
-    try:
-        return subprocess.run([python, "-I", "-c", code], capture_output=True, timeout=60).returncode == 0
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return False
+        wanted = [*uv, "python", "find", "--no-project", "--no-python-downloads", f">={oldest},<{too_new}"]
+        found = subprocess.run(wanted, capture_output=True, text=True, cwd=Path.home()).stdout.strip()
+        if found:
+            return found
+    raise NoPython(
+        f"{framework.name} needs Python {oldest} or later, before {too_new}, and uv found none; install one "
+        f"(pip install uv; uv python install {oldest}), then: {framework.setup_command}"
+    )
 
 
 def _stamp(folder: Path) -> Path:

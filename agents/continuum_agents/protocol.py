@@ -36,17 +36,17 @@ class Start:
     """The harness tells the process to run a program."""
 
     kind: ClassVar[str] = "start"
-    program_id: str
-    task: str
+    program_id: str = ""
+    task: str = ""
     """The task in words."""
-    workspace: str
+    workspace: str = ""
     """The folder in which the agent's commands run."""
-    base_url: str
+    base_url: str = ""
     """The server's base URL, which ends with /v1."""
-    model: str
-    run_dir: str
+    model: str = ""
+    run_dir: str = ""
     """The directory to which the program is recorded."""
-    trajectory: str
+    trajectory: str = ""
     """The file to which the framework writes its own record."""
     instance_id: str = ""
     """The task's name in its benchmark. A second attempt at a task has the same name, but another program id."""

@@ -7,6 +7,7 @@ import threading
 import urllib.error
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +77,10 @@ class Engine(msgspec.Struct):
     plugin_errors: int
     tags_rejected: int
     record_events_dropped: int
+    name: str = ""
+    """Its server's address, and its number if the server has several engines. Set when it was read."""
+    hits_per_minute: float | None = None
+    """How many turns per minute found their program's KV held; None: not known after a single reading. Set likewise."""
 
     @property
     def used_share(self) -> float:
@@ -101,16 +106,6 @@ class _States(msgspec.Struct):
     engines: list[Engine]
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What was read last of one engine."""
-
-    name: str
-    engine: Engine
-    hits_per_minute: float | None
-    """How many turns per minute found their program's KV held; None: not known after a single reading."""
-
-
 @dataclass
 class Server:
     """One server, as it was read last. Each reading replaces the one before as a whole, for threads that draw it."""
@@ -118,7 +113,7 @@ class Server:
     base_url: str
     api_key: str | None = field(repr=False)
     limit: int
-    engines: Sequence[Reading] = ()
+    engines: Sequence[Engine] = ()
     error: str | None = None
     """Why the last reading failed, in one line."""
     _hits: defaultdict[int, deque[tuple[float, int]]] = field(default_factory=lambda: defaultdict(deque))
@@ -133,12 +128,10 @@ class Server:
         except NO_ANSWER as error:
             self.engines, self.error = (), _why(error)
             return
-        own = self.root.partition("://")[2]
-        self.engines = [
-            Reading(own if len(engines) == 1 else f"{own} #{number}", engine, self._rate(number, engine))
-            for number, engine in enumerate(engines)
-        ]
-        self.error = None
+        for number, engine in enumerate(engines):
+            engine.name = self.root.partition("://")[2] + (f" #{number}" if len(engines) > 1 else "")
+            engine.hits_per_minute = self._rate(number, engine)
+        self.engines, self.error = engines, None
 
     def _rate(self, number: int, engine: Engine) -> float | None:
         marks, now_s, hits = self._hits[number], engine.now_s, engine.metrics.unpins.get("hit", 0)
@@ -205,11 +198,8 @@ def show_top(options: TopOptions) -> int:
 
 def _read(servers: Sequence[Server]) -> None:
     """Read all servers at the same time."""
-    readings = [threading.Thread(target=server.read, daemon=True) for server in servers]
-    for reading in readings:
-        reading.start()
-    for reading in readings:
-        reading.join()
+    with ThreadPoolExecutor(len(servers)) as pool:
+        list(pool.map(Server.read, servers))
 
 
 def _show_live(console: Console, servers: Sequence[Server], options: TopOptions) -> None:
@@ -232,25 +222,15 @@ def _show_live(console: Console, servers: Sequence[Server], options: TopOptions)
 
 
 def _as_json(server: Server) -> dict[str, Any]:
-    return {
-        "base_url": server.base_url,
-        "error": server.error,
-        "engines": [
-            {
-                **{name: getattr(reading.engine, name) for name in SHOWN},
-                "hits_per_minute": reading.hits_per_minute,
-                "program_list": msgspec.to_builtins(reading.engine.program_list),
-            }
-            for reading in server.engines
-        ],
-    }
+    engines = [msgspec.to_builtins({name: getattr(engine, name) for name in SHOWN}) for engine in server.engines]
+    return {"base_url": server.base_url, "error": server.error, "engines": engines}
 
 
 SHOWN = (
     *("policy", "used_share", "pinned_share", "pins_held", "running", "waiting", "programs", "hit_share"),
-    "errors",
+    *("errors", "hits_per_minute", "program_list"),
 )
-"""Attributes of ``Engine`` that ``--json`` has beside the programs."""
+"""Attributes of ``Engine`` that ``--json`` has."""
 
 
 # ------------------------------------------------------------------------------------------------------ the view
@@ -267,20 +247,22 @@ class Column:
     """Columns of a terminal below which this one is left out."""
     words: bool = False
     """Aligned to the left."""
+    ids: bool = False
+    """Shortened before other columns."""
 
 
 def view(servers: Sequence[Server], width: int, rows: int) -> Group:
     """Return the tables of engines and of programs, as wide as the terminal, with at most ``rows`` programs."""
-    places = [reading for server in servers for reading in server.engines]
-    order = list(STATES)
-    programs = [(place, program) for place in places for program in place.engine.program_list]
-    programs.sort(key=lambda row: order.index(row[1].state) if row[1].state in order else len(order))
-    known = sum(place.engine.programs for place in places)
+    engines = [engine for server in servers for engine in server.engines]
+    order = {state: place for place, state in enumerate(STATES)}
+    programs = [(engine, program) for engine in engines for program in engine.program_list]
+    programs.sort(key=lambda row: order.get(row[1].state, len(order)))
+    known = sum(engine.programs for engine in engines)
     shown = sum(program.state != "ended" for _, program in programs[:rows])
     failed = [Text(f"{server.base_url}: {server.error}", "red") for server in servers if server.error]
-    columns = PROGRAMS if len(places) > 1 else PROGRAMS[1:]
+    columns = PROGRAMS if len(engines) > 1 else PROGRAMS[1:]
     return Group(
-        *([_table(ENGINES, [(place,) for place in places], width)] if places else []),
+        *([_table(ENGINES, [(engine,) for engine in engines], width)] if engines else []),
         *failed,
         "",
         _table(columns, programs[:rows], width),
@@ -293,8 +275,8 @@ def _table(columns: Sequence[Column], rows: Sequence[tuple[Any, ...]], width: in
     table = Table(box=None, pad_edge=False, header_style="bold")
     shown = [column for column in columns if width >= column.from_width]
     for column in shown:
-        side: Any = "left" if column.words else "right"
-        table.add_column(column.heading, justify=side, no_wrap=column.cell not in IDS, max_width=LONGEST)
+        side: Any = "left" if column.words or column.ids else "right"
+        table.add_column(column.heading, justify=side, no_wrap=not column.ids, max_width=LONGEST)
     for row in rows:
         table.add_row(*(column.cell(*row) for column in shown))
     return table
@@ -310,7 +292,7 @@ def _seconds(seconds: float | None) -> str:
     return f"{seconds:.0f} s" if seconds < 600.0 else f"{seconds / 60:.0f} min"
 
 
-def _bar(place: Reading, program: Program) -> RenderableType:
+def _bar(engine: Engine, program: Program) -> RenderableType:
     """Return how much of a hold is left."""
     if program.state not in ("held", "soft") or program.expires_in_s is None or program.for_s is None:
         return ""
@@ -318,45 +300,40 @@ def _bar(place: Reading, program: Program) -> RenderableType:
     return ProgressBar(total=max(whole_s, 1e-9), completed=max(0.0, program.expires_in_s), width=BAR)
 
 
-def _errors(place: Reading) -> Text:
-    found = [f"{count} {what}" for what, count in place.engine.errors.items() if count]
+def _errors(engine: Engine) -> Text:
+    found = [f"{count} {what}" for what, count in engine.errors.items() if count]
     return Text(", ".join(found) or "none", "red" if found else "")
 
 
-def _rate(place: Reading) -> str:
-    return "-" if place.hits_per_minute is None else f"{place.hits_per_minute:.1f}"
+def _rate(engine: Engine) -> str:
+    return "-" if engine.hits_per_minute is None else f"{engine.hits_per_minute:.1f}"
 
 
-def _server(place: Reading, program: Program | None = None) -> Text:
-    return Text(place.name, no_wrap=True, overflow="ellipsis")
+def _id(name: str) -> Text:
+    return Text(name, no_wrap=True, overflow="ellipsis")
 
 
-def _program(place: Reading, program: Program) -> Text:
-    return Text(program.program_id, no_wrap=True, overflow="ellipsis")
-
-
-IDS = (_server, _program)
 ENGINES = (
-    Column("server", _server, 85, words=True),
-    Column("policy", lambda place: Text(place.engine.policy), 70, words=True),
-    Column("pool used", lambda place: _share(place.engine.used_share)),
-    Column("held", lambda place: _share(place.engine.pinned_share)),
-    Column("pins", lambda place: f"{place.engine.pins_held:,}"),
-    Column("running", lambda place: f"{place.engine.running:,}"),
-    Column("queue", lambda place: f"{place.engine.waiting:,}"),
+    Column("server", lambda engine: _id(engine.name), 85, ids=True),
+    Column("policy", lambda engine: Text(engine.policy), 70, words=True),
+    Column("pool used", lambda engine: _share(engine.used_share)),
+    Column("held", lambda engine: _share(engine.pinned_share)),
+    Column("pins", lambda engine: f"{engine.pins_held:,}"),
+    Column("running", lambda engine: f"{engine.running:,}"),
+    Column("queue", lambda engine: f"{engine.waiting:,}"),
     Column("hits/min", _rate, 60),
-    Column("hit tokens", lambda place: _share(place.engine.hit_share), 100),
+    Column("hit tokens", lambda engine: _share(engine.hit_share), 100),
     Column("errors", _errors),
 )
 PROGRAMS = (
-    Column("server", _server, 80, words=True),
-    Column("program", _program, words=True),
-    Column("known by", lambda place, program: Text(program.recognised_by or "-"), 90, words=True),
-    Column("turns", lambda place, program: str(program.turns), 65),
-    Column("context", lambda place, program: f"{program.context_tokens:,}"),
-    Column("hit", lambda place, program: _share(program.hit_share), 60),
-    Column("state", lambda place, program: Text(STATES.get(program.state, program.state)), words=True),
-    Column("for", lambda place, program: _seconds(program.for_s), 75),
-    Column("left", lambda place, program: _seconds(program.expires_in_s)),
+    Column("server", lambda engine, program: _id(engine.name), 80, ids=True),
+    Column("program", lambda engine, program: _id(program.program_id), ids=True),
+    Column("known by", lambda engine, program: Text(program.recognised_by or "-"), 90, words=True),
+    Column("turns", lambda engine, program: str(program.turns), 65),
+    Column("context", lambda engine, program: f"{program.context_tokens:,}"),
+    Column("hit", lambda engine, program: _share(program.hit_share), 60),
+    Column("state", lambda engine, program: Text(STATES.get(program.state, program.state)), words=True),
+    Column("for", lambda engine, program: _seconds(program.for_s), 75),
+    Column("left", lambda engine, program: _seconds(program.expires_in_s)),
     Column("", _bar, 90, words=True),
 )

@@ -73,8 +73,7 @@ class Runner:
         self._sink = sink
         self._workers = min(batch.workers, len(arrivals))
         self._loading = asyncio.Semaphore(max(1, os.cpu_count() or 1))
-        self._began = asyncio.Event()
-        self._waiting_for = self._workers
+        self._all_loaded = asyncio.Barrier(self._workers)
         self._zero_s = 0.0
         self._processes: set[AgentProcess] = set()
 
@@ -115,23 +114,19 @@ class Runner:
         """Prepare a program, wait for its arrival, and play it. Errors are written into the record."""
         process: AgentProcess | None = None
         try:
-            try:
-                async with self._loading:
-                    if self._batch.in_folders:
-                        await asyncio.to_thread(prepare_workspace, arrival.task, self._workspace(arrival))
-                    process = await self._spawn(arrival)
-                    await process.wait_until_ready(READY_TIMEOUT_S)
-            finally:
-                if first:
-                    self._one_ready()
-            await self._wait_for(arrival, record)
+            async with self._loading:
+                if self._batch.in_folders:
+                    await asyncio.to_thread(prepare_workspace, arrival.task, self._workspace(arrival))
+                process = await self._spawn(arrival)
+                await process.wait_until_ready(READY_TIMEOUT_S)
+            await self._wait_for(arrival, record, first)
             await self._converse(process, arrival, record)
         except (TaskError, AgentDied) as error:
             record.status = ERROR if isinstance(error, TaskError) else DIED
             log = "" if process is None else f"; logs/{record.instance_id}.log has what it said"
             record.error = f"{error}{log}"
             if record.start_s is None:
-                await self._wait_for(arrival, record)
+                await self._wait_for(arrival, record, first)
         finally:
             if process is not None:
                 await process.end()
@@ -149,15 +144,11 @@ class Runner:
     def _workspace(self, arrival: Arrival) -> Path:
         return self._batch.out / "workspaces" / arrival.task.instance_id
 
-    def _one_ready(self) -> None:
-        self._waiting_for -= 1
-        if self._waiting_for <= 0 and not self._began.is_set():
-            self._zero_s = self._sink.offset_s()
-            self._began.set()
-
-    async def _wait_for(self, arrival: Arrival, record: ProgramRecord) -> None:
-        """Wait until the program arrives."""
-        await self._began.wait()
+    async def _wait_for(self, arrival: Arrival, record: ProgramRecord, first: bool) -> None:
+        """Wait until the program arrives. The clock starts when every worker has come here for the first time."""
+        if first:
+            await self._all_loaded.wait()
+            self._zero_s = self._zero_s or self._sink.offset_s()
         now_s = self._sink.offset_s()
         record.arrival_s = now_s if arrival.at_s is None else round(self._zero_s + arrival.at_s, 6)
         await asyncio.sleep(max(0.0, record.arrival_s - now_s))

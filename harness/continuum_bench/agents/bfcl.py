@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,11 +23,8 @@ from continuum_bench.options.agent import BfclOptions
 from continuum_bench.show import print_notice
 
 ENTRIES = "BFCL_v4_web_search.json"
-CATEGORIES = {
-    "web_search_base": ("web_search_base",),
-    "web_search_no_snippet": ("web_search_no_snippet",),
-    "web_search": ("web_search_base", "web_search_no_snippet"),
-}
+BOTH = ("web_search_base", "web_search_no_snippet")
+CATEGORIES = {**{name: (name,) for name in BOTH}, "web_search": BOTH}
 """The names that ``--category`` accepts, and BFCL's categories that each stands for."""
 LIVE = "live"
 KEY_VARIABLE = "SERPAPI_API_KEY"
@@ -101,13 +99,10 @@ def read_entries(path: Path, category: str, part: str = ":") -> list[Task]:
 
 
 def _slice(part: str) -> slice:
-    start, colon, stop = part.partition(":")
-    try:
-        if colon:
-            return slice(int(start) if start else None, int(stop) if stop else None)
-    except ValueError:
-        pass
-    raise BenchError(f"--slice {part}: expected START:STOP")
+    numbers = re.fullmatch(r"(-?[0-9]+)?:(-?[0-9]+)?", part)
+    if numbers is None:
+        raise BenchError(f"--slice {part}: expected START:STOP")
+    return slice(*(number and int(number) for number in numbers.groups()))
 
 
 # --------------------------------------------------------------------------------------- the agent's side

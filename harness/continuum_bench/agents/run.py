@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +19,7 @@ from continuum_bench.agents.environment import environment_of
 from continuum_bench.agents.results import Results, show_results
 from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
 from continuum_bench.errors import BenchError
-from continuum_bench.invocation import command_line, default_out, utc_now
+from continuum_bench.invocation import default_out, utc_now
 from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.options.agent import AgentOptions, OpenHandsOptions
 from continuum_bench.options.run import uses_rate
@@ -127,13 +125,8 @@ def at_once(options: AgentOptions) -> int:
 def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -> Start:
     """Return the message that starts a program, without the program's id, task and folders."""
     return Start(
-        program_id="",
-        task="",
-        workspace="",
         base_url=endpoint.base_url,
         model=options.model or endpoint.models[0],
-        run_dir="",
-        trajectory="",
         dialect=endpoint.dialect_of(options.dialect).name,
         content=options.content,
         config=config or tuple(options.config or find_framework(options.framework).config),
@@ -169,18 +162,11 @@ def _times(options: AgentOptions, rng: np.random.Generator, tasks: Sequence[Task
 def _manifest(
     options: AgentOptions, tasks: Path, framework: Framework, endpoint: Endpoint, start: Start, work: Work
 ) -> Manifest:
-    return Manifest(
+    return endpoint.manifest(
+        start.model,
+        versions={framework.distribution: framework.pinned_version},
         created=utc_now(),
-        command=command_line(),
-        continuum_version=version("continuum-ttl"),
-        versions={
-            "python": platform.python_version(),
-            framework.distribution: framework.pinned_version,
-            "vllm": endpoint.vllm_version or "not said",
-        },
-        engine="endpoint",
         policy=endpoint.policy,
-        policy_options=dict(endpoint.state.get("policy_options", {})),
         seed=options.seed,
         workload=Workload(
             name=f"agent {framework.name}",
@@ -193,7 +179,6 @@ def _manifest(
             last_step="known when the last request is sent at the step limit only; else told afterwards",
             more=work.facts,
         ),
-        hardware=endpoint.hardware(start.model),
         engine_options=Engine(
             dialect=start.dialect,
             more={
@@ -202,6 +187,4 @@ def _manifest(
                 **{"workers": at_once(options), "time_limit_s": options.time_limit_s},
             },
         ),
-        modelled=endpoint.modelled,
-        notes=(f"server: {endpoint.base_url}",),
     )

@@ -26,9 +26,10 @@ from continuum_bench.figures.spec import FigureSpec, figure_names, load_figure
 from continuum_bench.invocation import command_line
 from continuum_bench.options.sweep import FigureOptions
 from continuum_bench.show import print_notice, print_table
-from continuum_bench.sweep.command import exit_code, play_grid
+from continuum_bench.sweep.command import play_grid
 from continuum_bench.sweep.goodput import GoodputStudy
 from continuum_bench.sweep.grid import Grid
+from continuum_bench.sweep.run import exit_code
 from continuum_bench.sweep.store import SweepStore
 
 BASE = "continuum"
@@ -103,7 +104,7 @@ def _goodput(spec: FigureSpec, grid: Grid, options: FigureOptions, out: Path) ->
             text = json.dumps([asdict(row) for row in rows])
             write_json(out / "goodput.json", json.loads(text, parse_constant=lambda infinite: None))
             _write(spec, options, out, ([goodput_panel(rows)], goodput_table(rows)), GOODPUT_READING, sweep)
-    return exit_code(study.outcome, out)
+    return exit_code(study.outcome, store, study.cells)
 
 
 def _tools(spec: FigureSpec, options: FigureOptions, out: Path) -> int:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
 import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 from continuum_analysis.compare.summary import RESUMED
@@ -17,7 +15,7 @@ from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, begin, rows_
 from continuum_traces.schema import Engine, Manifest
 
 from continuum_bench.errors import BenchError
-from continuum_bench.invocation import command_line, default_out
+from continuum_bench.invocation import default_out
 from continuum_bench.live.endpoint import Endpoint, plugin_errors, probe_server
 from continuum_bench.live.load import LoadCounters, LoadOptions
 from continuum_bench.live.plan import Plan, make_plan
@@ -51,25 +49,17 @@ class _LiveRun:
     options: LiveOptions
 
     def manifest(self, seed: int) -> Manifest:
-        endpoint, load = self.endpoint, self.load
-        state = endpoint.state
-        processes = self.options.processes
+        endpoint, processes = self.endpoint, self.options.processes
         generator = (f"generator: {processes} processes",) if processes > 1 else ()
-        guards = (f"guards: {state['guards']}",) if "guards" in state else ()
-        return Manifest(
+        guards = (f"guards: {endpoint.state['guards']}",) if "guards" in endpoint.state else ()
+        return endpoint.manifest(
+            self.load.model,
+            (endpoint.describe(self.load.model), *generator, *guards),
             created=_now().isoformat(timespec="milliseconds"),
-            command=command_line(),
-            continuum_version=version("continuum-ttl"),
-            versions={"vllm": endpoint.vllm_version or "not said", "python": platform.python_version()},
-            engine="endpoint",
             policy=self.label,
-            policy_options=dict(state.get("policy_options", {})),
             seed=seed,
             workload=self.workload.facts,
-            hardware=endpoint.hardware(load.model),
-            engine_options=_engine_options(load),
-            modelled=endpoint.modelled,
-            notes=(f"server: {endpoint.base_url}", endpoint.describe(load.model), *generator, *guards),
+            engine_options=_engine_options(self.load),
         )
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
+from importlib.metadata import version
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 from continuum_traces.names import which
-from continuum_traces.schema import Hardware, KvPool
+from continuum_traces.schema import Hardware, KvPool, Manifest
 
 from continuum_bench.errors import BenchError
+from continuum_bench.invocation import command_line
 from continuum_client.dialects import BY_HOST, BY_OWNER, DIALECTS, HEADERS, Dialect, owner_of
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
@@ -76,16 +80,24 @@ class Endpoint:
         """The scheduling policy. Without the plugin: ``vllm``, or ``server`` if the server may not be vLLM."""
         return str(self.state.get("policy") or ("vllm" if self.vllm_version is not None else "server"))
 
-    @property
-    def modelled(self) -> tuple[str, ...]:
-        """The modelled parts, for the manifest."""
-        return () if self.emulated is None else MODELLED
-
-    def hardware(self, model: str) -> Hardware:
-        """The hardware, for the manifest."""
+    def manifest(
+        self, model: str, notes: Sequence[str] = (), versions: Mapping[str, str] | None = None, **facts: Any
+    ) -> Manifest:
+        """Return the manifest of a run against this server: what the server says, and the ``facts`` of the run."""
         unknown = "a server; its hardware is not known to the client"
         kind = unknown if self.emulated is None else "a server with an emulated GPU"
-        return Hardware(endpoint=kind, model=model, kv_capacity=self.kv_capacity, emulated=self.emulated)
+        python = {"vllm": self.vllm_version or "not said", "python": platform.python_version()}
+        return Manifest(
+            command=command_line(),
+            continuum_version=version("continuum-ttl"),
+            versions={**python, **(versions or {})},
+            engine="endpoint",
+            policy_options=dict(self.state.get("policy_options", {})),
+            hardware=Hardware(endpoint=kind, model=model, kv_capacity=self.kv_capacity, emulated=self.emulated),
+            modelled=() if self.emulated is None else MODELLED,
+            notes=(f"server: {self.base_url}", *notes),
+            **facts,
+        )
 
 
 class _Model(msgspec.Struct):

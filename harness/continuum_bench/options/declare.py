@@ -179,15 +179,6 @@ class Options:
         for name, option in declared(type(self)).items():
             option.check(getattr(self, name))
 
-    def as_arguments(self) -> list[str]:
-        """Return the options as arguments of a command line, without those that are None or False."""
-        arguments = []
-        for name, option in declared(type(self)).items():
-            value = getattr(self, name)
-            if is_set(value):
-                arguments += [option.spelling] if value is True else [option.spelling, str(value)]
-        return arguments
-
     def group(self, base: type[T]) -> T:
         """Return the options that ``base``, a base class of this one, has."""
         return base(**self.shared_with(base))

@@ -70,9 +70,11 @@ def faults(*groups: Options) -> Iterator[tuple[Declared, str]]:
                 yield option, fault
 
 
-def settled(group: T) -> T:
-    """Return the same options, with the default for every option that breaks a rule."""
-    return cast(T, replace(cast(Any, group), **{option.name: option.default for option, _ in faults(group)}))
+def settled(group: T, *others: Options) -> T:
+    """Return the options of ``group``, with the default for every one that breaks a rule among all."""
+    own = declared(type(group))
+    refused = {option.name: option.default for option, _ in faults(group, *others) if option.name in own}
+    return cast(T, replace(cast(Any, group), **refused))
 
 
 def check_together(*groups: Options) -> None:

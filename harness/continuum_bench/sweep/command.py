@@ -11,12 +11,11 @@ from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_t
 
 from continuum_bench.invocation import utc_now
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
-from continuum_bench.show import goes_on, print_json, print_notice, print_table
+from continuum_bench.show import print_json, print_notice, print_table
 from continuum_bench.sweep.grid import Grid, read_grid
 from continuum_bench.sweep.plan import plan
-from continuum_bench.sweep.run import play_missing
+from continuum_bench.sweep.run import exit_code, play_missing
 from continuum_bench.sweep.store import SweepStore
-from continuum_bench.virtual.pool import Outcome
 
 
 def run_sweep(options: SweepOptions) -> int:
@@ -48,16 +47,7 @@ def play_grid(
         if any(group.summary for group in sweep.groups):
             write_tables(sweep)
             show(sweep)
-    return exit_code(outcome, out)
-
-
-def exit_code(outcome: Outcome, out: Path) -> int:
-    for cell, error in outcome.failed.items():
-        print_notice(f"error: {cell}: {error}")
-    if outcome.interrupted:
-        print_notice(f"stopped; {goes_on(out)}")
-        return 130
-    return 1 if outcome.failed else 0
+    return exit_code(outcome, store, cells)
 
 
 def _show(sweep: Sweep, options: SweepOptions) -> None:

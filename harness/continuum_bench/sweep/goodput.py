@@ -18,7 +18,7 @@ from continuum_bench.errors import BenchError
 from continuum_bench.invocation import utc_now
 from continuum_bench.options.sweep import PlayerOptions
 from continuum_bench.sweep.grid import Arm, Grid, Point
-from continuum_bench.sweep.plan import SweepCell, group_of
+from continuum_bench.sweep.plan import Cell, group_of
 from continuum_bench.sweep.run import play_missing
 from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Outcome
@@ -112,7 +112,7 @@ class GoodputStudy:
     ) -> None:
         self._grid, self._store, self._players = grid, store, players
         self._limits, self._tolerance, self._created = limits, tolerance, utc_now()
-        self._cells: list[SweepCell] = []
+        self.cells: list[Cell] = []
         self.outcome = Outcome()
 
     def run(self) -> list[Found]:
@@ -137,16 +137,16 @@ class GoodputStudy:
         steps = search(point.options.jps, self._tolerance)
         return _Running(point, arm, seed, limit, steps, next(steps))
 
-    def _cell(self, point: Point, jps: float, arm: Arm, seed: int) -> SweepCell:
+    def _cell(self, point: Point, jps: float, arm: Arm, seed: int) -> Cell:
         options = replace(point.options, jps=jps)
         at = replace(point, axes={**point.axes, "jps": jps}, options=options)
-        return SweepCell(group_of(at, self._grid), arm, seed)
+        return Cell(group_of(at, self._grid), arm, seed)
 
-    def _play(self, cells: Sequence[SweepCell]) -> Mapping[str, Mapping[str, Value]] | None:
+    def _play(self, cells: Sequence[Cell]) -> Mapping[str, Mapping[str, Value]] | None:
         """Return the metrics of each cell; None if not all of them are complete."""
-        known = {cell.name for cell in self._cells}
-        self._cells += [cell for cell in cells if cell.name not in known]
-        self._store.write_plan(self._grid, self._cells, self._created)
+        known = {cell.name for cell in self.cells}
+        self.cells += [cell for cell in cells if cell.name not in known]
+        self._store.write_plan(self._grid, self.cells, self._created)
         outcome = play_missing(self._store, self._grid, cells, self._players, self._players.quiet)
         self.outcome.done += outcome.done
         self.outcome.failed |= outcome.failed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -162,7 +162,7 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, overrid
         for word in case:
             if word not in CASE_WORDS:
                 raise BenchError(f"{at}: {word}: unknown in a case; {which(word, CASE_WORDS)}")
-        points += _points(put_over(common, case, given), at, folder)
+        points += _points(put_over(put_over(common, case), given), at, folder)
     for point in points:
         _plays_on(head.engine, point, where)
     return Grid(head.name or name, head.engine, tuple(points), head.serve, head.plot)
@@ -186,13 +186,11 @@ def _plays_on(engine: str, point: Point, where: str) -> None:
         )
 
 
-def put_over(raw: Mapping[str, Any], given: Mapping[str, Any], fixed: Collection[str] = ()) -> dict[str, Any]:
-    """Replace keys of ``raw`` by those of ``given``, except ``fixed`` keys. ``seed`` and ``seeds`` count as one key."""
+def put_over(raw: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace keys of ``raw`` by those of ``given``. ``seed`` and ``seeds`` count as one key."""
     seeds = {"seed", "seeds"}
-    not_replaced = {*fixed, *(seeds if seeds & set(fixed) else ())}
-    kept = {word: value for word, value in given.items() if word not in not_replaced}
-    replaced = seeds if seeds & set(kept) else set()
-    return {word: value for word, value in raw.items() if word not in replaced} | kept
+    replaced = seeds if seeds & set(given) else set()
+    return {word: value for word, value in raw.items() if word not in replaced} | dict(given)
 
 
 def _points(raw: Mapping[str, Any], where: str, folder: Path) -> Iterator[Point]:

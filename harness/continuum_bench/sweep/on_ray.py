@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from continuum_bench.errors import BenchError
-from continuum_bench.virtual.experiment import CellTask
+from continuum_bench.sweep.plan import CellTask
 from continuum_bench.virtual.pool import Listener, Outcome, Report
 
 OBJECT_STORE_BYTES = 200 * 2**20
@@ -25,7 +25,7 @@ class _Player:
     def play(self, task: CellTask) -> Played:
         with TemporaryDirectory() as folder:
             try:
-                CellTask(task.setup, task.cell, task.name, Path(folder)).simulate()
+                task.cell.simulate(Path(folder))
             except Exception as error:  # noqa: BLE001 - the worker's edge: the cell fails, the worker continues
                 return str(error) or type(error).__name__
             return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}
@@ -102,5 +102,5 @@ def _received(task: CellTask, played: Played, outcome: Outcome) -> Report:
     for name, content in played.items():
         (task.folder / name).write_bytes(content)
     outcome.done.append(task.name)
-    total = task.setup.workload.trace.number
+    total = task.cell.group.workload.trace.number
     return Report(task.name, programs_done=total, programs_total=total, state="done")

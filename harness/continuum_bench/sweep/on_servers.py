@@ -16,12 +16,13 @@ from continuum_server.server_config import ServerConfig, ServerError
 from continuum_traces.names import which
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.run import ArrivalOptions, EngineOptions, TraceOptions
+from continuum_bench.experiment_file import REPLAY, experiment_yaml
+from continuum_bench.options.run import EngineOptions, LiveOptions
 from continuum_bench.options.serve import ServeOptions
 from continuum_bench.options.together import settled
 from continuum_bench.serve.config import server_config
 from continuum_bench.sweep.grid import is_url
-from continuum_bench.sweep.plan import SweepCell
+from continuum_bench.sweep.plan import Cell
 from continuum_bench.virtual.pool import Listener, Outcome, Report
 
 SERVE_OPTIONS = ("model", "time_scale", "replies", "max_model_len", "tool_call_parser", "vllm_arguments")
@@ -29,7 +30,7 @@ SERVE_OPTIONS = ("model", "time_scale", "replies", "max_model_len", "tool_call_p
 
 
 def play_live(
-    cells: Sequence[tuple[SweepCell, Path]], engine: str, serve: Mapping[str, Any], on_report: Listener
+    cells: Sequence[tuple[Cell, Path]], engine: str, serve: Mapping[str, Any], on_report: Listener
 ) -> Outcome:
     """Play each cell into its folder. Ctrl-C stops the server; complete cells are kept."""
     outcome = Outcome()
@@ -50,7 +51,7 @@ def play_live(
     return outcome
 
 
-def config_of(cell: SweepCell, engine: str, serve: Mapping[str, Any], records: Path | None) -> ServerConfig:
+def config_of(cell: Cell, engine: str, serve: Mapping[str, Any], records: Path | None) -> ServerConfig:
     """Return the configuration of a cell's server.
 
     Raises:
@@ -74,7 +75,7 @@ def config_of(cell: SweepCell, engine: str, serve: Mapping[str, Any], records: P
     return server_config(options, cell.arm.options, tuple(map(str, serve.get("vllm_arguments", ()))))
 
 
-def _play(cell: SweepCell, folder: Path, engine: str, serve: Mapping[str, Any]) -> None:
+def _play(cell: Cell, folder: Path, engine: str, serve: Mapping[str, Any]) -> None:
     """Play a cell into ``folder`` as a run directory, with the server's log."""
     if is_url(engine):
         _replay(cell, folder, engine)
@@ -82,13 +83,18 @@ def _play(cell: SweepCell, folder: Path, engine: str, serve: Mapping[str, Any]) 
     records = folder.parent / f"{folder.name}.server"
     config = config_of(cell, engine, serve, records if cell.arm.policy != "stock" else None)
     with Server(config, folder / "server.log") as server:
-        recorded = ["--scheduler-records", str(records)] if config.record is not None else []
-        _replay(cell, folder, f"{server.url}/v1", recorded)
+        _replay(cell, folder, f"{server.url}/v1", config.record)
 
 
-def _replay(cell: SweepCell, folder: Path, base_url: str, recorded: Sequence[str] = ()) -> None:
-    out = folder.parent / f"{folder.name}.replay"
-    command = [*replay_command(cell, base_url, out), *recorded]
+def _replay(cell: Cell, folder: Path, base_url: str, records: Path | None = None) -> None:
+    """Play a cell by a command of its own, so that nothing else delays the load generator."""
+    out, point = folder.parent / f"{folder.name}.replay", cell.group.point
+    live = LiveOptions(base_url=base_url, label=cell.arm.label, scheduler_records=records)
+    options = replace(point.options, seed=cell.seed, out=out, no_report=True, json_output=True)
+    file = folder.parent / f"{folder.name}.yaml"
+    workload = REPLAY if options.traces else point.workload
+    file.write_text(experiment_yaml(workload, settled(options, live), live), encoding="utf-8")
+    command = [sys.executable, "-m", "continuum_bench", "run", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 130:
         raise KeyboardInterrupt
@@ -97,14 +103,3 @@ def _replay(cell: SweepCell, folder: Path, base_url: str, recorded: Sequence[str
         raise BenchError(lines[-1])
     for path in (out / cell.run_name).iterdir():
         path.rename(folder / path.name)
-
-
-def replay_command(cell: SweepCell, base_url: str, out: Path) -> list[str]:
-    """Return the command line of ``continuum-bench`` that plays this cell."""
-    options = settled(cell.group.point.options)
-    workload = ["replay", str(options.traces)] if options.traces else [cell.group.point.workload]
-    live = ["--base-url", base_url, "--label", cell.arm.label, "--seed", str(cell.seed)]
-    programs = replace(options.group(TraceOptions), traces=None).as_arguments()
-    arrivals = options.group(ArrivalOptions).as_arguments()
-    output = ["--out", str(out), "--no-report", "--json", *(["--token-times"] if options.token_times else [])]
-    return [sys.executable, "-m", "continuum_bench", *workload, *live, *programs, *arrivals, *output]

@@ -1,4 +1,4 @@
-"""The directory of a sweep. A cell is played below ``.partial`` and moved to its place when it is complete.
+"""The directory of a sweep or an experiment. A cell is played below ``.partial`` and moved when it is complete.
 
 ``runs/NAME/sweep.json``               the grid's cells, in order
 ``runs/NAME/GROUP/POLICY-seedN/``      the run directory of a cell
@@ -22,7 +22,7 @@ from continuum_traces.schema import RECORD_VERSION
 from continuum_bench.invocation import command_line
 from continuum_bench.lock import locked
 from continuum_bench.sweep.grid import Grid
-from continuum_bench.sweep.plan import SweepCell
+from continuum_bench.sweep.plan import Cell
 
 PARTIAL = ".partial"
 FAILED = "failed"
@@ -30,26 +30,29 @@ LOGS = ("server.log", "engine.log")
 
 
 class SweepStore:
-    """The directory of one sweep."""
+    """The directory of one sweep or experiment."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, other: str = MANIFEST) -> Iterator[None]:
         """Lock the directory while cells are played, and remove the incomplete cells of a killed command.
+
+        Args:
+            other: as for ``locked``: the file of a directory of the other kind.
 
         Raises:
             RunDirError: another command holds the lock, or the directory holds something else or cannot be written.
         """
-        with locked(self.path, MANIFEST):
+        with locked(self.path, other):
             shutil.rmtree(self.path / PARTIAL, ignore_errors=True)
             try:
                 yield
             finally:
                 shutil.rmtree(self.path / PARTIAL, ignore_errors=True)
 
-    def write_plan(self, grid: Grid, cells: Sequence[SweepCell], created: str) -> None:
+    def write_plan(self, grid: Grid, cells: Sequence[Cell], created: str) -> None:
         """Write sweep.json before anything runs. The analysis reads it."""
         groups: dict[str, dict[str, Any]] = {}
         for cell in cells:
@@ -70,19 +73,19 @@ class SweepStore:
             },
         )
 
-    def is_done(self, cell: SweepCell) -> bool:
+    def is_done(self, cell: Cell) -> bool:
         return (self.path / cell.name / ENGINE).is_file()
 
-    def begin(self, cell: SweepCell) -> Path:
+    def begin(self, cell: Cell) -> Path:
         """Create an empty directory for the cell, with the manifest if the cell is virtual."""
         folder = self.path / PARTIAL / f"{os.getpid()}" / cell.name
         shutil.rmtree(folder, ignore_errors=True)
         create(folder)
         if cell.group.description is not None:
-            write_manifest(folder, cell.group.manifest(cell.arm, cell.seed))
+            write_manifest(folder, cell.manifest)
         return folder
 
-    def complete(self, cell: SweepCell, played: Path) -> Path:
+    def complete(self, cell: Cell, played: Path) -> Path:
         """Move a finished cell to its final directory, in one step.
 
         Raises:
@@ -92,7 +95,7 @@ class SweepStore:
         read_json(played / ENGINE)
         with (played / TURNS).open("rb") as turns:
             ended = sum(line.endswith(b"\n") for line in turns)
-        if ended < cell.cost:
+        if ended < cell.cost and cell.group.point.options.time_limit_s is None:
             raise RunDirError(f"{cell.name}: {ended} of {cell.cost} turns were recorded")
         _to_disk(played)
         target = self.path / cell.name
@@ -102,7 +105,7 @@ class SweepStore:
         _to_disk(target.parent)
         return target
 
-    def keep_log(self, cell: SweepCell, played: Path) -> Path | None:
+    def keep_log(self, cell: Cell, played: Path) -> Path | None:
         """Move the log of a failed cell to ``failed/``. Returns its path; None: the cell wrote no log."""
         logs = [played / name for name in LOGS if (played / name).exists()]
         if not logs:

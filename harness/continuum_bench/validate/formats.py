@@ -135,10 +135,6 @@ def _aiperf_row(where: str, data: Mapping[str, Any]) -> Row:
 # --------------------------------------------------------------------------------------------- guidellm
 
 
-class _Info(Struct, frozen=True):
-    conversation_id: str | None = None
-
-
 class _GuidellmRow(Struct):
     """A request that was cut off, or that failed, lacks some of these."""
 
@@ -147,7 +143,7 @@ class _GuidellmRow(Struct):
     request_end_time: Number | None = None
     prompt_tokens: Number | None = None
     output_tokens: Number | None = None
-    info: _Info = _Info()
+    info: Any = None
 
 
 class _Requests(Struct):
@@ -156,17 +152,9 @@ class _Requests(Struct):
     errored: list[Any] | None = None
 
 
-class _Totals(Struct):
-    successful: int
-
-
-class _Made(Struct, frozen=True):
-    request_totals: _Totals | None = None
-
-
 class Benchmark(Struct):
     requests: _Requests
-    metrics: _Made = _Made()
+    metrics: Any = None
     config: Any = None
 
     def name(self, index: int) -> str:
@@ -189,9 +177,9 @@ def guidellm(place: str, benchmark: Benchmark) -> Iterator[Row]:
     Raises:
         BenchError: a request lacks a field, or guidellm kept a sample of the requests only.
     """
-    requests, totals = benchmark.requests, benchmark.metrics.request_totals
-    answered, place = len(requests.successful), f"{place}.requests.successful"
-    made = totals.successful if totals else answered
+    requests, place = benchmark.requests, f"{place}.requests.successful"
+    answered = len(requests.successful)
+    made = read_as(place, within(benchmark.metrics, "request_totals", "successful") or answered, int)
     if answered < ENOUGH * made:
         advice = "run guidellm without sampling its requests"
         raise BenchError(f"{place}: {answered} of {made} answered requests; {advice}")
@@ -204,13 +192,13 @@ def guidellm(place: str, benchmark: Benchmark) -> Iterator[Row]:
 
 def _guidellm_row(where: str, row: _GuidellmRow) -> Row:
     start_s, first_ms, end_s = row.request_start_time, row.time_to_first_token_ms, row.request_end_time
-    prompt, output = row.prompt_tokens, row.output_tokens
+    prompt, output, program_id = row.prompt_tokens, row.output_tokens, within(row.info, "conversation_id")
     if output == 0:
         return Unreported(NO_OUTPUT, load_of(start_s, prompt))
     if start_s is None or first_ms is None or end_s is None or prompt is None or output is None:
         names = ", ".join(name for name in row.__struct_fields__ if getattr(row, name) is None)
         raise BenchError(f"{where}: missing: {names}; run guidellm 0.4 or later with streamed answers")
-    return served(where, (start_s, start_s + first_ms / 1e3, end_s), prompt, output, row.info.conversation_id)
+    return served(where, (start_s, start_s + first_ms / 1e3, end_s), prompt, output, program_id)
 
 
 # --------------------------------------------------------------------------------------------- vllm bench
@@ -240,7 +228,7 @@ class VllmBench(Struct):
 def vllm_bench(where: str, run: VllmBench) -> Iterator[Row]:
     errors = run.errors or [""] * len(run.ttfts)
     columns: tuple[list[Any], ...] = (run.start_times, run.ttfts, run.itls, run.input_lens, run.output_lens, errors)
-    if len({len(column) for column in columns}) > 1:
+    if len(set(map(len, columns))) > 1:
         raise BenchError(f"{where}: ttfts, itls, input_lens, output_lens, start_times, errors: of different lengths")
     for index, (start_s, first_s, gaps_s, prompt, output, error) in enumerate(zip(*columns, strict=True)):
         if error or not (output or first_s):

@@ -109,13 +109,9 @@ def _vllm_run(path: Path, where: str, data: dict[str, Any]) -> LoggedRun:
 
 
 def _run(path: Path, name: str, rows: Iterable[Row], server: ServerFacts = ServerFacts()) -> LoggedRun:  # noqa: B008
-    served: list[Served] = []
-    others: list[Unreported] = []
-    for row in rows:
-        if isinstance(row, Served):
-            served.append(row)
-        else:
-            others.append(row)
+    everything = list(rows)
+    served = [row for row in everything if isinstance(row, Served)]
+    others = [row for row in everything if isinstance(row, Unreported)]
     if not served:
         raise BenchError(f"{path}: {name}: no request that was answered")
     load = [each.load for each in others if each.load is not None]
@@ -124,15 +120,11 @@ def _run(path: Path, name: str, rows: Iterable[Row], server: ServerFacts = Serve
 
 
 def _shifted(rows: Sequence[Served], start_s: float) -> tuple[Served, ...]:
-    return tuple(
-        replace(
-            row,
-            arrival_s=row.arrival_s - start_s,
-            first_token_s=row.first_token_s - start_s,
-            finish_s=row.finish_s - start_s,
-        )
-        for row in sorted(rows, key=lambda row: row.arrival_s)
-    )
+    def shifted(row: Served) -> Served:
+        arrival_s, first_token_s = row.arrival_s - start_s, row.first_token_s - start_s
+        return replace(row, arrival_s=arrival_s, first_token_s=first_token_s, finish_s=row.finish_s - start_s)
+
+    return tuple(map(shifted, sorted(rows, key=lambda row: row.arrival_s)))
 
 
 # ---------------------------------------------------------------------------------------- facts of the server

@@ -53,12 +53,9 @@ def errors_of(modelled: dict[str, float], measured: dict[str, float]) -> dict[st
 
 def timeline(served: Sequence[Served], until_s: float) -> list[Moment]:
     """Return moments that are spread evenly over the run."""
-    instants = [until_s * (n + 0.5) / INSTANTS for n in range(INSTANTS)]
-    return [
-        Moment(
-            at_s,
-            sum(each.first_token_s <= at_s < each.finish_s for each in served),
-            sum(each.arrival_s <= at_s < each.first_token_s for each in served),
-        )
-        for at_s in instants
-    ]
+
+    def moment(at_s: float) -> Moment:
+        running = sum(each.first_token_s <= at_s < each.finish_s for each in served)
+        return Moment(at_s, running, sum(each.arrival_s <= at_s < each.first_token_s for each in served))
+
+    return [moment(until_s * (n + 0.5) / INSTANTS) for n in range(INSTANTS)]

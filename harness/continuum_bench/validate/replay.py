@@ -113,12 +113,8 @@ def _answers(
         index = places[record.program_id, record.turn]
         if record.first_token_s is None or record.finish_s is None:
             raise EngineError(f"request {index} was not answered: {record.error}")
-        found[index] = replace(
-            served[index],
-            arrival_s=record.due_s,
-            first_token_s=record.first_token_s,
-            finish_s=record.finish_s,
-        )
+        first_token_s, finish_s = record.first_token_s, record.finish_s
+        found[index] = replace(served[index], arrival_s=record.due_s, first_token_s=first_token_s, finish_s=finish_s)
     return [found[index] for index in range(len(served))]
 
 

@@ -2,69 +2,69 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from math import inf
-from pathlib import Path
-from typing import Any
 
+from continuum_analysis.compare.runs import SWEEP
 from continuum_analysis.compare.summary import Summary, summarize
 from continuum_analysis.compare.words import verdict
 from continuum_server.policy.registry import OFFLOAD, split_arm
-from continuum_server.step_times.catalog import find_gpu, find_model
+from continuum_server.step_times.catalog import find_gpu
 from continuum_traces.names import counted
+from continuum_traces.run_dir import MANIFEST, begin
 
-from continuum_bench.invocation import default_out
-from continuum_bench.lock import locked
+from continuum_bench.invocation import default_out, utc_now
 from continuum_bench.option_values import read_percent
 from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
-from continuum_bench.progress import RunsDisplay
-from continuum_bench.show import conclude, goes_on, print_notice, print_verdict
-from continuum_bench.virtual.engine_options import engine_of
-from continuum_bench.virtual.experiment import Cell, Setup, prepare
-from continuum_bench.virtual.pool import Outcome, play_here
-from continuum_bench.workload.workload import JobSource, workload_of
+from continuum_bench.options.sweep import PlayerOptions
+from continuum_bench.show import conclude, print_notice, print_verdict
+from continuum_bench.sweep.grid import Arm, Grid, Point
+from continuum_bench.sweep.plan import Cell, group_of
+from continuum_bench.sweep.run import exit_code, play_missing
+from continuum_bench.sweep.store import SweepStore
 
 MOST_SEEDS = 100
 """``--until`` gives up at this number."""
 
 
 def run_policies(name: str, options: RunOptions) -> int:
-    """Play every policy and seed. Returns the exit code: 0, 1 if runs failed, 130 after Ctrl-C."""
+    """Play every policy and seed, as a sweep of one point. Returns the exit code, as ``exit_code``."""
     policies = _policies(options.policy, options.offload)
-    policy_options = read_policy_options(options.policy_option or [], policies)
-    model = find_model(options.model)
+    given = read_policy_options(options.policy_option or [], policies)
+    arms = tuple(Arm(policy, policy, given.get(policy, {})) for policy in policies)
     find_gpu(options.gpu)
-    workload = workload_of(name, options, model.max_context_tokens)
-    engine, description = engine_of(options)
-    setup = Setup(workload, engine, options.token_times)
-    out, wanted = options.out or default_out(name), inf if options.until is None else read_percent(options.until)
-    with locked(out):
+    point = Point({}, options, name, arms, seeds=())
+    grid = Grid(name, "virtual", (point,), serve={}, plot={})
+    group = replace(group_of(point, grid), folder="")
+    wanted = inf if options.until is None else read_percent(options.until)
+    store, quiet = SweepStore(options.out or default_out(name)), options.json_output or options.quiet
+    with store.locked(other=SWEEP):
+        begin(store.path, group.manifest(Arm(",".join(policies), ",".join(policies)), options.seed, utc_now()))
         for end in count(options.seed + options.seeds):
             seeds = range(options.seed, end)
-            cells = [Cell(policy, policy_options.get(policy, {}), seed) for seed in seeds for policy in policies]
-            outcome = _play(out, cells, setup, description, options)
+            cells = [Cell(group, arm, seed) for seed in seeds for arm in arms]
+            _check_manifests(store, cells)
+            if not quiet:
+                print_notice(_announcement(store, cells))
+            outcome = play_missing(store, grid, cells, PlayerOptions(options.jobs), quiet, "runs")
             stopped = outcome.failed or outcome.interrupted or len(seeds) >= max(MOST_SEEDS, options.seeds)
-            if stopped or wanted == inf or _widest(summarize(out)) <= wanted:
-                return _conclude(out, len(cells), outcome, options)
-    return 0
+            if stopped or wanted == inf or _widest(summarize(store.path)) <= wanted:
+                break
+    if any(map(store.is_done, cells)):
+        summary = conclude(store.path, options)
+        if not options.json_output:
+            print_verdict(verdict(summary))
+    return exit_code(outcome, store, cells, "runs")
 
 
-def _play(out: Path, cells: Sequence[Cell], setup: Setup, description: Any, options: RunOptions) -> Outcome:
-    jobs = options.jobs or os.cpu_count() or 1
-    left = prepare(out, cells, setup, description)
-    if not (options.json_output or options.quiet):
-        print_notice(_announcement(setup.workload, len(cells), len(left), jobs, out))
-    kept = len(cells) - len(left)
-    with RunsDisplay({task.name: 1.0 for task in left}, kept, options.json_output or options.quiet) as display:
-        outcome = play_here(left, jobs, display.update) if left else Outcome()
-    if outcome.interrupted:
-        display.say_lost()
-    names = {task.name for task in left}
-    outcome.done += [cell.name for cell in cells if cell.name not in names]
-    return outcome
+def _check_manifests(store: SweepStore, cells: Sequence[Cell]) -> None:
+    """Refuse a directory that holds a run of the same name with other options of its policy."""
+    for cell in cells:
+        if (store.path / cell.name / MANIFEST).exists():
+            begin(store.path / cell.name, cell.manifest)
 
 
 def _widest(summary: Summary) -> float:
@@ -74,26 +74,13 @@ def _widest(summary: Summary) -> float:
     return max(inf if each is None or each.high is None else each.high / each.mean - 1 for each in known)
 
 
-def _announcement(workload: JobSource, runs: int, left: int, jobs: int, out: Path) -> str:
+def _announcement(store: SweepStore, cells: Sequence[Cell]) -> str:
+    runs, left = len(cells), sum(not store.is_done(cell) for cell in cells)
     if not left:
-        return f"{counted(runs, 'run')}, all complete already, in {out}"
-    programs = counted(workload.trace.number, "program")
+        return f"{counted(runs, 'run')}, all complete already, in {store.path}"
+    programs = counted(cells[0].group.workload.trace.number, "program")
     before = f"{runs - left} of {runs} runs are complete already; " if left < runs else ""
-    where = f"{min(jobs, left)} at a time, into {out}; vLLM takes some seconds to load"
-    return f"{before}{counted(left, 'run')} of {programs}, {where}"
-
-
-def _conclude(out: Path, runs: int, outcome: Outcome, options: RunOptions) -> int:
-    for cell, error in outcome.failed.items():
-        print_notice(f"error: {cell}: {error} (details in {out / cell / 'engine.log'})")
-    if outcome.done:
-        summary = conclude(out, options)
-        if not options.json_output:
-            print_verdict(verdict(summary))
-    if outcome.interrupted:
-        print_notice(f"stopped; {len(outcome.done)} of {runs} runs are complete in {out}; {goes_on(out)}")
-        return 130
-    return 1 if outcome.failed else 0
+    return f"{before}{counted(left, 'run')} of {programs}, into {store.path}; vLLM takes some seconds to load"
 
 
 def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:
