@@ -10,36 +10,37 @@ import threading
 from pathlib import Path
 
 import pytest
-from continuum_bench.virtual.pool import Outcome, play_here
+from continuum_bench.virtual.pool import Report, play_here
 from pool_tasks import Ends, Lingers, Presses
 
 
 def test_ctrl_c_again_where_a_process_does_not_end(tmp_path: Path) -> None:
     told, before = tmp_path / "told", signal.getsignal(signal.SIGINT)
-    outcome = play_here([Lingers("a", told), Presses("b", os.getpid(), 2, told)], 2, lambda report: None)
-    assert outcome.interrupted
-    assert outcome.failed == {}
+    said: list[Report] = []
+    assert play_here([Lingers("a", told), Presses("b", os.getpid(), 2, told)], 2, said.append)
+    assert not [report for report in said if report.error]
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
     """A shell starts jobs in the background like that."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    said: list[Report] = []
     try:
-        outcome = play_here([Presses("a", os.getpid(), 2, ends=True)], 1, lambda report: None)
+        interrupted = play_here([Presses("a", os.getpid(), 2, ends=True)], 1, said.append)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-    assert outcome == Outcome(done=["a"])
+    assert (interrupted, said[-1]) == (False, Report("a", state="done"))
 
 
 @pytest.mark.slow
 def test_in_another_thread() -> None:
-    found: list[Outcome] = []
-    thread = threading.Thread(target=lambda: found.append(play_here([Ends("a")], 1, lambda report: None)))
+    said: list[Report] = []
+    thread = threading.Thread(target=lambda: play_here([Ends("a")], 1, said.append))
     thread.start()
     thread.join()
-    assert found == [Outcome(done=["a"])]
+    assert said[-1] == Report("a", state="done")
 
 
 def test_the_fork_server_does_not_receive_ctrl_c() -> None:

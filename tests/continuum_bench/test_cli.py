@@ -240,8 +240,7 @@ def test_ctrl_c_keeps_what_is_done(trace: Path, tmp_path: Path) -> None:
     assert 0 < done < 200
     assert f"stopped; {done} of 200 runs are complete in {out}; the same command with --out {out} goes on" in rest
     assert json.loads((out / "summary.json").read_text())["seeds"] == list(range(done))
-    cut_short = [folder for folder in out.glob("vllm-*") if not (folder / "engine.json").exists()]
-    assert len(cut_short) == 200 - done  # each holds its manifest, and no summary counts it
+    assert len(list(out.glob("vllm-*"))) == done  # nothing is left of a run that was stopped
 
 
 def test_ctrl_c_while_vllm_loads(trace: Path, tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ from continuum_bench.invocation import utc_now
 from continuum_bench.options.sweep import PlayerOptions
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.sweep.plan import Cell, group_of
-from continuum_bench.sweep.run import play_missing
+from continuum_bench.sweep.run import Outcome, play_missing
 from continuum_bench.sweep.store import SweepStore
-from continuum_bench.virtual.pool import Outcome
 
 MOST_STEPS = 24
 FIRST_STEP, LONGEST_STEP = 1.25, 16.0
@@ -147,10 +146,7 @@ class GoodputStudy:
         known = {cell.name for cell in self.cells}
         self.cells += [cell for cell in cells if cell.name not in known]
         self._store.write_plan(self._grid, self.cells, self._created)
-        outcome = play_missing(self._store, self._grid, cells, self._players, self._players.quiet)
-        self.outcome.done += outcome.done
-        self.outcome.failed |= outcome.failed
-        self.outcome.interrupted |= outcome.interrupted
-        if outcome.failed or outcome.interrupted:
+        self.outcome = play_missing(self._store, self._grid, cells, self._players, self._players.quiet)
+        if self.outcome.failed or self.outcome.interrupted:
             return None
         return {cell.name: analyze_run(self._store.path / cell.name).values for cell in cells}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from continuum_bench.errors import BenchError
 from continuum_bench.sweep.plan import CellTask
-from continuum_bench.virtual.pool import Listener, Outcome, Report
+from continuum_bench.virtual.pool import Listener, Report
 
 OBJECT_STORE_BYTES = 200 * 2**20
 """Enough for workloads and records; Ray's default is 30% of the machine's memory."""
@@ -31,7 +32,7 @@ class _Player:
             return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}
 
 
-def play_on_ray(tasks: list[CellTask], address: str, jobs: int | None, on_report: Listener) -> Outcome:
+def play_on_ray(tasks: Sequence[CellTask], address: str, jobs: int | None, on_report: Listener) -> bool:
     """Play the tasks on a Ray cluster, each into its ``folder``.
 
     Args:
@@ -41,17 +42,20 @@ def play_on_ray(tasks: list[CellTask], address: str, jobs: int | None, on_report
         jobs: largest number of tasks at the same time; None: as many as the cluster has CPUs.
         on_report: called at the start and the end of each cell.
 
+    Returns:
+        Whether Ctrl-C ended it.
+
     Raises:
         BenchError: Ray is not installed, or the cluster does not answer.
     """
-    ray, outcome = _connect(address), Outcome()
+    ray = _connect(address)
     try:
-        _play_all(ray, tasks, jobs, on_report, outcome)
+        _play_all(ray, tasks, jobs, on_report)
     except KeyboardInterrupt:
-        outcome.interrupted = True
+        return True
     finally:
         ray.shutdown()
-    return outcome
+    return False
 
 
 def _connect(address: str) -> Any:
@@ -72,7 +76,7 @@ def _connect(address: str) -> Any:
     return ray
 
 
-def _play_all(ray: Any, tasks: list[CellTask], jobs: int | None, on_report: Listener, outcome: Outcome) -> None:
+def _play_all(ray: Any, tasks: Sequence[CellTask], jobs: int | None, on_report: Listener) -> None:
     """Play the tasks. If a worker dies, its task fails and the worker is replaced."""
     cpus = int(ray.cluster_resources().get("CPU", 1))
     environment = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
@@ -92,15 +96,13 @@ def _play_all(ray: Any, tasks: list[CellTask], jobs: int | None, on_report: List
                 played = f"its Ray worker failed: {str(error).splitlines()[0]}"
                 worker = player.remote()
             idle.append(worker)
-            on_report(_received(task, played, outcome))
+            on_report(_received(task, played))
 
 
-def _received(task: CellTask, played: Played, outcome: Outcome) -> Report:
+def _received(task: CellTask, played: Played) -> Report:
     if isinstance(played, str):
-        outcome.failed[task.name] = played
         return Report(task.name, state="failed", error=played)
     for name, content in played.items():
         (task.folder / name).write_bytes(content)
-    outcome.done.append(task.name)
     total = task.cell.group.workload.trace.number
     return Report(task.name, programs_done=total, programs_total=total, state="done")

@@ -22,33 +22,27 @@ from continuum_bench.options.serve import ServeOptions
 from continuum_bench.options.together import settled
 from continuum_bench.serve.config import server_config
 from continuum_bench.sweep.grid import is_url
-from continuum_bench.sweep.plan import Cell
-from continuum_bench.virtual.pool import Listener, Outcome, Report
+from continuum_bench.sweep.plan import Cell, CellTask
+from continuum_bench.virtual.pool import Listener, Report
 
 SERVE_OPTIONS = ("model", "time_scale", "replies", "max_model_len", "tool_call_parser", "vllm_arguments")
 """Options of ``continuum-bench serve`` that a grid may set under ``serve``."""
 
 
-def play_live(
-    cells: Sequence[tuple[Cell, Path]], engine: str, serve: Mapping[str, Any], on_report: Listener
-) -> Outcome:
-    """Play each cell into its folder. Ctrl-C stops the server; complete cells are kept."""
-    outcome = Outcome()
-    for cell, folder in cells:
-        on_report(Report(cell.name, state="loading"))
+def play_live(tasks: Sequence[CellTask], engine: str, serve: Mapping[str, Any], on_report: Listener) -> bool:
+    """Play each cell into its folder. Returns whether Ctrl-C ended it, which stops the server."""
+    for task in tasks:
+        on_report(Report(task.name, state="loading"))
         try:
-            _play(cell, folder, engine, serve)
+            _play(task.cell, task.folder, engine, serve)
         except KeyboardInterrupt:
-            outcome.interrupted = True
-            return outcome
+            return True
         except (BenchError, ServerError, EmulatedError) as error:
             reason = str(error).splitlines()[0].split("; log ")[0]
-            outcome.failed[cell.name] = reason
-            on_report(Report(cell.name, state="failed", error=reason))
+            on_report(Report(task.name, state="failed", error=reason))
         else:
-            outcome.done.append(cell.name)
-            on_report(Report(cell.name, state="done"))
-    return outcome
+            on_report(Report(task.name, state="done"))
+    return False
 
 
 def config_of(cell: Cell, engine: str, serve: Mapping[str, Any], records: Path | None) -> ServerConfig:

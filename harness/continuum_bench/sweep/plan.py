@@ -114,7 +114,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class CellTask:
-    """A cell of the virtual engine, which is played into ``folder``."""
+    """A cell that is played into ``folder``."""
 
     cell: Cell
     folder: Path
@@ -124,7 +124,7 @@ class CellTask:
         return self.cell.name
 
     def play(self, tell: Listener) -> None:
-        """Run the cell as the body of a process, whose output goes to engine.log."""
+        """Run the cell on the virtual engine, as the body of a process, whose output goes to engine.log."""
         log = os.open(self.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from continuum_analysis.metrics import analyze_run
@@ -18,7 +18,14 @@ from continuum_bench.sweep.grid import Grid
 from continuum_bench.sweep.on_servers import play_live
 from continuum_bench.sweep.plan import Cell, CellTask
 from continuum_bench.sweep.store import SweepStore
-from continuum_bench.virtual.pool import Listener, Outcome, Report, play_here
+from continuum_bench.virtual.pool import Listener, Report, play_here
+
+
+@dataclass(slots=True)
+class Outcome:
+    failed: dict[str, str] = field(default_factory=dict)
+    """Why a cell failed, by its name."""
+    interrupted: bool = False
 
 
 def play_missing(
@@ -30,32 +37,29 @@ def play_missing(
         BenchError: Ray is not installed, or the cluster does not answer.
         RunDirError: the directory cannot be written.
     """
-    todo = [cell for cell in cells if not store.is_done(cell)]
-    by_name = {cell.name: cell for cell in todo}
-    costs = {cell.name: cell.cost for cell in todo}
+    todo = {cell.name: cell for cell in cells if not store.is_done(cell)}
+    costs = {name: cell.cost for name, cell in todo.items()}
+    outcome = Outcome()
     with RunsDisplay(costs, len(cells) - len(todo), quiet, what) as display:
-        if not todo:
-            return Outcome()
-        folders = {cell.name: store.begin(cell) for cell in todo}
-        spoiled: dict[str, str] = {}
+        folders = {name: store.begin(cell) for name, cell in todo.items()}
 
         def on_report(report: Report) -> None:
-            result = ""
+            result, cell, folder = "", todo[report.cell], folders[report.cell]
             if report.state == "done":
                 try:
-                    result = _keep(store, by_name[report.cell], folders[report.cell])
+                    result = _keep(store, cell, folder)
                 except (RunDirError, AnalysisError) as error:
-                    spoiled[report.cell] = str(error)
                     report = replace(report, state="failed", error=str(error))
+            if report.state == "failed":
+                log = store.keep_log(cell, folder)
+                outcome.failed[cell.name] = report.error if log is None else f"{report.error} (details in {log})"
             display.update(report, result)
 
-        outcome = _player(grid, [(cell, folders[cell.name]) for cell in todo], players)(on_report)
+        if todo:
+            tasks = [CellTask(cell, folders[name]) for name, cell in todo.items()]
+            outcome.interrupted = _play(grid, tasks, players, on_report)
     if outcome.interrupted:
         display.say_lost()
-    outcome.done = [name for name in outcome.done if name not in spoiled]
-    for name, error in {**outcome.failed, **spoiled}.items():
-        log = store.keep_log(by_name[name], folders[name])
-        outcome.failed[name] = error if log is None else f"{error} (details in {log})"
     return outcome
 
 
@@ -65,16 +69,15 @@ def _keep(store: SweepStore, cell: Cell, folder: Path) -> str:
     return "no program finished" if mean is None else f"{mean:.1f} s"
 
 
-def _player(grid: Grid, cells: Sequence[tuple[Cell, Path]], players: PlayerOptions) -> Callable[[Listener], Outcome]:
+def _play(grid: Grid, tasks: Sequence[CellTask], players: PlayerOptions, on_report: Listener) -> bool:
+    """Play each cell into its folder. Returns whether Ctrl-C ended it."""
     if grid.engine != "virtual":
-        return lambda on_report: play_live(cells, grid.engine, grid.serve, on_report)
-    tasks = [CellTask(cell, folder) for cell, folder in cells]
+        return play_live(tasks, grid.engine, grid.serve, on_report)
     if players.ray_address is not None:
         from continuum_bench.sweep.on_ray import play_on_ray  # noqa: PLC0415 - Ray is an extra
 
-        address = players.ray_address
-        return lambda on_report: play_on_ray(tasks, address, players.jobs, on_report)
-    return lambda on_report: play_here(tasks, players.jobs or os.cpu_count() or 1, on_report)
+        return play_on_ray(tasks, players.ray_address, players.jobs, on_report)
+    return play_here(tasks, players.jobs or os.cpu_count() or 1, on_report)
 
 
 def exit_code(outcome: Outcome, store: SweepStore, cells: Sequence[Cell], what: str = "cells") -> int:

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
@@ -51,38 +51,31 @@ Live = dict[Connection, tuple[PoolTask, BaseProcess]]
 """The running tasks, by the connection of their reports."""
 
 
-@dataclass(slots=True)
-class Outcome:
-    done: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    interrupted: bool = False
-
-
-def play_here(tasks: Sequence[PoolTask], jobs: int, on_report: Listener) -> Outcome:
-    """Run every task, at most ``jobs`` at once. Ctrl-C stops the tasks that run; finished tasks are kept."""
+def play_here(tasks: Sequence[PoolTask], jobs: int, on_report: Listener) -> bool:
+    """Run every task, at most ``jobs`` at once. Returns whether Ctrl-C stopped the tasks that ran."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([PRELOAD])
-    pending, live, outcome = list(tasks), Live(), Outcome()
+    pending, live, interrupted = list(tasks), Live(), False
     with _ctrl_c() as pressed:
         try:
             _load_engine(context, pressed)
-            while (pending or live) and not outcome.interrupted:
+            while (pending or live) and not interrupted:
                 while pending and len(live) < jobs:
                     task = pending.pop(0)
                     _start(context, task, live)
                     on_report(Report(task.name, state="loading"))
                 for ready in wait([pressed.signalled, *live]):
                     if ready is pressed.signalled:
-                        outcome.interrupted = True
+                        interrupted = True
                     else:
-                        _listen(ready, live, outcome, on_report)  # type: ignore[arg-type]
+                        _listen(ready, live, on_report)  # type: ignore[arg-type]
         except KeyboardInterrupt:  # during the loading of the engine, or a second Ctrl-C
-            outcome.interrupted = True
+            interrupted = True
         finally:
             _kill(live)
-    return outcome
+    return interrupted
 
 
 def _start(context: ForkServerContext, task: PoolTask, live: Live) -> None:
@@ -170,7 +163,7 @@ def _start_forkserver() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _listen(ready: Connection, live: Live, outcome: Outcome, on_report: Listener) -> None:
+def _listen(ready: Connection, live: Live, on_report: Listener) -> None:
     task, process = live[ready]
     try:
         report: Report = ready.recv()
@@ -181,10 +174,6 @@ def _listen(ready: Connection, live: Live, outcome: Outcome, on_report: Listener
         process.join()
         ready.close()
         del live[ready]
-    if report.state == "done":
-        outcome.done.append(task.name)
-    elif report.state == "failed":
-        outcome.failed[task.name] = report.error
     on_report(report)
 
 

@@ -9,108 +9,107 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from continuum_traces.closed_loop import Lanes
-from continuum_traces.schema import Program
+from continuum_traces.schema import CLOSED_LOOPS, Program
 
 from continuum_bench.errors import BenchError
+from continuum_bench.options.declare import MOST
 from continuum_bench.options.run import uses_rate
-from continuum_bench.workload.forms import Form, read_form
 
 Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 Times = Callable[[np.random.Generator, float, Sequence[Program]], Seconds]
 
+FORMS = "poisson, constant, gamma:CV, ramp:FACTOR, recorded[:SPEED], concurrency:N[:RAMP_S], steps:N[:PAUSE_S]"
+
+
 LEAST = 1e-6
 """Smallest number after the colon. The largest is its inverse."""
-SANE = f"a number from {LEAST:g} to {1 / LEAST:g}"
-
-
-def _sane(number: float = 1.0) -> bool:
-    return LEAST <= number <= 1 / LEAST
-
-
-def _poisson(rng: np.random.Generator, jps: float, programs: Sequence[Program]) -> Seconds:
-    return np.cumsum(rng.exponential(1.0 / jps, len(programs)))
-
-
-def _constant(rng: np.random.Generator, jps: float, programs: Sequence[Program]) -> Seconds:
-    return np.arange(1, len(programs) + 1) / jps
-
-
-def _gamma(variation: float) -> Times:
-    shape = 1.0 / variation**2
-    return lambda rng, jps, programs: np.cumsum(rng.gamma(shape, 1.0 / (jps * shape), len(programs)))
-
-
-def _ramp(factor: float) -> Times:
-    def times(rng: np.random.Generator, jps: float, programs: Sequence[Program]) -> Seconds:
-        rates = np.linspace(jps / factor, jps * factor, len(programs))
-        return np.cumsum(rng.exponential(1.0, len(programs)) / rates)
-
-    return times
-
-
-def _recorded(speed: float | None = None) -> Times:
-    def times(rng: np.random.Generator, jps: float, programs: Sequence[Program]) -> Seconds:
-        offsets = _offsets(programs)
-        span = offsets.max()
-        if speed is not None:
-            return offsets / speed
-        return offsets * ((len(programs) - 1) / jps / span) if span > 0 else offsets
-
-    return times
-
-
-def _lanes(in_steps: bool) -> Callable[..., Lanes]:
-    seconds = "pause_s" if in_steps else "ramp_s"
-    return lambda number, time_s=0.0: Lanes(int(number), in_steps=in_steps, **{seconds: time_s})
-
-
-def _whole(number: float, time_s: float = 0.0) -> bool:
-    return number >= 1 and number == int(number)
-
-
-FORMS: Sequence[Form[Times | Lanes]] = (
-    Form("poisson", (0,), lambda: _poisson),
-    Form("constant", (0,), lambda: _constant),
-    Form("gamma:CV", (1,), _gamma, _sane, SANE),
-    Form("ramp:FACTOR", (1,), _ramp, lambda factor: factor > 1 and _sane(factor), f"{SANE}, above 1"),
-    Form("recorded[:SPEED]", (0, 1), _recorded, _sane, SANE),
-    Form("concurrency:N[:RAMP_S]", (1, 2), _lanes(in_steps=False), _whole, "N a whole number above 0"),
-    Form("steps:N[:PAUSE_S]", (1, 2), _lanes(in_steps=True), _whole, "N a whole number above 0"),
-)
-"""The forms of ``--arrivals``. All but ``recorded:SPEED`` and closed loops have the mean rate jps.
-
-poisson     exponential gaps
-constant    equal gaps
-gamma:CV    gamma gaps with the coefficient of variation CV; above 1 is burstier than poisson
-ramp:F      poisson whose rate grows linearly from jps/F to jps*F over the run's programs
-recorded    the trace's own offsets, scaled to the rate
-recorded:S  the trace's own offsets, S times as fast
-concurrency:N[:RAMP_S]  N programs at a time, the next one starts when one ends; the first N start over RAMP_S
-steps:N[:PAUSE_S]       N programs start together, the next N PAUSE_S seconds after all of them have ended
-"""
 
 
 def arrival_times(spec: str) -> Times:
-    """Return a function that draws the arrivals: seconds from the start of the run, one for each program in order; in a
-    closed loop, all 0.
+    """Return a function that draws the arrivals: seconds from the start of the run, one for each program in order.
+
+    poisson     exponential gaps of mean 1/jps
+    constant    equal gaps of 1/jps
+    gamma:CV    gamma gaps of mean 1/jps and coefficient of variation CV; above 1 is burstier than poisson
+    ramp:F      poisson whose rate grows linearly from jps/F to jps*F over the run's programs
+    recorded    the trace's own offsets, scaled so that their mean rate is jps
+    recorded:S  the trace's own offsets, S times as fast; jps is ignored
+    concurrency:N[:R], steps:N[:P]  all 0: a closed loop (``lanes_of``); jps is ignored
 
     Raises:
         BenchError: the form is unknown, or a number is out of range. The returned function raises it for ``recorded``
             if a program has no recorded arrival.
     """
-    found: Times | Lanes = read_form("--arrivals", spec, FORMS)
-    return (lambda rng, jps, programs: np.zeros(len(programs))) if isinstance(found, Lanes) else found
+    name, _, value = spec.partition(":")
+    if spec == "poisson":
+        return lambda rng, jps, programs: np.cumsum(rng.exponential(1.0 / jps, len(programs)))
+    if spec == "constant":
+        return lambda rng, jps, programs: np.arange(1, len(programs) + 1) / jps
+    if spec == "recorded":
+        return _recorded
+    if lanes_of(spec) is not None:
+        return lambda rng, jps, programs: np.zeros(len(programs))
+    if name == "recorded":
+        speed = _number(spec, value, 0.0)
+        return lambda rng, jps, programs: _offsets(programs) / speed
+    if name == "gamma":
+        shape = 1.0 / _number(spec, value, 0.0) ** 2
+        return lambda rng, jps, programs: np.cumsum(rng.gamma(shape, 1.0 / (jps * shape), len(programs)))
+    if name == "ramp":
+        factor = _number(spec, value, 1.0)
+        return lambda rng, jps, programs: _ramp(rng, jps, len(programs), factor)
+    raise BenchError(f"--arrivals {spec}: there are {FORMS}")
 
 
 def lanes_of(spec: str) -> Lanes | None:
-    """Return a closed loop; None: another form of arrivals. Raises ``BenchError`` as ``arrival_times``."""
-    found = read_form("--arrivals", spec, FORMS)
-    return found if isinstance(found, Lanes) else None
+    """Read a closed loop; None: another form of arrivals.
+
+    concurrency:N[:RAMP_S]  N programs at a time, the next one starts when one ends; the first N start over RAMP_S
+    steps:N[:PAUSE_S]       N programs start together, the next N PAUSE_S seconds after all of them have ended
+
+    Raises:
+        BenchError: the numbers are invalid.
+    """
+    name, *values = spec.split(":")
+    if name not in CLOSED_LOOPS:
+        return None
+    try:
+        number, seconds = int(values[0]), float(values[1]) if len(values) > 1 else 0.0
+    except (IndexError, ValueError):
+        number, seconds = 0, 0.0
+    in_steps = name == "steps"
+    if len(values) > 2 or number < 1 or not 0 <= seconds <= MOST:
+        more = "PAUSE_SECONDS" if in_steps else "RAMP_SECONDS"
+        raise BenchError(f"--arrivals {spec}: expected {name}:PROGRAMS or {name}:PROGRAMS:{more}")
+    return Lanes(number, in_steps=True, pause_s=seconds) if in_steps else Lanes(number, ramp_s=seconds)
 
 
 def pace(spec: str, jps: float) -> str:
     """Return the arrivals in words."""
     return f"at {jps:g}/s" if uses_rate(spec) else f"with arrivals {spec}"
+
+
+def _number(spec: str, value: str, above: float) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = float("nan")
+    if not (above < number and LEAST <= number <= 1 / LEAST):
+        raise BenchError(
+            f"--arrivals {spec}: expected a number above {above or LEAST:g} after the colon, at most {1 / LEAST:g}"
+        )
+    return number
+
+
+def _ramp(rng: np.random.Generator, jps: float, count: int, factor: float) -> Seconds:
+    rates = np.linspace(jps / factor, jps * factor, count)
+    return np.cumsum(rng.exponential(1.0, count) / rates)
+
+
+def _recorded(rng: np.random.Generator, jps: float, programs: Sequence[Program]) -> Seconds:
+    offsets = _offsets(programs)
+    span = offsets.max()
+    return offsets * ((len(programs) - 1) / jps / span) if span > 0 else offsets
 
 
 def _offsets(programs: Sequence[Program]) -> Seconds:

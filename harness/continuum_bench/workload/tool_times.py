@@ -6,43 +6,83 @@ same for every policy.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from continuum_traces.schema import Program, Turn
 
-from continuum_bench.workload.forms import Form, read_form
+from continuum_bench.errors import BenchError
+from continuum_bench.options.declare import MOST_S
 
 Change = Callable[[random.Random, Sequence[Program]], list[Program]]
 """Takes a run's programs in the order of their arrival, and returns them with other tool times."""
 
 RECORDED = "recorded"
 HANG_S = 3600.0
+FORMS = {
+    "constant": "constant:SECONDS, seconds at least 0",
+    "bimodal": "bimodal:SHARE:SHORT_S:LONG_S, a share from 0 to 1, the short time below the long one",
+    "shift": "shift:FACTOR, a factor above 0",
+    "hang": "hang:SHARE[:SECONDS], a share from 0 to 1, seconds at least 0",
+}
+"""Each form with the limits of its numbers."""
 
 
 def tool_times(spec: str) -> Change:
-    """Return the change that ``--tool-times`` asks for, one of ``FORMS``.
+    """Return the change that ``--tool-times`` asks for.
+
+    recorded                   the tool times of the trace
+    constant:S                 the tools of every turn take S seconds
+    bimodal:SHARE:SHORT:LONG   the tools of a turn take SHORT seconds with probability SHARE, else LONG seconds
+    shift:F                    from the middle program on, tools take F times as long
+    hang:SHARE[:S]             with probability SHARE, one tool call of a program (in a random turn) takes S seconds
+                               (default: an hour)
 
     Tools keep their names. Turns without tools, and time between turns outside of tools, stay as they are.
 
     Raises:
         BenchError: the form is unknown, or a number is out of range.
     """
-    change: Change = read_form("--tool-times", spec, FORMS)
-    return change
+    if spec == RECORDED:
+        return lambda rng, programs: list(programs)
+    name, *given = spec.split(":")
+    if name not in FORMS:
+        forms = (form.partition(",")[0] for form in FORMS.values())
+        raise BenchError(f"--tool-times {spec}: there are {RECORDED}, {', '.join(forms)}")
+    numbers = _numbers(spec, given)
+    if name == "constant" and len(numbers) == 1:
+        return lambda rng, programs: [_each_turn(program, lambda: numbers[0]) for program in programs]
+    if name == "bimodal" and len(numbers) == 3 and numbers[0] <= 1 and numbers[1] < numbers[2]:
+        return lambda rng, programs: [_each_turn(program, lambda: _mixed(rng, *numbers)) for program in programs]
+    if name == "shift" and len(numbers) == 1 and numbers[0] > 0:
+        return lambda rng, programs: _shifted(programs, numbers[0])
+    if name == "hang" and len(numbers) in (1, 2) and numbers[0] <= 1:
+        return lambda rng, programs: _hanging(rng, programs, *numbers)
+    raise BenchError(f"--tool-times {spec}: expected {FORMS[name]}")
 
 
-def _each_turn(draw_s: Callable[[random.Random], float]) -> Change:
-    def changed(rng: random.Random, program: Program) -> Program:
-        turns = (_taking(turn, draw_s(rng)) if turn.tool_calls else turn for turn in program.turns)
-        return replace(program, turns=tuple(turns))
+def _numbers(spec: str, given: Sequence[str]) -> list[float]:
+    """Parse the numbers, which must be at least 0 and at most ``MOST_S``."""
+    for text in given:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not 0 <= number <= MOST_S:
+            raise BenchError(f"--tool-times {spec}: {text!r}: expected {FORMS[spec.partition(':')[0]]}")
+    return [float(text) for text in given]
 
-    return lambda rng, programs: [changed(rng, program) for program in programs]
+
+def _mixed(rng: random.Random, share: float, short_s: float, long_s: float) -> float:
+    return short_s if rng.random() < share else long_s
 
 
-def _bimodal(share: float, short_s: float, long_s: float) -> Change:
-    return _each_turn(lambda rng: short_s if rng.random() < share else long_s)
+def _each_turn(program: Program, seconds: Callable[[], float]) -> Program:
+    return replace(
+        program, turns=tuple(_taking(turn, seconds()) if turn.tool_calls else turn for turn in program.turns)
+    )
 
 
 def _taking(turn: Turn, seconds: float) -> Turn:
@@ -51,12 +91,9 @@ def _taking(turn: Turn, seconds: float) -> Turn:
     return replace(turn, tool_calls=(replace(turn.slowest_tool, start_s=0.0, duration_s=seconds),))
 
 
-def _shift(factor: float) -> Change:
-    def shifted(rng: random.Random, programs: Sequence[Program]) -> list[Program]:
-        middle = len(programs) // 2
-        return [*programs[:middle], *(_slower(program, factor) for program in programs[middle:])]
-
-    return shifted
+def _shifted(programs: Sequence[Program], factor: float) -> list[Program]:
+    middle = len(programs) // 2
+    return [*programs[:middle], *(_slower(program, factor) for program in programs[middle:])]
 
 
 def _slower(program: Program, factor: float) -> Program:
@@ -70,8 +107,8 @@ def _slower(program: Program, factor: float) -> Program:
     return replace(program, turns=tuple(longer(turn) for turn in program.turns))
 
 
-def _hang(share: float, seconds: float = HANG_S) -> Change:
-    return lambda rng, programs: [_hung(rng, each, seconds) if rng.random() < share else each for each in programs]
+def _hanging(rng: random.Random, programs: Sequence[Program], share: float, seconds: float = HANG_S) -> list[Program]:
+    return [_hung(rng, program, seconds) if rng.random() < share else program for program in programs]
 
 
 def _hung(rng: random.Random, program: Program, seconds: float) -> Program:
@@ -84,33 +121,3 @@ def _hung(rng: random.Random, program: Program, seconds: float) -> Program:
     calls = (replace(turn.tool_calls[0], duration_s=seconds), *turn.tool_calls[1:])
     turns = (*program.turns[:index], replace(turn, tool_calls=calls), *program.turns[index + 1 :])
     return replace(program, turns=turns)
-
-
-FORMS: Sequence[Form[Change]] = (
-    Form(RECORDED, (0,), lambda: lambda rng, programs: list(programs)),
-    Form("constant:SECONDS", (1,), lambda seconds: _each_turn(lambda rng: seconds), limits="seconds at least 0"),
-    Form(
-        "bimodal:SHARE:SHORT_S:LONG_S",
-        (3,),
-        _bimodal,
-        lambda share, short_s, long_s: share <= 1 and short_s < long_s,
-        "a share from 0 to 1, the short time below the long one",
-    ),
-    Form("shift:FACTOR", (1,), _shift, lambda factor: factor > 0, "a factor above 0"),
-    Form(
-        "hang:SHARE[:SECONDS]",
-        (1, 2),
-        _hang,
-        lambda share, seconds=HANG_S: share <= 1,
-        "a share from 0 to 1, seconds at least 0",
-    ),
-)
-"""The forms of ``--tool-times``.
-
-recorded                   the tool times of the trace
-constant:S                 the tools of every turn take S seconds
-bimodal:SHARE:SHORT:LONG   the tools of a turn take SHORT seconds with probability SHARE, else LONG seconds
-shift:F                    from the middle program on, tools take F times as long
-hang:SHARE[:S]             with probability SHARE, one tool call of a program (in a random turn) takes S seconds
-                           (default: an hour)
-"""
