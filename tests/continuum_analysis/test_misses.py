@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_analysis.metrics import analyze_run, measure
+from continuum_analysis.metrics import measure
 from continuum_analysis.records.facts import facts_of
 from continuum_analysis.records.misses import CAUSES, HITS, Limits, Return, cause_rows, explain, limits_of
 from continuum_analysis.records.reading import add_arrivals, add_client_records, client_events, order_events
 from continuum_analysis.records.timeline import ProgramTimes
-from continuum_traces.run_dir import ARRIVALS, EVENTS, TURNS, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import ArrivalRecord, Engine, Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord
 from recorded_runs import served
@@ -174,10 +173,3 @@ def test_a_machine_of_two_gpus_and_a_window() -> None:
     expected["throughput_jobs_per_hour_per_gpu"] = 3600 / 6 / 2
     assert {name: run.values[name] for name in expected} == expected
     assert [p.program_id for p in run.facts.machine] == ["p", "warm"]
-
-
-def test_programs_that_arrived_and_left_nothing_else_are_counted(tmp_path: Path) -> None:
-    write_rows(tmp_path / EVENTS, [*first(), *second(4.0, 96)])
-    write_rows(tmp_path / TURNS, [TurnRecord("p", 1, 4.0, 4.0, finish_s=6.0, is_last=True)])
-    write_rows(tmp_path / ARRIVALS, [ArrivalRecord("p", 0, 0.0), ArrivalRecord("lost", 1, 1.0)])
-    assert analyze_run(tmp_path).facts.unfinished == ("lost",)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
-from continuum_bench.workload.arrivals import arrival_times, pace
+from continuum_bench.workload.arrivals import arrival_times
 from continuum_bench.workload.load import load_trace
 from continuum_bench.workload.workload import load_workload
 from continuum_traces.jsonl import write_programs
@@ -44,11 +44,6 @@ def test_recorded_offsets_are_scaled_to_the_rate() -> None:
     assert list(times) == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0])
     with pytest.raises(BenchError, match="'p0' has no arrival_s"):
         arrival_times("recorded")(np.random.default_rng(1), 2.0, programs(5))
-
-
-def test_the_rate_is_named_where_it_counts() -> None:
-    assert pace("gamma:2", 0.5) == "at 0.5/s"
-    assert pace("recorded:2", 0.5) == "with arrivals recorded:2"
 
 
 def test_a_trace_is_read_once_whatever_the_rate_and_again_once_it_changed(tmp_path: Path) -> None:

@@ -138,16 +138,6 @@ def test_a_stopped_experiment_is_continued(trace: Path, experiment: Path, tmp_pa
     assert "4 runs, all complete already" in bench(*command).stderr
 
 
-def test_an_experiment_that_recorded_nothing_gives_way(trace: Path, experiment: Path, tmp_path: Path) -> None:
-    (tmp_path / "r" / "vllm-seed0").mkdir(parents=True)
-    for name in ("manifest.json", "vllm-seed0/manifest.json", "vllm-seed0/engine.log"):
-        shutil.copy(experiment / name, tmp_path / "r" / name)
-    done = bench("replay", trace, "--policy", "vllm", "--jps", 1, "--no-report", "--json", "--out", tmp_path / "r")
-    summary = json.loads(done.stdout)
-    assert summary["manifest"]["workload"]["jps"] == 1.0
-    assert summary["policies"]["vllm"]["programs_finished"] == 6
-
-
 def test_import_says_what_it_left_out_and_replaces_nothing(tmp_path: Path) -> None:
     rows = [{"program_id": f"p{i}", "prompt_tokens": 100 if i else 0, "output_tokens": 5} for i in range(5)]
     source, target = tmp_path / "table.jsonl", tmp_path / "mine.jsonl"

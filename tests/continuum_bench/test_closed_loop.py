@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from bench_cli import succeeded
 from continuum_analysis.metrics import analyze_run
+from continuum_bench.options.run import ArrivalOptions, TraceOptions
+from continuum_bench.workload.workload import load_workload
 from continuum_traces.closed_loop import ClosedLoop, Lanes
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import read_arrivals, read_turns
@@ -16,9 +18,14 @@ from continuum_traces.schema import Program, Turn, TurnRecord
 SMALL = "swebench --length-scale 0.1 --policy working-set --no-report"
 
 
-def run(out: Path, options: str, number: int = 7) -> Path:
-    succeeded(f"{SMALL} --num-programs {number} {options} --out", out)
+def run(out: Path, options: str) -> Path:
+    succeeded(f"{SMALL} --num-programs 7 {options} --out", out)
     return out / "working-set-seed0"
+
+
+@pytest.fixture(scope="module")
+def three_at_once(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[float, float]]:
+    return spans(run(tmp_path_factory.mktemp("three") / "run", "--arrivals concurrency:3"))
 
 
 def spans(path: Path) -> list[tuple[float, float]]:
@@ -39,12 +46,11 @@ def test_the_loop() -> None:
     assert ends == [[], [("c", 10.0), ("d", 10.0)], [], [("e", 14.0)], []]
 
 
-@pytest.mark.parametrize("engines", ["--replicas 1", "--replicas 2"])
-def test_a_program_starts_when_another_ends(tmp_path: Path, engines: str) -> None:
-    found = spans(run(tmp_path / "run", f"--arrivals concurrency:3 {engines}"))
-    assert [start for start, _ in found[:3]] == [0.0] * 3
-    ends = sorted(end for _, end in found)
-    assert [start for start, _ in found[3:]] == pytest.approx(ends[:4])
+def test_a_program_starts_when_another_ends(three_at_once: list[tuple[float, float]], tmp_path: Path) -> None:
+    for found in (three_at_once, spans(run(tmp_path / "run", "--arrivals concurrency:3 --replicas 2"))):
+        assert [start for start, _ in found[:3]] == [0.0] * 3
+        ends = sorted(end for _, end in found)
+        assert [start for start, _ in found[3:]] == pytest.approx(ends[:4])
 
 
 def test_a_step_starts_when_all_of_the_one_before_have_ended(tmp_path: Path) -> None:
@@ -54,9 +60,10 @@ def test_a_step_starts_when_all_of_the_one_before_have_ended(tmp_path: Path) -> 
         assert [start for start, _ in after] == pytest.approx([max(end for _, end in before) + 10.0] * len(after))
 
 
-def test_a_limit_stops_the_run_and_edges_leave_turns_out(tmp_path: Path) -> None:
-    whole = spans(run(tmp_path / "whole", "--arrivals concurrency:3"))
-    limit_s = whole[4][0] + 1.0  # five have started
+def test_a_limit_stops_the_run_and_edges_leave_turns_out(
+    three_at_once: list[tuple[float, float]], tmp_path: Path
+) -> None:
+    limit_s = three_at_once[4][0] + 1.0  # five have started
     path = run(tmp_path / "cut", f"--arrivals concurrency:3 --time-limit-s {limit_s} --warm-up 5s --cool-down 2s")
     assert len(list(read_arrivals(path))) == 5
     turns = list(read_turns(path))
@@ -70,7 +77,6 @@ def test_a_limit_stops_the_run_and_edges_leave_turns_out(tmp_path: Path) -> None
 def test_think_time_is_cut(tmp_path: Path) -> None:
     trace = tmp_path / "chat.jsonl"
     write_programs(trace, [Program("p", (Turn(100, 5, gap_overhead_s=50.0),) * 3)])
-    options = "--arrivals concurrency:1 --max-think-s 7 --policy vllm --no-report --out"
-    succeeded("replay", trace, *options.split(), tmp_path / "run")
-    turns = list(read_turns(tmp_path / "run" / "vllm-seed0"))
-    assert [round(b.due_s - (a.finish_s or 0.0), 6) for a, b in pairwise(turns)] == [7.0, 7.0]
+    options = TraceOptions(traces=trace, max_think_s=7.0)
+    (job,) = load_workload("trace", options, ArrivalOptions(1.0)).jobs(0)
+    assert [turn.gap_s for turn in job.program.turns[:-1]] == [7.0, 7.0]

@@ -64,7 +64,7 @@ def test_a_figure_from_end_to_end(trace: Path, tmp_path: Path) -> None:
     assert (out / "figure.svg").read_bytes() == before
 
 
-@pytest.mark.parametrize(("mode", "cells"), [("--quick", 120), ("--full", 2100)])
+@pytest.mark.parametrize(("mode", "cells"), [("--quick", 120), pytest.param("--full", 2100, marks=pytest.mark.slow)])
 def test_own_policy_plans_the_whole_study(mode: str, cells: int, trace: Path, tmp_path: Path) -> None:
     shown = succeeded("figure", "own-policy", mode, "--dry-run", "--out", tmp_path / "out")
     names = shown.stdout.splitlines()

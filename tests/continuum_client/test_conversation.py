@@ -66,8 +66,10 @@ def message_of(answer: Any, stream: bool) -> Any:
     return message
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("through", ["our client", "a proxy of one agent", "a standing proxy"])
+@pytest.mark.parametrize(
+    ("through", "stream"),
+    [("our client", False), ("our client", True), ("a proxy of one agent", True), ("a standing proxy", False)],
+)
 def test_each_roll_out_keeps_its_own_program(vllm: FakeServer, stream: bool, through: str) -> None:
     def asking(client: openai.OpenAI) -> Ask:
         def create(messages: list[Any]) -> Any:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from continuum_client.dialects import DIALECTS, cache_key
 from continuum_client.endpoints import named_in
 from continuum_client.errors import InvalidTag
-from continuum_client.tagging import check_id, merged_body, merged_headers, tag_body, tag_headers
+from continuum_client.tagging import check_id, merged_body, tag_body
 
 long_ids = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=256)
 paths = st.sampled_from(["/chat/completions", "/completions", "/responses"])
@@ -39,12 +39,6 @@ def test_the_callers_body_survives(theirs: dict[str, Any] | None, sent: Tags, di
     for name, value in (theirs or {}).items():
         kept = merged[name]
         assert kept == value or (isinstance(kept, dict) and value.items() <= kept.items())
-
-
-@given(long_ids, st.sampled_from(["X-Session-ID", "x-session-id", "X-SESSION-ID"]))
-def test_the_callers_headers_survive(program_id: str, name: str) -> None:
-    merged = merged_headers({name: "theirs"}, tag_headers(Tags(program_id=program_id)))
-    assert [value for key, value in merged.items() if key.lower() == "x-session-id"] == ["theirs"]
 
 
 @given(st.text(max_size=300))
