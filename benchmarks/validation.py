@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,10 +28,9 @@ from continuum_bench.validate.served import LoggedRun, Served
 from continuum_server.step_times.attention import KERNELS, MixedAttention, TileModel
 from continuum_server.step_times.catalog import find_gpu, find_model, load_step_times
 from continuum_server.step_times.model import PrefillChunk, StepTimes
-from continuum_server.step_times.roofline import Experts, RooflineStepTimes, Shares
+from continuum_server.step_times.roofline import MEASURED_EXPERTS, Experts, RooflineStepTimes, Shares
 from continuum_server.step_times.specs import Model
 from continuum_server.step_times.stages import StagedStepTimes
-from continuum_server.step_times.table import TableStepTimes
 from continuum_server.virtual.config import EngineConfig
 
 PROFILES = (
@@ -156,32 +155,27 @@ EXPERT_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
 def expert_lines(data: Path, again: bool) -> Iterator[str]:
-    """A mixture of experts: the kernels of its experts beside the roofline, and steps without attention, which are sums
-    of measured kernels, beside the table and the roofline. All experts are equally likely."""
+    """A mixture of experts: the roofline beside the kernels of its experts, and beside the sums of kernels that are a
+    step without attention."""
     _, gpu, folder, name, degree = MIXTURE
     model, rows = find_model(name), pd.read_csv(data / "validation/llmservingsim/profile" / folder / "moe.csv.gz")
-    measured = np.asarray([_experts_ms(rows, model, tokens) for tokens in EXPERT_SIZES])
+    measured = np.asarray([_experts_ms(rows, gpu, model, tokens) for tokens in EXPERT_SIZES])
     if again:
         yield _fit_experts(gpu, model, measured)
-    table = cast(TableStepTimes, load_step_times(gpu, name, degree, 0.0))
-    own, general = (RooflineStepTimes(find_gpu(gpu), model, degree, 0.0, experts=each) for each in (None, Experts()))
-    yield "| tokens | experts' kernels, ms | general constants | the card's | step's kernels, ms | table | roofline |"
-    yield "|---|---|---|---|---|---|---|"
+    uneven = Experts(decay=MEASURED_EXPERTS[gpu, model.name].decay)
+    own, general = (RooflineStepTimes(find_gpu(gpu), model, degree, 0.0, experts=each) for each in (None, uneven))
+    yield "| tokens | experts' kernels, ms | general constants | the card's | step's kernels, ms | roofline |"
+    yield "|---|---|---|---|---|---|"
     for tokens, experts_ms in zip(EXPERT_SIZES, measured, strict=True):
         ms = _measured_ms(data, folder, name, tokens) + experts_ms
         alone = [times._experts_s(tokens) * 1e3 / experts_ms - 1.0 for times in (general, own)]
-        step = [
-            each / ms - 1.0 for each in (table._fixed_ms(tokens), own._fixed_s(tokens, min(tokens, MOST_SAMPLED)) * 1e3)
-        ]
-        yield (
-            f"| {tokens} | {experts_ms:.1f} | {alone[0]:+.1%} | {alone[1]:+.1%} | {ms:.1f} | {step[0]:+.1%} | "
-            f"{step[1]:+.1%} |"
-        )
+        step = own._fixed_s(tokens, min(tokens, MOST_SAMPLED)) * 1e3 / ms - 1.0
+        yield f"| {tokens} | {experts_ms:.1f} | {alone[0]:+.1%} | {alone[1]:+.1%} | {ms:.1f} | {step:+.1%} |"
 
 
-def _experts_ms(rows: Any, model: Model, tokens: int) -> float:
+def _experts_ms(rows: Any, gpu: str, model: Model, tokens: int) -> float:
     """Return the kernels' time in all layers, with as many visited experts as there are on average."""
-    visited = model.experts * (1.0 - (1.0 - model.experts_used / model.experts) ** tokens)
+    visited = MEASURED_EXPERTS[gpu, model.name].visited(model, tokens) * model.experts
     by_count = {n: np.interp(tokens, each.tokens, each.time_us) for n, each in rows.groupby("activated_experts")}
     return model.layers * float(np.interp(visited, list(by_count), list(by_count.values()))) / 1e3
 
@@ -189,12 +183,15 @@ def _experts_ms(rows: Any, model: Model, tokens: int) -> float:
 def _fit_experts(gpu: str, model: Model, measured: Any) -> str:
     from scipy.optimize import least_squares  # noqa: PLC0415 - only for --fit
 
+    def experts_of(x: Any) -> Experts:
+        return Experts(*map(float, x), overlap=True, decay=MEASURED_EXPERTS[gpu, model.name].decay)
+
     def errors(x: Any) -> Any:
-        times = RooflineStepTimes(find_gpu(gpu), model, 1, 0.0, experts=Experts(*map(float, x), overlap=True))
+        times = RooflineStepTimes(find_gpu(gpu), model, 1, 0.0, experts=experts_of(x))
         return np.log([times._experts_s(tokens) * 1e3 for tokens in EXPERT_SIZES] / measured)
 
     solved = least_squares(errors, (1.0, 10.0, 0.1), x_scale=(1.0, 10.0, 0.1))
-    return f"fitted: {Experts(*(float(f'{value:.3g}') for value in solved.x), overlap=True)}"
+    return f"fitted: {experts_of(float(f'{value:.3g}') for value in solved.x)}"
 
 
 def _at(table: Any, name: str, size: int) -> float:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import re
 from importlib.resources import files
 from itertools import pairwise, product
 from pathlib import Path
 
+import numpy as np
 import pytest
 from continuum_server.step_times import build
 from continuum_server.step_times.catalog import (
@@ -26,7 +28,7 @@ from continuum_server.step_times.model import (
     StepTimesError,
     UnknownPair,
 )
-from continuum_server.step_times.roofline import window_pairs
+from continuum_server.step_times.roofline import MEASURED_EXPERTS, Experts, window_pairs
 from continuum_server.step_times.specs import MODELS
 from continuum_server.step_times.table import table_from_json
 from hypothesis import given
@@ -310,6 +312,18 @@ def test_measured_cards_are_near_their_kernels() -> None:
     experts = [line.split(" | ") for line in expert_lines(SHARED, again=False)][2:]
     assert [row[0] for row in experts] == [f"| {2**power}" for power in range(1, 12)]
     assert max(abs(float(row[3].removesuffix("%"))) for row in experts) < 3.0
+
+
+def test_experts_are_chosen_as_unevenly_as_was_measured() -> None:
+    """65 of 128 experts of Qwen3-30B-A3B take 90% of the tokens; the concentration is 0.111."""
+    model, uneven = find_model("qwen3-30b-a3b"), MEASURED_EXPERTS["rtx-pro-6000", "qwen3-30b-a3b"]
+    uses = np.exp(-uneven.decay * (np.arange(128) + 0.5) / 128)
+    uses /= uses.sum()
+    assert uses[:65].sum() == pytest.approx(0.9, abs=0.01)
+    assert 1 + (uses * np.log(uses)).sum() / math.log(128) == pytest.approx(0.111, abs=0.002)
+    drawn = np.random.default_rng(0).random((2000, 16, 128)) < 8 * uses  # 2,000 steps of 16 tokens
+    assert uneven.visited(model, 16) * 128 == pytest.approx(drawn.any(axis=1).sum(axis=1).mean(), rel=0.01)
+    assert Experts().visited(model, 16) == pytest.approx(1 - (1 - 8 / 128) ** 16)
 
 
 def test_available_says_which_are_measured() -> None:
