@@ -92,16 +92,6 @@ def test_kv_lost_to_others_counts_kv_given_up_does_not() -> None:
     assert wait(driver, "d", 100)
 
 
-def test_who_is_inside_is_never_held_back() -> None:
-    driver, (first, *_) = full()
-    driver.finish(first, context=300)
-    driver.now_s = 1e4  # its hold is long over, its place lost
-    driver.arrive("d", 300)
-    assert driver.admitted() == ["d"]
-    assert not wait(driver, "a", 900)
-    assert wait(driver, "e")
-
-
 @pytest.mark.parametrize(("share", "second_waits"), [(0.1, True), (0, False)])
 def test_alone_anything_goes_and_without_admission_all(share: float, second_waits: bool) -> None:
     driver = gate(share=share)
@@ -138,6 +128,8 @@ def test_a_program_whose_tool_never_returns_loses_its_place() -> None:
     assert {pin.program.program_id for pin in driver.table.expired(driver.now_s)} == set("abc")
     assert driver.admitted() == ["d"]
     assert not any(driver.waits(late))
+    assert not wait(driver, "a", 900)  # who was inside is never held back
+    assert wait(driver, "e")
 
 
 def test_who_never_says_it_is_done_counts_as_finished_when_its_hold_ends() -> None:

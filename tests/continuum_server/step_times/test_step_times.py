@@ -7,7 +7,7 @@ import json
 import math
 import re
 from importlib.resources import files
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -137,20 +137,6 @@ def test_building_without_the_package_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setattr(build, "PACKAGE", "aiconfigurator-core-that-nobody-has")
     with pytest.raises(StepTimesError, match="pip install"):
         build.open_source("any", "h100_sxm", 1)
-
-
-@given(
-    values=st.lists(st.floats(1.0, 1e3), min_size=2, max_size=60),
-    first=st.integers(1, 5),
-)
-def test_kept_grid_points_reproduce_the_rest(values: list[float], first: int) -> None:
-    candidates = range(first, first + len(values))
-    kept = build.knots(candidates, lambda x: (values[x - first],))
-    assert (kept[0], kept[-1]) == (candidates[0], candidates[-1])
-    for low, high in pairwise(kept):
-        for x in range(low, high):
-            line = values[low - first] + (values[high - first] - values[low - first]) * (x - low) / (high - low)
-            assert line == pytest.approx(values[x - first], rel=build.TOLERANCE * 1.001)
 
 
 # ------------------------------------------------------------------------------------------------------------- sanity
