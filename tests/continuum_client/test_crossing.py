@@ -45,7 +45,7 @@ def property_server() -> Any:
         yield server
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(plans=st.lists(steps, min_size=2, max_size=6))
 @example(plans=[["ask", "child", "task"]] * 30)
 def test_any_mixture(property_server: FakeServer, plans: list[list[str]]) -> None:

@@ -30,6 +30,7 @@ def lines(path: Path, *rows: Any) -> Path:
 # ------------------------------------------------------------------------------------------- real files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "programs", "turns"),
     [
@@ -48,6 +49,7 @@ def test_numeric_prompts_to_the_token(real_traces: Path, name: str, programs: in
     assert {p.program_id: p.prompt_tokens() for p in made} == recorded
 
 
+@pytest.mark.slow
 def test_mini_swe_originals_agree_with_their_numbers(real_traces: Path) -> None:
     """The trajectories and the numeric files were made from the same runs by different programs."""
     originals = {p.program_id: p for p in read_any(real_traces / "raw/mini_swe_agent/trajectories.tar.xz")}

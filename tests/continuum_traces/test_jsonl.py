@@ -145,7 +145,7 @@ def test_interleaved_programs_come_out_as_they_end(tmp_path: Path) -> None:
 
 def test_a_cut_gzip_is_named_and_what_came_before_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl.gz"
-    made = [Program(f"p{i}", tuple(Turn(i + j + 1, j + 1) for j in range(40))) for i in range(200)]
+    made = [Program(f"p{i}", tuple(Turn(i + j + 1, j + 1) for j in range(10))) for i in range(200)]
     write_programs(path, made)
     path.write_bytes(path.read_bytes()[:-400])
     assert any("cut short" in fault.message for fault in validate(path))
