@@ -157,6 +157,19 @@ def test_a_server_derives_the_time_of_a_load() -> None:
     assert derived(None) is None
 
 
+def test_infercept_preserves_for_no_longer_than_a_reload_is_worth() -> None:
+    """Beside a long rival. A fast link ends the hold early, one that is slower than recomputing changes nothing."""
+    rival = Job(program("b", turns=1, new=1500, output=300), 0.0)
+    jobs = [Job(program("a", turns=2, new=96, output=5, tool_s=3.0), 0.0), rival]
+
+    def kept_s(offload: Offload | None) -> float:
+        played = play(jobs, "infercept", blocks=160, offload=offload)
+        return played.of("unpin")[0].t - played.of("pin")[0].t
+
+    assert kept_s(Offload(tier(400, 1e6, 0.0))) < 0.2 * kept_s(None)
+    assert kept_s(Offload(tier(400, 1.0))) == kept_s(None)
+
+
 @pytest.mark.parametrize(("delay_of", "with_tier"), [("evicted", 2), ("lost", 0)])
 def test_whose_wait_t_is(delay_of: str, with_tier: int) -> None:
     """Two programs lose their KV to rivals; a tier has it when they return."""
