@@ -7,7 +7,7 @@ virtual engine carries out the actions in virtual time, the live load generator 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Generic, Literal, Protocol, TypeVar, cast
 
 from continuum_traces.schema import Program, Tags, Turn, TurnRecord
@@ -92,6 +92,8 @@ class Ended(Generic[Answer]):
     token_gaps_ms: Mapping[str, int] | None = None
 
 
+_MEASURED = tuple(field.name for field in fields(Ended) if field.name != "answer")
+"""The fields of a turn's record that are those of its result."""
 Action = Wait | Send
 Conversation = Generator[Action | TurnRecord, Ended[Answer] | None, None]
 
@@ -141,21 +143,12 @@ def converse(
             program_id=program_id,
             turn=index,
             due_s=due_s if sent else result.sent_s,
-            sent_s=result.sent_s,
-            first_token_s=result.first_token_s,
-            finish_s=result.finish_s,
-            prompt_tokens=result.prompt_tokens,
-            output_tokens=result.output_tokens,
-            cached_tokens=result.cached_tokens,
+            **{name: getattr(result, name) for name in _MEASURED},
             reusable_tokens=reusable[index] if exact_lengths and sent else None,
             tools=tuple(call.name for call in turn.tool_calls) if answered else (),
             gap_s=turn.gap_s if answered and index < last else None,
             is_last=sent and index == last,
-            error=result.error,
-            failed_tries=result.failed_tries,
             turn_id=own_id,
-            alone_s=result.alone_s,
-            token_gaps_ms=result.token_gaps_ms,
             metadata=program.metadata if sent and index == 0 else None,
         )
         if not answered or result.finish_s is None:

@@ -48,12 +48,12 @@ class _Segments:
         self.context = [*self.context, ((kind, self._program_id, index), turn.carried)]
 
 
-def prompt_segments(program: Program) -> Iterator[list[Segment]]:
-    """Yield each turn's prompt as segments."""
+def _prompts(program: Program) -> Iterator[tuple[Turn, int, list[Segment]]]:
+    """Yield each turn with its prompt: the number of its tokens, and its segments."""
     segments = _Segments(program)
-    for index, turn in enumerate(program.turns):
+    for index, (turn, tokens) in enumerate(zip(program.turns, program.prompt_tokens(), strict=True)):
         open_turn(segments, program, index)
-        yield segments.context
+        yield turn, tokens, segments.context
         segments.add_output(index, turn, None)
 
 
@@ -123,7 +123,7 @@ def _arrival_ms(program: Program) -> float:
 
 def _request_rows(program: Program, ids: PrefixIds, block_tokens: int) -> Iterator[tuple[Turn, dict[str, Any]]]:
     """Yield each turn with the fields that both of Mooncake's formats have."""
-    for turn, prompt, segments in zip(program.turns, program.prompt_tokens(), prompt_segments(program), strict=True):
+    for turn, prompt, segments in _prompts(program):
         row = {
             "session_id": program.program_id,
             "input_length": prompt,
@@ -143,8 +143,7 @@ def dynamo_rows(programs: Iterable[Program], block_tokens: int = DYNAMO_BLOCK_TO
     for program in programs:
         context = {"session_id": program.program_id, "parent_session_id": program.parent_id}
         received_ms = round(_arrival_ms(program))
-        prompts = zip(program.turns, program.prompt_tokens(), prompt_segments(program), strict=True)
-        for index, (turn, prompt, segments) in enumerate(prompts):
+        for index, (turn, prompt, segments) in enumerate(_prompts(program)):
             gap_ms = turn.gap_s * 1e3
             next_ms = math.ceil(received_ms + max(1.0, (turn.llm_s or 0.0) * 1e3) + gap_ms)
             answer = (("out", program.program_id, index), turn.output_tokens)

@@ -165,10 +165,9 @@ class _Reader:
     def programs(self) -> Iterator[Program]:
         last = 0
         try:
-            for number, text in text_lines(self._path):
-                last = number
+            for last, text in text_lines(self._path):
                 if text.strip():
-                    yield from self._line(number, text)
+                    yield from self._line(last, text)
         except DamagedFile as error:
             self._report_fault(error.fault)
         else:

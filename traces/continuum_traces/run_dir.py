@@ -45,6 +45,7 @@ ROWS = "rows"
 DAMAGED = "the file was cut or changed later; take it from a copy, or play the run again"
 
 Row = TypeVar("Row", SchedulerEvent, TurnRecord, ArrivalRecord)
+T = TypeVar("T")
 
 
 class RunDirError(Exception):
@@ -139,9 +140,13 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 def read_manifest(path: Path) -> Manifest:
     """Read the manifest of a run directory. ``RunDirError`` names a field that is wrong."""
-    file = path / MANIFEST
+    return read_as(Manifest, path / MANIFEST)
+
+
+def read_as(row_type: type[T], file: Path) -> T:
+    """Read a file that holds one dataclass instance. ``RunDirError`` names a field that is wrong."""
     try:
-        return from_json(Manifest, read_json(file))
+        return from_json(row_type, read_json(file))
     except FieldError as error:
         raise RunDirError(f"{file}: {error}") from error
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.grouped import grouped
 from continuum_traces.run_dir import RunDirError, read_json, write_json
 from continuum_traces.schema import EventKind, SchedulerEvent
 
@@ -75,12 +76,12 @@ def _event(where: str, program: str, entry: Any) -> SchedulerEvent:
 
 def write_preview(path: Path, events: Iterable[SchedulerEvent]) -> None:
     """Write events in the preview's form. Kinds of events that the form does not have (reload) are left out."""
-    programs: dict[str, list[dict[str, Any]]] = {}
-    for event in events:
-        name = _NAMES.get(event.event)
-        if name is not None:
-            entry: dict[str, Any] = {name: event.t}
-            if event.event in ("start", "resume"):
-                entry |= {"prompt_length": event.prompt_tokens or 0, "hit_length": event.hit_tokens or 0}
-            programs.setdefault(event.program_id, []).append(entry)
-    write_json(path, programs)
+    known = [event for event in events if event.event in _NAMES]
+    write_json(path, grouped((event.program_id, _entry(event)) for event in known))
+
+
+def _entry(event: SchedulerEvent) -> dict[str, Any]:
+    entry: dict[str, Any] = {_NAMES[event.event]: event.t}
+    if event.event in ("start", "resume"):
+        entry |= {"prompt_length": event.prompt_tokens or 0, "hit_length": event.hit_tokens or 0}
+    return entry

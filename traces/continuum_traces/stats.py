@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from continuum_traces.grouped import grouped
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program
 
@@ -130,23 +131,12 @@ def _mean_std(values: Sequence[float]) -> MeanStd:
 
 def tool_stats(calls: Sequence[tuple[str, float]]) -> tuple[ToolStats, ...]:
     """Describe the times (ms) of calls by the name of their tool; the tool with the longest time comes first."""
-    times: dict[str, list[float]] = {}
-    for name, ms in calls:
-        times.setdefault(name, []).append(ms)
     total = sum(ms for _, ms in calls) or 1.0
-    rows = [_tool(name, np.asarray(values), total) for name, values in times.items()]
+    rows = [_tool(name, np.asarray(values), total) for name, values in grouped(calls).items()]
     return tuple(sorted(rows, key=lambda row: -row.share_of_time))
 
 
 def _tool(name: str, ms: np.ndarray[tuple[int], np.dtype[np.float64]], total: float) -> ToolStats:
-    p50, p90, p99 = (float(q) for q in np.percentile(ms, [50, 90, 99]))
-    return ToolStats(
-        name,
-        len(ms),
-        float(ms.sum()) / total,
-        float(ms.mean()),
-        p50,
-        p90,
-        p99,
-        slowest_tenth_share(ms.tolist()),
-    )
+    p50, p90, p99 = np.percentile(ms, [50, 90, 99]).tolist()
+    share, slowest = float(ms.sum()) / total, slowest_tenth_share(ms.tolist())
+    return ToolStats(name, len(ms), share, float(ms.mean()), p50, p90, p99, slowest)

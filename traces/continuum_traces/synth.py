@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from continuum_traces.grouped import grouped
 from continuum_traces.jsonl import TraceError, read_programs
 from continuum_traces.names import which
 from continuum_traces.schema import Program, ToolCall, Turn
@@ -375,18 +376,19 @@ def _spread(values: Sequence[float]) -> Spread:
 def _fit_tools(programs: Sequence[Program], most: int = 12) -> tuple[ToolProfile, ...]:
     """Describe the ``most`` most frequent tools by name and all others as the tool ``other``. The slowest tenth of a
     tool's calls is its tail."""
-    times: dict[str, list[float]] = {}
-    for program in programs:
-        for turn in program.turns[:-1]:
-            name = max(turn.tool_calls, key=lambda c: c.duration_s or 0.0).name if turn.tool_calls else "none"
-            times.setdefault(name, []).append(turn.gap_s * 1e3)
+    turns = [turn for program in programs for turn in program.turns[:-1]]
+    times = grouped((_longest_tool(turn), turn.gap_s * 1e3) for turn in turns)
     common = sorted(times, key=lambda name: -len(times[name]))[:most]
-    grouped = {name: times[name] for name in common}
-    other = [ms for name, values in times.items() if name not in grouped for ms in values]
+    described = {name: times[name] for name in common}
+    other = [ms for name, values in times.items() if name not in common for ms in values]
     if other:
-        grouped["other"] = grouped.get("other", []) + other
-    total = sum(len(values) for values in grouped.values())
-    return tuple(_fit_tool(name, values, total) for name, values in grouped.items())
+        described["other"] = described.get("other", []) + other
+    total = sum(len(values) for values in times.values())
+    return tuple(_fit_tool(name, values, total) for name, values in described.items())
+
+
+def _longest_tool(turn: Turn) -> str:
+    return max(turn.tool_calls, key=lambda call: call.duration_s or 0.0).name if turn.tool_calls else "none"
 
 
 def _fit_tool(name: str, values_ms: list[float], total: int) -> ToolProfile:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
+from continuum_traces.grouped import grouped
 from continuum_traces.importers.usage import Imported, RequestUsage, turns_from_usage
 from continuum_traces.schema import Program
 
@@ -94,10 +95,7 @@ def _grouped(members: Sequence[Member], depth: int = 0) -> tuple[int, list[list[
         return together, [group]
     parts: dict[int, list[Member]] = {}
     while len(parts) < 2:  # the programs part, since not all that they share is on one path
-        parts = {}
-        for number, ids in members:
-            if len(ids) > depth:
-                parts.setdefault(ids[depth], []).append((number, ids))
+        parts = grouped((ids[depth], (number, ids)) for number, ids in members if len(ids) > depth)
         depth += 1
     divided = [_grouped(part, depth) for part in parts.values()]
     apart = sum(saved for saved, _ in divided)

@@ -161,8 +161,5 @@ def _text(message: Message) -> str:
 
 
 def _model(messages: Sequence[Message]) -> str | None:
-    for message in messages:
-        response = (message.get("extra") or {}).get("response")
-        if isinstance(response, dict) and response.get("model"):
-            return str(response["model"])
-    return None
+    responses = ((message.get("extra") or {}).get("response") for message in messages)
+    return next((str(each["model"]) for each in responses if isinstance(each, dict) and each.get("model")), None)

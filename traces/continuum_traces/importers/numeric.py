@@ -15,13 +15,11 @@ from continuum_traces.importers.usage import (
     Imported,
     RequestUsage,
     calls_sharing_a_time,
-    json_lines,
     number,
+    rows_by,
 )
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program
-
-Row = dict[str, Any]
 
 
 def read_numeric(path: Path) -> Iterator[Imported]:
@@ -30,20 +28,13 @@ def read_numeric(path: Path) -> Iterator[Imported]:
     Raises:
         TraceError: the file has a fault. The message names file, line and field.
     """
-    requests: dict[str, list[RequestUsage]] = {}
-    first_rows: dict[str, Row] = {}
-    for line_number, row in json_lines(path, "program_id", "prompt_tokens", "output_tokens"):
-        where, program_id = f"{path}:{line_number}", row["program_id"]
-        if not isinstance(program_id, str):
-            raise TraceError(f"{where}: program_id: expected text")
-        first_rows.setdefault(program_id, row)
-        requests.setdefault(program_id, []).append(_usage(where, row))
-    for program_id, first in first_rows.items():
+    for program_id, rows in rows_by(path, "program_id", "program_id", "prompt_tokens", "output_tokens").items():
+        _, first = rows[0]
         program = Program(program_id, (), str(first.get("src", "numeric")), first.get("model"))
-        yield Imported(program, requests[program_id])
+        yield Imported(program, [_usage(*row) for row in rows])
 
 
-def _usage(where: str, row: Row) -> RequestUsage:
+def _usage(where: str, row: dict[str, Any]) -> RequestUsage:
     field = "tools_main" if row.get("tools_main") else "tools"
     names = row.get(field) or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.grouped import grouped
 from continuum_traces.importers.usage import UNKNOWN, Imported, inner, json_lines, usage_of
 from continuum_traces.jsonl import TraceError
 from continuum_traces.lines import digest
@@ -90,12 +91,8 @@ def _text(message: Any) -> str:
 def _calls(events: Sequence[Event]) -> dict[str, list[ToolCall]]:
     """Return the tool calls by the id of the response that asked for them."""
     observations = {event["cause"]: event for event in events if event.get("cause") is not None}
-    calls: dict[str, list[ToolCall]] = {}
-    for event in events:
-        response_id = _answer(event).get("id")
-        if response_id and "action" in event:
-            calls.setdefault(str(response_id), []).append(_call(event, observations.get(event.get("id"))))
-    return calls
+    actions = [(_answer(event).get("id"), event) for event in events if "action" in event]
+    return grouped((str(name), _call(event, observations.get(event.get("id")))) for name, event in actions if name)
 
 
 def _sdk_calls(events: Sequence[Event]) -> dict[str, list[ToolCall]]:

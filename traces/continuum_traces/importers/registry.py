@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -28,7 +29,7 @@ from continuum_traces.importers.serving import (
 from continuum_traces.importers.shared_prefix import with_shared_prefixes
 from continuum_traces.importers.tables import columns_of, read_azure, read_burstgpt
 from continuum_traces.importers.terminal_bench import read_terminal_bench
-from continuum_traces.jsonl import TraceError, read_programs, text_lines
+from continuum_traces.jsonl import TraceError, read_programs, text_lines, whole_text
 from continuum_traces.lines import program_line, read_program, read_turn, turn_line
 from continuum_traces.names import which
 from continuum_traces.schema import TRACE_SCHEMA, Program
@@ -179,19 +180,13 @@ def detect(path: Path) -> str:
 def _first_object(path: Path) -> Any:
     """Parse the first line, or the whole file if it is one object on several lines; of a list its first object, of a
     table its columns."""
-    for _, line in text_lines(path):
-        if line.strip():
-            if ".csv" in path.suffixes:
-                return dict.fromkeys(columns_of(line))
-            try:
-                return json.loads(line)
-            except ValueError:
-                break
-    if path.suffix == ".json":
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
+    line = next((line for _, line in text_lines(path) if line.strip()), "")
+    if ".csv" in path.suffixes:
+        return dict.fromkeys(columns_of(line))
+    with suppress(ValueError):
+        return json.loads(line)
+    with suppress(ValueError, TraceError):
+        return json.loads(whole_text(path)) if path.suffix == ".json" else None
     return None
 
 

@@ -18,17 +18,15 @@ from continuum_traces.importers.usage import (
     UNKNOWN,
     Imported,
     RequestUsage,
+    Row,
     estimate_tokens,
     json_lines,
     number,
+    rows_by,
     whole_numbers,
 )
 from continuum_traces.jsonl import TraceError, whole_text
 from continuum_traces.schema import Program, ToolCall
-
-Row = tuple[str, dict[str, Any]]
-"""A row, behind its place."""
-
 
 WHOLE = "message_array_with_responses"
 """aiperf's ``context_mode`` of sessions whose rows are whole prompts."""
@@ -42,9 +40,9 @@ def read_mooncake(path: Path) -> Iterator[Imported]:
     As in aiperf, a later row of a session holds what its turn adds to the conversation. It is a whole prompt if
     ``context_mode`` says so, or without one if some row's ``hash_ids`` begin like those of the row before.
     """
-    sessions = list(_grouped(path, "session_id", "input_length", "output_length"))
-    repeating = any(_repeats(rows) for _, rows in sessions)
-    yield from (_from_lengths(name, rows, "mooncake", repeating) for name, rows in sessions)
+    sessions = rows_by(path, "session_id", "input_length", "output_length")
+    repeating = any(_repeats(rows) for rows in sessions.values())
+    yield from (_from_lengths(name, rows, "mooncake", repeating) for name, rows in sessions.items())
 
 
 def _repeats(rows: list[Row]) -> bool:
@@ -55,8 +53,8 @@ def _repeats(rows: list[Row]) -> bool:
 def read_agentic_mooncake(path: Path) -> Iterator[Imported]:
     """One request per line, with its whole prompt, in the order of each session. ``tool_wait_ms`` is the time of the
     tools, ``delay`` (ms) is other time."""
-    sessions = _grouped(path, "session_id", "request_id", "input_length", "output_length")
-    yield from (_from_lengths(name, rows, "agentic_mooncake", True) for name, rows in sessions)
+    sessions = rows_by(path, "session_id", "request_id", "input_length", "output_length")
+    yield from (_from_lengths(name, rows, "agentic_mooncake", True) for name, rows in sessions.items())
 
 
 def _from_lengths(name: str, rows: list[Row], source: str, whole: bool) -> Imported:
@@ -112,7 +110,7 @@ def read_mlperf_agentic(path: Path) -> Iterator[Imported]:
 
     Lengths are estimated from the text, and the programs' ``source`` says so.
     """
-    for name, rows in _grouped(path, "conversation_id", "role"):
+    for name, rows in rows_by(path, "conversation_id", "role").items():
         yield _from_messages(name, rows, "mlperf-agentic")
 
 
@@ -167,12 +165,3 @@ def _message_text(message: dict[str, Any]) -> str:
 def _called(call: Any) -> str:
     function = call.get("function") if isinstance(call, dict) else None
     return str(function.get("name") or UNKNOWN) if isinstance(function, dict) else UNKNOWN
-
-
-def _grouped(path: Path, key: str, *required: str) -> Iterator[tuple[str, list[Row]]]:
-    """Yield the rows with the same ``key``, each with its place; a row without ``key`` is a group of its own."""
-    groups: dict[str, list[Row]] = {}
-    for line_number, row in json_lines(path, *required):
-        name = str(row[key]) if key in row else f"request-{line_number}"
-        groups.setdefault(name, []).append((f"{path}:{line_number}", row))
-    yield from groups.items()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from os.path import commonprefix
 
+from continuum_traces.grouped import grouped
 from continuum_traces.importers.usage import estimate_tokens
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program
@@ -30,11 +31,8 @@ def with_shared_prefixes(programs: Sequence[Program], messages: Sequence[Sequenc
     firsts = [texts[0] if texts and program.turns else "" for program, texts in zip(programs, messages, strict=True)]
     alike = Counter(firsts)
     keys = [first if alike[first] > 1 else first[:HEAD_CHARS] for first in firsts]
-    groups: dict[str, list[int]] = {}
-    for number, key in enumerate(keys):
-        groups.setdefault(key, []).append(number)
     shared = list(programs)
-    for key, group in groups.items():
+    for key, group in grouped((key, number) for number, key in enumerate(keys)).items():
         if key and len(group) > 1:
             texts = ["\n".join(messages[n]) for n in group]
             prefix = commonprefix(texts)  # noqa: RUF071 - characters are compared, not path components

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.grouped import grouped
 from continuum_traces.jsonl import TraceError, text_lines
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.typed import LARGEST
 
 CHARS_PER_TOKEN = 4
+Row = tuple[str, dict[str, Any]]
+"""A row, behind its place."""
 UNKNOWN = "unknown"
 """The name of a tool that the source does not name."""
 ESTIMATED = "lengths estimated at 4 characters a token"
@@ -108,15 +112,9 @@ def calls_sharing_a_time(
 
     An empty name becomes ``UNKNOWN``.
     """
-    marks = list(digests)
-    return tuple(
-        ToolCall(
-            name.strip() or UNKNOWN,
-            seconds if i == 0 or seconds is None else 0.0,
-            digest=marks[i] if i < len(marks) else None,
-        )
-        for i, name in enumerate(names)
-    )
+    times = chain([seconds], repeat(None if seconds is None else 0.0))
+    calls = zip(names, times, chain(digests, repeat(None)), strict=False)
+    return tuple(ToolCall(name.strip() or UNKNOWN, time, digest=mark) for name, time, mark in calls)
 
 
 def estimate_tokens(text: str) -> int:
@@ -168,6 +166,16 @@ def json_lines(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]
     for line_number, line in text_lines(path):
         if line.strip():
             yield line_number, json_object(f"{path}:{line_number}", line, *required)
+
+
+def rows_by(path: Path, key: str, *required: str) -> dict[str, list[Row]]:
+    """Return the objects of a file of lines by the value of their field ``key``; one without it is a group of its own.
+
+    Raises:
+        TraceError: as ``json_lines``.
+    """
+    lines = json_lines(path, *required)
+    return grouped((str(row.get(key, f"request-{number}")), (f"{path}:{number}", row)) for number, row in lines)
 
 
 def json_object(where: str, text: str, *required: str) -> dict[str, Any]:
