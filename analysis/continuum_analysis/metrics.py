@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 
 import numpy as np
+from continuum_traces.grouped import grouped
 from continuum_traces.run_dir import MANIFEST, read_manifest
 from continuum_traces.schema import Manifest
 from continuum_traces.stats import slowest_tenth_share
@@ -24,7 +25,7 @@ from continuum_analysis.records.timeline import FAILED, ProgramTimes, TurnTimes
 
 Value = float | int | None
 Compute = Callable[[RunFacts], Value]
-Values = Callable[[RunFacts], Iterable[float | None]]
+Values = Callable[[RunFacts], Sequence[float | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,7 @@ def group_of(program: ProgramTimes, by: str) -> str:
 def by_group(measured: RunMetrics, by: str, manifest: Manifest) -> dict[str, RunMetrics]:
     """Return the metrics of each group of a run's programs (see ``group_of``), by name."""
     everyone = (*measured.facts.everyone, *measured.facts.uncounted)
-    groups: dict[str, list[ProgramTimes]] = {}
-    for program in everyone:
-        groups.setdefault(group_of(program, by), []).append(program)
+    groups = grouped((group_of(program, by), program) for program in everyone)
     return {
         name: measure(facts_of(programs, manifest, measured.facts.scheduler_time))
         for name, programs in sorted(groups.items())
@@ -129,13 +128,21 @@ WORDS = {
 """The statistics that metrics of distributions have, in words."""
 
 
-def _distribution(name: str, statistics: Sequence[str], what: str, values: Values, unit: str = "s") -> None:
-    """Add metrics of the same values: ``NAME_mean_s``, ``NAME_p95_s`` and so on. The formula of the first says what the
-    values are."""
-    for statistic in statistics:
-        formula = f"{WORDS[statistic]} {what if statistic == statistics[0] else 'of the same'}"
-        compute = partial(_statistic_in, statistic, values)
-        _metrics.append(Metric("_".join(filter(None, (name, statistic, unit))), unit, formula, compute))
+def _distribution(*statistics: str) -> Callable[[Values], Values]:
+    """Add metrics of the values that the decorated function returns: those of ``jct_s`` are ``jct_mean_s``,
+    ``jct_p95_s`` and so on. Its docstring says what the values are, in the formula of the first."""
+
+    def add(values: Values) -> Values:
+        name = values.__name__.removesuffix("_s")
+        unit = "s" if name != values.__name__ else ""
+        for statistic in statistics:
+            what = " ".join((values.__doc__ or "").split()) if statistic == statistics[0] else "of the same"
+            full_name = "_".join(filter(None, (name, statistic, unit)))
+            compute = partial(_statistic_in, statistic, values)
+            _metrics.append(Metric(full_name, unit, f"{WORDS[statistic]} {what}", compute))
+        return values
+
+    return add
 
 
 def _statistic_in(statistic: str, values: Values, facts: RunFacts) -> Value:
@@ -174,14 +181,13 @@ PERCENTILES = ("p50", "p90", "p95", "p99")
 
 # ------------------------------------------------------------------------------------------------- the metrics
 
-_distribution(
-    "jct",
-    ("mean", *PERCENTILES, "min", "max"),
-    "over finished programs of the last turn's finish - the instant its first turn was due, on the client's clock "
-    "(without `turns.jsonl`, the scheduler's, from the first arrival). In percentiles a program that did not finish "
-    "counts as slower than all others (null if the percentile is such a program)",
-    lambda f: [p.jct_s for p in f.programs] + [inf] * (len(f.everyone) - len(f.programs)),
-)
+
+@_distribution("mean", *PERCENTILES, "min", "max")
+def jct_s(f: RunFacts) -> list[float]:
+    """over finished programs of the last turn's finish - the instant its first turn was due, on the client's clock
+    (without `turns.jsonl`, the scheduler's, from the first arrival). In percentiles a program that did not finish
+    counts as slower than all others (null if the percentile is such a program)"""
+    return [p.jct_s for p in f.programs] + [inf] * (len(f.everyone) - len(f.programs))
 
 
 @_metric()
@@ -297,10 +303,10 @@ def throughput_output_tokens_per_s_per_gpu(f: RunFacts) -> Value:
     return _per_gpu(throughput_output_tokens_per_s(f), f)
 
 
-@_metric("s")
-def bubble_mean_s(f: RunFacts) -> Value:
-    """mean over programs of the time their turns waited in the queue, re-queueing included"""
-    return statistic_of("mean", [program.bubble_s for program in f.programs])
+@_distribution("mean")
+def bubble_s(f: RunFacts) -> list[float | None]:
+    """over programs of the time their turns waited in the queue, re-queueing included"""
+    return [program.bubble_s for program in f.programs]
 
 
 @_metric("s")
@@ -309,19 +315,22 @@ def bubble_per_turn_s(f: RunFacts) -> Value:
     return statistic_of("mean", [turn.wait_s for turn in f.turns])
 
 
-_distribution("queue_wait", ("p95",), "of the queue wait over turns", lambda f: [turn.wait_s for turn in f.turns])
-_distribution(
-    "admit_wait",
-    ("mean", *PERCENTILES, "max"),
-    "over finished programs of the queue wait of their first turn, the wait to be admitted",
-    lambda f: [program.admit_wait_s for program in f.programs],
-)
+@_distribution("p95")
+def queue_wait_s(f: RunFacts) -> list[float | None]:
+    """of the queue wait over turns"""
+    return [turn.wait_s for turn in f.turns]
 
 
-@_metric("s")
-def requeue_mean_s(f: RunFacts) -> Value:
-    """mean over programs of the time waited after preemptions"""
-    return statistic_of("mean", [program.requeue_s for program in f.programs])
+@_distribution("mean", *PERCENTILES, "max")
+def admit_wait_s(f: RunFacts) -> list[float | None]:
+    """over finished programs of the queue wait of their first turn, the wait to be admitted"""
+    return [program.admit_wait_s for program in f.programs]
+
+
+@_distribution("mean")
+def requeue_s(f: RunFacts) -> list[float]:
+    """over programs of the time waited after preemptions"""
+    return [program.requeue_s for program in f.programs]
 
 
 @_metric()
@@ -381,10 +390,10 @@ def pin_hit_ratio(f: RunFacts) -> Value:
     return _ratio(sum(pin.reason == "hit" for pin in f.pins), len(f.pins))
 
 
-@_metric("s")
-def pin_duration_mean_s(f: RunFacts) -> Value:
-    """mean time from pin to unpin"""
-    return statistic_of("mean", [None if pin.until_s is None else pin.until_s - pin.since_s for pin in f.pins])
+@_distribution("mean")
+def pin_duration_s(f: RunFacts) -> list[float]:
+    """time from pin to unpin"""
+    return [pin.until_s - pin.since_s for pin in f.pins if pin.until_s is not None]
 
 
 @_metric()
@@ -409,54 +418,51 @@ def reload_bytes(f: RunFacts) -> Value:
     return sum(turn.reload_bytes for turn in _reloaded(f)) or None
 
 
-@_metric("s")
-def reload_mean_s(f: RunFacts) -> Value:
-    """mean time from the request for that KV to the turn's first start; it is part of the turn's queue wait"""
+@_distribution("mean")
+def reload_s(f: RunFacts) -> list[float]:
+    """time from the request for that KV to the turn's first start; it is part of the turn's queue wait"""
     spans = [(turn.reload_since_s, turn.start_s) for turn in _reloaded(f)]
-    waits = [end_s - since_s for since_s, end_s in spans if since_s and end_s]
-    return statistic_of("mean", [wait_s for wait_s in waits if wait_s > 0])  # loads after the start are no such wait
+    # loads after the start are no such wait
+    return [end_s - since_s for since_s, end_s in spans if since_s and end_s and end_s > since_s]
 
 
-_distribution(
-    "ttft",
-    ("mean", *PERCENTILES),
-    "over turns of first token - the instant at which the turn was due, on the client's clock",
-    lambda f: [turn.ttft_s for turn in f.turns],
-)
-_distribution(
-    "ttft_worst",
-    ("mean", "p95", "max"),
-    "over finished programs of the longest TTFT of a program's turns",
-    lambda f: [program.worst_ttft_s for program in f.programs],
-)
-_distribution(
-    "slowdown",
-    ("mean", "p95", "max"),
-    "over finished programs of JCT / JCT alone on an empty engine. Virtual runs record it "
-    "(`alone_s` of `turns.jsonl`, plus the gaps); others need a run of the same programs one at a time "
-    "(`analyze --alone DIR`), else null. Below 1 if a program finds a prefix that other programs left in the cache",
-    lambda f: [program.slowdown for program in f.programs],
-    unit="",
-)
-_distribution(
-    "turn",
-    ("mean", *PERCENTILES),
-    "over turns of finish - the instant at which the turn was due, on the client's clock",
-    lambda f: [turn.took_s for turn in f.turns],
-)
-_distribution(
-    "turn_slowdown",
-    ("mean", "p50", "p95"),
-    "over turns of that time / the time that the turn takes alone on an empty engine; null unless the run is virtual",
-    lambda f: [turn.slowdown for turn in f.turns],
-    unit="",
-)
-_distribution(
-    "tpot",
-    ("mean", *PERCENTILES),
-    "over turns of (finish - first token) / (output tokens - 1), on the client's clock",
-    lambda f: [turn.tpot_s for turn in f.turns],
-)
+@_distribution("mean", *PERCENTILES)
+def ttft_s(f: RunFacts) -> list[float | None]:
+    """over turns of first token - the instant at which the turn was due, on the client's clock"""
+    return [turn.ttft_s for turn in f.turns]
+
+
+@_distribution("mean", "p95", "max")
+def ttft_worst_s(f: RunFacts) -> list[float | None]:
+    """over finished programs of the longest TTFT of a program's turns"""
+    return [program.worst_ttft_s for program in f.programs]
+
+
+@_distribution("mean", "p95", "max")
+def slowdown(f: RunFacts) -> list[float | None]:
+    """over finished programs of JCT / JCT alone on an empty engine. Virtual runs record it (`alone_s` of `turns.jsonl`,
+    plus the gaps); others need a run of the same programs one at a time (`analyze --alone DIR`), else null. Below 1 if
+    a program finds a prefix that other programs left in the cache"""
+    return [program.slowdown for program in f.programs]
+
+
+@_distribution("mean", *PERCENTILES)
+def turn_s(f: RunFacts) -> list[float | None]:
+    """over turns of finish - the instant at which the turn was due, on the client's clock"""
+    return [turn.took_s for turn in f.turns]
+
+
+@_distribution("mean", "p50", "p95")
+def turn_slowdown(f: RunFacts) -> list[float | None]:
+    """over turns of that time / the time that the turn takes alone on an empty engine; null unless the run is
+    virtual"""
+    return [turn.slowdown for turn in f.turns]
+
+
+@_distribution("mean", *PERCENTILES)
+def tpot_s(f: RunFacts) -> list[float | None]:
+    """over turns of (finish - first token) / (output tokens - 1), on the client's clock"""
+    return [turn.tpot_s for turn in f.turns]
 
 
 @_metric("s")

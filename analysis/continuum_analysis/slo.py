@@ -10,16 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import Summary
-from continuum_analysis.compare.words import TextTable, metric_column
+from continuum_analysis.compare.words import Column, TextTable, arm_table
 from continuum_analysis.metrics import Metric, Value
 from continuum_analysis.records.facts import RunFacts
 from continuum_analysis.records.timeline import AnalysisError, ProgramTimes, TurnTimes
 
-SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_LIMIT = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<unit>ms|s|min|h|x)")
+UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "x": 1.0}
+_LIMIT = re.compile(r"(?P<name>ttft|tpot|itl|jct)\s*=\s*(?P<number>\d+(\.\d*)?|\.\d+)(?P<unit>ms|s|min|h|x)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +51,14 @@ def read_slo(text: str) -> Slo:
     """
     limits: dict[str, float] = {}
     for part in text.split(","):
-        name, _, value = (each.strip() for each in part.partition("="))
-        limit = _LIMIT.fullmatch(value)
-        if name not in ("ttft", "tpot", "itl", "jct") or limit is None or (limit["unit"] == "x" and name != "jct"):
+        limit = _LIMIT.fullmatch(part.strip())
+        if limit is None or (limit["unit"] == "x" and limit["name"] != "jct"):
             forms = "ttft=2s, tpot=50ms, itl=200ms, jct=300s or jct=10x (ms, s, min, h)"
             raise AnalysisError(f"--slo {part}: expected {forms}")
-        times = limit["unit"] == "x"
-        field = f"{name}_times" if times else f"{name}_s"
+        field = f"{limit['name']}_times" if limit["unit"] == "x" else f"{limit['name']}_s"
         if field in limits:
-            raise AnalysisError(f"--slo {part}: {name} is given twice")
-        limits[field] = float(limit["number"]) * (1.0 if times else SECONDS[limit["unit"]])
+            raise AnalysisError(f"--slo {part}: {limit['name']} is given twice")
+        limits[field] = float(limit["number"]) * UNITS[limit["unit"]]
     return Slo(**limits)
 
 
@@ -70,10 +69,12 @@ def with_slo(runs: Sequence[Run], slo: Slo) -> list[Run]:
         AnalysisError: the SLO has a limit such as ``jct=10x`` and the JCT of a program alone is not known, or it has a
             limit on ITL and the gaps between the tokens of a turn were not recorded.
     """
-    rows = slo_metrics(slo)
+    rows, judged = slo_metrics(slo), []
     for run in runs:
         _check_known(run, slo)
-    return [_with_rows(run, rows) for run in runs]
+        values = run.metrics.values | {row.name: row.compute(run.metrics.facts) for row in rows}
+        judged.append(replace(run, metrics=replace(run.metrics, values=values)))
+    return judged
 
 
 def _check_known(run: Run, slo: Slo) -> None:
@@ -91,32 +92,26 @@ def _check_known(run: Run, slo: Slo) -> None:
         )
 
 
-def _with_rows(run: Run, rows: Sequence[Metric]) -> Run:
-    values = {**run.metrics.values, **{row.name: row.compute(run.metrics.facts) for row in rows}}
-    return replace(run, metrics=replace(run.metrics, values=values))
-
-
 def slo_metrics(slo: Slo) -> tuple[Metric, ...]:
     """Return the metrics of the SLO; those of requests only if the SLO has limits on requests."""
-    judge = _Judge(slo)
-    of_requests = _metrics("requests", "turns", judge.turns) if slo.of_requests else ()
-    return (*of_requests, *_metrics("programs", "programs", judge.programs))
+    of_requests = _metrics("requests", "turns", partial(_turns, slo)) if slo.of_requests else ()
+    return (*of_requests, *_metrics("programs", "programs", partial(_programs, slo)))
 
 
-Count = tuple[int, int] | None
-"""The number of turns or programs that kept the SLO, and the number of all; None if the records cannot say."""
+Kept = Sequence[bool] | None
+"""Whether each turn or program kept the SLO; None if the records cannot say."""
 
 
-def _metrics(name: str, things: str, count: Callable[[RunFacts], Count]) -> tuple[Metric, Metric]:
+def _metrics(name: str, things: str, judge: Callable[[RunFacts], Kept]) -> tuple[Metric, Metric]:
     """Return the share of things that kept the SLO, and their number per second."""
 
     def share(facts: RunFacts) -> Value:
-        counted = count(facts)
-        return counted[0] / counted[1] if counted and counted[1] else None
+        kept = judge(facts)
+        return sum(kept) / len(kept) if kept else None
 
     def per_s(facts: RunFacts) -> Value:
-        counted = count(facts)
-        return counted[0] / facts.wall_s if counted and facts.wall_s > 0 else None
+        kept = judge(facts)
+        return sum(kept) / facts.wall_s if kept is not None and facts.wall_s > 0 else None
 
     return (
         Metric(f"slo_{name}_share", "", f"{things} that kept the SLO / all {things}", share),
@@ -124,33 +119,26 @@ def _metrics(name: str, things: str, count: Callable[[RunFacts], Count]) -> tupl
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Judge:
-    """Functions that count the turns and the programs that kept the SLO."""
+def _turns(slo: Slo, facts: RunFacts) -> Kept:
+    turns = [turn for program in facts.everyone for turn in program.turns]
+    return [_turn_keeps(slo, turn) for turn in turns] if any(turn.ttft_s is not None for turn in turns) else None
 
-    slo: Slo
 
-    def turns(self, facts: RunFacts) -> Count:
-        turns = [turn for program in facts.everyone for turn in program.turns]
-        known = any(turn.ttft_s is not None for turn in turns)
-        return (sum(map(self._turn_keeps, turns)), len(turns)) if known else None
+def _programs(slo: Slo, facts: RunFacts) -> Kept:
+    unknown = slo.of_requests and _turns(slo, facts) is None
+    return None if unknown else [_program_keeps(slo, program) for program in facts.everyone]
 
-    def programs(self, facts: RunFacts) -> Count:
-        if self.slo.of_requests and self.turns(facts) is None:
-            return None
-        return sum(map(self._program_keeps, facts.everyone)), len(facts.everyone)
 
-    def _turn_keeps(self, turn: TurnTimes) -> bool:
-        # A turn of one token has neither TPOT nor ITL, so it keeps these limits.
-        one_token = turn.client is not None and turn.gaps_between_tokens < 1
-        in_pace = one_token or (_within(turn.tpot_s, self.slo.tpot_s) and _within(turn.itl_max_s, self.slo.itl_s))
-        return turn.ended_well and in_pace and _within(turn.ttft_s, self.slo.ttft_s)
+def _turn_keeps(slo: Slo, turn: TurnTimes) -> bool:
+    # A turn of one token has neither TPOT nor ITL, so it keeps these limits.
+    one_token = turn.client is not None and turn.gaps_between_tokens < 1
+    in_pace = one_token or (_within(turn.tpot_s, slo.tpot_s) and _within(turn.itl_max_s, slo.itl_s))
+    return turn.ended_well and in_pace and _within(turn.ttft_s, slo.ttft_s)
 
-    def _program_keeps(self, program: ProgramTimes) -> bool:
-        in_time = _within(program.jct_s if program.finished else None, self.slo.jct_s)
-        in_proportion = _within(program.slowdown, self.slo.jct_times)
-        requests = not self.slo.of_requests or all(map(self._turn_keeps, program.turns))
-        return program.finished and in_time and in_proportion and requests
+
+def _program_keeps(slo: Slo, program: ProgramTimes) -> bool:
+    in_time = program.finished and _within(program.jct_s, slo.jct_s) and _within(program.slowdown, slo.jct_times)
+    return in_time and not (slo.of_requests and not all(_turn_keeps(slo, turn) for turn in program.turns))
 
 
 def _within(value: float | None, limit: float | None) -> bool:
@@ -160,26 +148,20 @@ def _within(value: float | None, limit: float | None) -> bool:
 
 def slo_text(slo: Slo) -> str:
     """Write an SLO in words, such as ``TTFT <= 2 s, JCT <= 10 x alone``."""
-    forms = {"ttft_s": "TTFT <= {:g} s", "tpot_s": "TPOT <= {:g} s", "itl_s": "ITL <= {:g} s", "jct_s": "JCT <= {:g} s"}
-    forms["jct_times"] = "JCT <= {:g} x alone"
-    given = [(each.name, getattr(slo, each.name)) for each in fields(slo)]
-    return ", ".join(forms[name].format(value) for name, value in given if value is not None)
+    limits = [(*limit.name.split("_"), getattr(slo, limit.name)) for limit in fields(slo)]
+    units = {"s": "s", "times": "x alone"}
+    return ", ".join(f"{name.upper()} <= {value:g} {units[unit]}" for name, unit, value in limits if value is not None)
 
 
 def slo_table(summary: Summary) -> TextTable:
     """Return a table of the requests and programs of each arm that kept the SLO, as means over seeds."""
     known = next(iter(summary.arms.values())).metrics
-    shown = [column for name, column in _COLUMNS.items() if name in known]
-    rows = [[name, *(column.cell(arm, with_interval=True) for column in shown)] for name, arm in summary.arms.items()]
-    return TextTable(["policy", *(column.heading for column in shown)], rows)
+    return arm_table({None: summary}, [each for each in _COLUMNS if each.metric in known], with_intervals=True)
 
 
-_COLUMNS = {
-    name: metric_column(name, heading, form)
-    for name, heading, form in (
-        ("slo_requests_share", "requests that keep it", "{:.1%}"),
-        ("slo_requests_per_s", "such requests/s", "{:.3f}"),
-        ("slo_programs_share", "programs that keep it", "{:.1%}"),
-        ("slo_programs_per_s", "such programs/s", "{:.4f}"),
-    )
-}
+_COLUMNS = (
+    Column("slo_requests_share", "requests that keep it", "{:.1%}"),
+    Column("slo_requests_per_s", "such requests/s", "{:.3f}"),
+    Column("slo_programs_share", "programs that keep it", "{:.1%}"),
+    Column("slo_programs_per_s", "such programs/s", "{:.4f}"),
+)

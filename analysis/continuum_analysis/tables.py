@@ -13,7 +13,7 @@ from continuum_traces.run_dir import writing
 
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import Summary
-from continuum_analysis.compare.words import TextTable, columns, summary_rows
+from continuum_analysis.compare.words import TextTable, arm_table
 from continuum_analysis.records.misses import Return, cause_rows
 from continuum_analysis.records.timeline import AnalysisError, ProgramTimes, TurnTimes
 from continuum_analysis.report.experiment_facts import gpu_time
@@ -49,17 +49,9 @@ def summary_table(summaries: Summaries) -> pd.DataFrame:
 
 def summary_words(summaries: Summaries) -> pd.DataFrame:
     """Return the table that the command line shows, with cells as text and 95% intervals if there are several seeds."""
-    shown = columns(summaries.values())
-    headings = ["policy", *(column.heading for column in shown)]
-    return pd.DataFrame(
-        [
-            ({"JPS": f"{jps:g}"} if jps is not None else {})
-            | dict(zip(headings, row, strict=True))
-            | {"GPU time": gpu_time(summary.manifest)}
-            for jps, summary in summaries.items()
-            for row in summary_rows(summary, shown, with_intervals=True)
-        ]
-    )
+    shown = arm_table(summaries, with_jps=None not in summaries, with_intervals=True)
+    gpu_times = [gpu_time(summary.manifest) for summary in summaries.values() for _ in summary.arms]
+    return pd.DataFrame(list(shown.rows), columns=list(shown.headings)).assign(**{"GPU time": gpu_times})
 
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from continuum_analysis.compare.conditions import Condition, Outcome, Pair
 from continuum_analysis.compare.junit import write_junit
-from continuum_analysis.compare.runs import Run, baseline_of, by_load
+from continuum_analysis.compare.runs import Run, baseline_of, by_arm, by_load
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_traces.names import which
 
@@ -80,7 +80,7 @@ def _arms(directories: Directories, baseline: str | None) -> Iterator[Pair]:
     """Pair each arm with the baseline, at each load. The baseline is paired with itself."""
     loads = by_load([run for runs in directories.values() for run in runs])
     for jps, runs in loads.items():
-        arms = _by_arm(runs)
+        arms = by_arm(runs)
         base = arms[baseline_of(arms, baseline)]
         yield from (Pair(_name(arm, jps, loads), group, base) for arm, group in arms.items())
 
@@ -91,18 +91,11 @@ def _versions(directories: Directories) -> Iterator[Pair]:
     loads = by_load([run for runs in directories.values() for run in runs])
     for path in later:
         for jps in loads:
-            before, after = (_by_arm(by_load(directories[each]).get(jps, ())) for each in (first, path))
+            before, after = (by_arm(by_load(directories[each]).get(jps, ())) for each in (first, path))
             for arm, group in after.items():
                 if arm not in before:
                     raise AnalysisError(f"{path}: {_name(arm, jps, loads)} has no counterpart in {first}")
                 yield Pair(f"{_name(arm, jps, loads)} in {path}", group, before[arm])
-
-
-def _by_arm(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    arms: dict[str, list[Run]] = {}
-    for run in runs:
-        arms.setdefault(run.arm, []).append(run)
-    return arms
 
 
 def _name(arm: str, jps: float | None, loads: Mapping[float | None, object]) -> str:

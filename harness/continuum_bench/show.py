@@ -10,7 +10,7 @@ from pathlib import Path
 
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS
 from continuum_analysis.compare.summary import Summary, write_summary
-from continuum_analysis.compare.words import TextTable, columns, load_line, summary_rows
+from continuum_analysis.compare.words import TextTable, arm_table, load_line
 from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_report
 from rich.console import Console
@@ -68,12 +68,10 @@ def conclude(out: Path, options: OutputOptions, where: str = "") -> Summary:
 
 def print_summary(summary: Summary, caption: str) -> None:
     """Print a summary with one row for each arm; if the terminal is too narrow, with one column for each arm."""
-    shown = columns([summary])
-    rows = [["policy", *(column.heading for column in shown)], *summary_rows(summary, shown)]
-    console = table_console()
-    table = rich_table(TextTable(rows[0], rows[1:]))
+    shown, console = arm_table({None: summary}), table_console()
+    table = rich_table(shown)
     if Measurement.get(console, console.options.update(max_width=1000), table).maximum > console.width:
-        first, *rest = zip(*rows, strict=True)
+        first, *rest = zip(shown.headings, *shown.rows, strict=True)
         table = rich_table(TextTable(first, rest))
     intervals = "; in brackets: 95% intervals over seeds" if len(summary.seeds) >= ENOUGH_SEEDS else ""
     _out.print(caption + modelled(summary) + intervals, markup=False)

@@ -42,10 +42,6 @@ def test_occupancy_by_hand() -> None:
     assert at[9.5] == (144 + (210 - 144) / 2, 0.0)  # no first token recorded: evenly to the end
 
 
-def test_no_programs_fill_nothing() -> None:
-    assert occupancy([]).times_s.size == 0
-
-
 def test_the_timeline_covers_a_program_s_time(tmp_path: Path) -> None:
     """Milliseconds: arrival, queue, prefill, decode; 100, 20 and 50 tokens; pin; then the wait after the preemption."""
     write_rows(tmp_path / EVENTS_FILE, EVENTS)

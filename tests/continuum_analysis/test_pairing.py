@@ -12,7 +12,7 @@ import pytest
 from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_interval
 from continuum_analysis.compare.runs import load_runs
 from continuum_analysis.compare.summary import summarize, summarize_runs
-from continuum_analysis.compare.words import columns, summary_rows, verdict
+from continuum_analysis.compare.words import arm_table, verdict
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.page import write_report
 from continuum_traces.run_dir import EVENTS, TURNS, read_manifest, write_json, write_manifest, write_rows
@@ -121,7 +121,7 @@ def test_unfinished_programs_leave_the_pair_together(tmp_path: Path) -> None:
         "continuum, seed 0: 1 of 3 programs did not finish; its times leave them out, the ratio uses programs that "
         "finished under both policies",
     )
-    rows = {row[0]: row[1:] for row in summary_rows(summary, columns([summary]))}
+    rows = {row[0]: row[1:] for row in arm_table({None: summary}).rows}
     assert (rows["continuum"][0], rows["continuum"][-1]) == ("67%", "-")
 
 

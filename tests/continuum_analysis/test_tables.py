@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from continuum_analysis.compare.intervals import share_sooner, standardized_difference
+from continuum_analysis.compare.intervals import sooner_equal_later, standardized_difference
 from continuum_analysis.compare.runs import load_all, load_runs
 from continuum_analysis.compare.summary import summarize, summarize_runs
 from continuum_analysis.compare.words import verdict
@@ -147,7 +147,7 @@ def test_effect_sizes_by_hand(experiment: Path) -> None:
     assert standardized_difference([5.0, 6.0, 7.0], [4.0, 4.0, 4.0]) == pytest.approx(2.0 / 1.0 * (1 - 3 / 7))
     assert standardized_difference([5.0], [4.0]) is None
     assert standardized_difference([5.0, 6.0], [4.0, 5.0]) is None  # never varies: no size to give
-    assert share_sooner([3.0, 3.0, 3.0, 3.0], [2.0, 3.0, 4.0, 1.0]) == (2 + 0.5) / 4
+    assert sooner_equal_later([3.0, 3.0, 3.0, 3.0], [2.0, 3.0, 4.0, 1.0]) == (2, 1, 1)
     row = summarize(experiment).to_json()["policies"]["continuum"]
     assert row["sooner_than_vllm_share"] == 1.0
     assert row["paired_programs"] == [9, 9]

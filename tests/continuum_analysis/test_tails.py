@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from continuum_analysis.compare.runs import load_runs, read_run_metrics
 from continuum_analysis.metrics import analyze_run, completion_times
-from continuum_analysis.report.figures_latency import admission_figure
+from continuum_analysis.report.figures_latency import distributions
 from continuum_analysis.tables import programs_table
 from continuum_traces.run_dir import EVENTS, TURNS, rows_of, write_json, write_rows
 from continuum_traces.schema import SchedulerEvent, TurnRecord
@@ -60,7 +60,7 @@ def test_the_wait_to_be_admitted_counts_programs_that_were_never_scheduled(tmp_p
     run = write_recorded(tmp_path / "vllm-seed0", "vllm", 0, [2.0, 4.0, 8.0], queued=0.5)
     write_rows(run / EVENTS, [SchedulerEvent(900.0, "arrive", "waits", 0, prompt_tokens=64)])
     write_json(run / "engine.json", rows_of(run))
-    figure = admission_figure({"vllm": load_runs(run)})
+    figure = next(each for each in distributions({"vllm": load_runs(run)}) if each.name == "admission")
     (line,) = figure.panels[0].lines
     assert (line.x[-3:], line.y[-3:]) == ([1.0, 2.0, 4.0], [0.25, 0.5, 0.75])
     assert figure.table.rows == [("vllm", "1.0", "1.0", "2.0", "4.0", "-", "-", "-")]

@@ -14,12 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from continuum_traces.names import near
-from continuum_traces.typed import LARGEST
 
-from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_by_seed
+from continuum_analysis.compare.intervals import Interval, ratio_by_seed
 from continuum_analysis.compare.runs import Run
-from continuum_analysis.compare.summary import compare_to
-from continuum_analysis.metrics import is_share
+from continuum_analysis.compare.summary import compare_to, mean_of
 from continuum_analysis.records.timeline import AnalysisError
 
 RATIO = "_ratio"
@@ -36,7 +34,7 @@ _OPERATORS: Mapping[str, tuple[Callable[[float, float], bool], int]] = {
 _OVER_SEEDS: Mapping[str | None, Callable[[Iterable[float]], float]] = {"min": min, "max": max}
 _CONDITION = re.compile(
     r"(?:(?P<arm>.+):)?(?P<expression>\s*(?P<term>(?P<over>min|max)\((?P<seeds_of>\w+)\)|(?P<metric>\w+))"
-    r"\s*(?P<sign>[<>]=?)\s*(?P<limit>[^\s:]+)\s*)"
+    r"\s*(?P<sign>[<>]=?)\s*(?P<limit>[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?)\s*)"
 )
 """An arm's name may be MODULE:CLASS."""
 
@@ -80,14 +78,17 @@ class Condition:
 
     def __init__(self, text: str, only_estimates: bool = False) -> None:
         found = _CONDITION.fullmatch(text)
-        limit = _number(found["limit"]) if found else None
-        if found is None or limit is None:
+        if found is None:
             forms = "METRIC, min(METRIC) or max(METRIC), then <, <=, > or >=, then a number"
             raise AnalysisError(f"--fail-if {text}: expected {forms}, such as 'jct_mean_ratio > 1.05'")
         self.text = text
         self.arm = found["arm"].strip() if found["arm"] else None
         self.expression = found["expression"].strip()
-        self._term, self._metric, self._limit = found["term"], found["seeds_of"] or found["metric"], limit
+        self._term, self._metric, self._limit = (
+            found["term"],
+            found["seeds_of"] or found["metric"],
+            float(found["limit"]),
+        )
         self._over_seeds = _OVER_SEEDS.get(found["over"])
         self._compare, self._end = _OPERATORS[found["sign"]]
         self._only_estimates = only_estimates
@@ -124,19 +125,9 @@ def _no_value(name: str, pair: Pair) -> str:
     return f"no value of it for {pair.name}"
 
 
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if abs(value) < LARGEST else None
-
-
 def _interval(name: str, pair: Pair) -> Interval | None:
     if not name.endswith(RATIO) or _metric(name, pair.runs) is not None:
-        seeds = _by_seed(name, pair.runs)
-        top = 1.0 if is_share(_metric(name, pair.runs) or name) else float("inf")
-        return mean_interval(list(seeds.values())).within(0.0, top) if seeds else None
+        return mean_of(_metric(name, pair.runs) or name, list(_by_seed(name, pair.runs).values()))
     return _ratio(name.removesuffix(RATIO), pair)
 
 

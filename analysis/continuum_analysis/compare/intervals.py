@@ -86,7 +86,7 @@ class Comparison:
     effect: float | None
     """Hedges' g_z over seeds; positive if this policy is faster."""
     sooner: Interval
-    """Share of programs that finished sooner under this policy, mean over seeds."""
+    """Share of programs that finished sooner under this policy, mean over seeds; ties (to 1 ms) count half."""
     later: float
     """Share of programs that finished more than 1 ms later under this policy, mean over seeds."""
     worst: float
@@ -95,6 +95,8 @@ class Comparison:
     """Programs that finished under both policies, and all that arrived, summed over the seeds."""
     finished: tuple[int, int]
     """Programs that finished under this policy, and under the baseline, summed over the seeds."""
+    ends: tuple[int, int, int] = (0, 0, 0)
+    """Programs that finished sooner under this policy, equally (to 1 ms) and later, summed over the seeds."""
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
@@ -151,16 +153,11 @@ def standardized_difference(over: Sequence[float], under: Sequence[float]) -> fl
     return float(differences.mean()) / spread * (1 - 3 / (4 * number - 5))
 
 
-def share_sooner(over: Sequence[float], under: Sequence[float]) -> float:
-    """Return the share of programs that finished sooner under the second policy; ties (to 1 ms) count half."""
-    gain = np.asarray(over, dtype=float) - np.asarray(under, dtype=float)
-    tied = np.abs(gain) <= SAME_INSTANT_S
-    return float(np.mean(np.where(tied, 0.5, gain > 0)))
-
-
-def share_later(over: Sequence[float], under: Sequence[float]) -> float:
-    """Return the share of programs that finished more than 1 ms later under the second policy."""
-    return float(np.mean(np.asarray(under, dtype=float) - np.asarray(over, dtype=float) > SAME_INSTANT_S))
+def sooner_equal_later(over: Sequence[float], under: Sequence[float]) -> tuple[int, int, int]:
+    """Return how many programs finished sooner under the second policy, equally (to 1 ms) and later."""
+    gains = np.subtract(over, under)
+    sooner, later = int(np.sum(gains > SAME_INSTANT_S)), int(np.sum(gains < -SAME_INSTANT_S))
+    return sooner, len(gains) - sooner - later, later
 
 
 def paired_jcts(ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes]) -> tuple[list[float], list[float]]:
@@ -170,33 +167,26 @@ def paired_jcts(ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes]) ->
     return [jct for jct, _ in both], [jct for _, jct in both]
 
 
-def check_same_arrivals(
-    where: str, ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes], closed_loop: bool = False
-) -> None:
+def check_same_arrivals(where: str, ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes]) -> None:
     """Check that two runs of a seed have the same programs, sent at the same instants.
-
-    In a closed loop both depend on the server and are not compared.
 
     Raises:
         AnalysisError: the message begins with ``where`` and names the first program that differs.
     """
-    if closed_loop:
-        return
-    mine, other = ({p.program_id: p.due_s for p in programs} for programs in (ours, theirs))
-    alone = sorted(set(mine) ^ set(other))
-    if alone:
+    mine, other = ({program.program_id for program in programs} for programs in (ours, theirs))
+    if alone := sorted(mine ^ other):
         raise AnalysisError(f"{where} cannot be compared: program {alone[0]!r} is in one of them only")
-    offsets = _from_first(mine), _from_first(other)
-    for program_id, due_s in offsets[0].items():
-        if program_id in offsets[1] and abs(due_s - offsets[1][program_id]) > SAME_INSTANT_S:
+    due_s, other_due_s = _from_first(ours), _from_first(theirs)
+    for program_id in filter(other_due_s.__contains__, due_s):
+        if abs(due_s[program_id] - other_due_s[program_id]) > SAME_INSTANT_S:
             raise AnalysisError(
-                f"{where} cannot be compared: program {program_id!r} arrives {due_s:.3f} s after the first one in one "
-                f"and {offsets[1][program_id]:.3f} s in the other"
+                f"{where} cannot be compared: program {program_id!r} arrives {due_s[program_id]:.3f} s after the first "
+                f"one in one and {other_due_s[program_id]:.3f} s in the other"
             )
 
 
-def _from_first(due: dict[str, float | None]) -> dict[str, float]:
+def _from_first(programs: Sequence[ProgramTimes]) -> dict[str, float]:
     """Return the instants relative to the first, since the clocks of two clients do not start together."""
-    known = {program_id: due_s for program_id, due_s in due.items() if due_s is not None}
+    known = {program.program_id: program.due_s for program in programs if program.due_s is not None}
     first = min(known.values(), default=0.0)
     return {program_id: due_s - first for program_id, due_s in known.items()}

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from continuum_analysis.compare.intervals import NO_VALUE, interval_text
 from continuum_analysis.compare.summary import ArmSummary, Summary
 from continuum_analysis.compare.words import TextTable
+from continuum_analysis.metrics import PERCENTILES
 
-STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+STATISTICS = ("mean", *PERCENTILES)
 TOKENS = "throughput_output_tokens_per_s_per_gpu"
 CAPTION = "Queue wait of first turns, and latency of all turns on the client's clock"
 NO_GAPS = "; percentiles of ITL need runs with --token-times"

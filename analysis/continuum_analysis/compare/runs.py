@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.grouped import grouped
 from continuum_traces.names import which
 from continuum_traces.run_dir import (
     ENGINE,
@@ -154,11 +155,14 @@ def by_load(runs: Sequence[Run]) -> dict[float | None, list[Run]]:
     Raises:
         AnalysisError: the runs differ in more than load, policy, router and seed.
     """
-    loads: dict[float | None, list[Run]] = {}
     for run in runs:
         _check_same(runs[0], run, "workload.jps")
-        loads.setdefault(run.manifest.workload.jps, []).append(run)
+    loads = grouped((run.manifest.workload.jps, run) for run in runs)
     return dict(sorted(loads.items(), key=lambda item: item[0] or 0.0))
+
+
+def by_arm(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    return grouped((run.arm, run) for run in runs)
 
 
 def check_comparable(runs: Sequence[Run]) -> None:

@@ -23,14 +23,14 @@ from continuum_analysis.compare.intervals import (
     mean_interval,
     paired_jcts,
     ratio_interval,
-    share_later,
-    share_sooner,
+    sooner_equal_later,
     standardized_difference,
 )
 from continuum_analysis.compare.runs import (
     BASELINES,
     Run,
     baseline_of,
+    by_arm,
     check_comparable,
     load_runs,
 )
@@ -71,6 +71,11 @@ class ArmSummary:
     def mean(self, metric: str) -> float | None:
         value = self.metrics[metric]
         return None if value is None else value.mean
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Ids of the programs that are in no mean."""
+        return (*self.unfinished, *self.failed)
 
     @property
     def overloaded(self) -> bool:
@@ -185,42 +190,40 @@ def summarize_runs(path: Path | None, runs: Sequence[Run], baseline: str | None 
         AnalysisError: the runs cannot be compared, or the baseline has no run.
     """
     check_comparable(runs)
-    by_arm: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=_order(path, runs)):
-        by_arm.setdefault(run.arm, []).append(run)
-    base = baseline_of(by_arm, baseline)
-    left_out = _leave_out_seeds(by_arm)
+    arms = by_arm(sorted(runs, key=_order(path, runs)))
+    base = baseline_of(arms, baseline)
+    left_out = _leave_out_seeds(arms)
     summary = Summary(
-        seeds=tuple(sorted({run.manifest.seed for group in by_arm.values() for run in group})),
+        seeds=tuple(sorted({run.manifest.seed for group in arms.values() for run in group})),
         baseline=base,
-        arms={arm: _summarize_arm(group, compare_to(by_arm[base], group)) for arm, group in by_arm.items()},
+        arms={arm: _summarize_arm(group, compare_to(arms[base], group)) for arm, group in arms.items()},
         runner_up=None,
-        warnings=(*left_out, *_warnings(by_arm)),
+        warnings=(*left_out, *_warnings(arms)),
         manifest=read_manifest(path) if path is not None and (path / MANIFEST).exists() else runs[0].manifest,
     )
-    return dataclasses.replace(summary, runner_up=_runner_up(by_arm, summary.ranked))
+    return dataclasses.replace(summary, runner_up=_runner_up(arms, summary.ranked))
 
 
-def _leave_out_seeds(by_arm: dict[str, list[Run]]) -> list[str]:
+def _leave_out_seeds(arms: dict[str, list[Run]]) -> list[str]:
     """Drop the runs of seeds that some arm lacks, and return warnings that name these. If no seed is common to all,
     all runs stay."""
-    seeds = {arm: {run.manifest.seed for run in group} for arm, group in by_arm.items()}
+    seeds = {arm: {run.manifest.seed for run in group} for arm, group in arms.items()}
     common, every = set.intersection(*seeds.values()), set.union(*seeds.values())
     if not common:
         return ["the policies have no seed in common, so that nothing here compares all of them"]
-    for arm, group in by_arm.items():
-        by_arm[arm] = [run for run in group if run.manifest.seed in common]
+    for arm, group in arms.items():
+        arms[arm] = [run for run in group if run.manifest.seed in common]
     return [
         f"seed {seed} is left out: no finished run of {', '.join(arm for arm in seeds if seed not in seeds[arm])}"
         for seed in sorted(every - common)
     ]
 
 
-def _runner_up(by_arm: Mapping[str, Sequence[Run]], ranked: Sequence[str]) -> tuple[str, Comparison] | None:
+def _runner_up(arms: Mapping[str, Sequence[Run]], ranked: Sequence[str]) -> tuple[str, Comparison] | None:
     if len(ranked) < 2:
         return None
     best, second = ranked[:2]
-    comparison = compare_to(by_arm[second], by_arm[best])
+    comparison = compare_to(arms[second], arms[best])
     return None if comparison is None else (second, comparison)
 
 
@@ -251,27 +254,31 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
     ours = {run.manifest.seed: run for run in runs}
     pairs = [(base, ours[base.manifest.seed]) for base in baseline if base.manifest.seed in ours]
     for base, run in pairs:
-        where = f"{base.path} and {run.path}"
-        closed = base.manifest.workload.closed_loop
-        check_same_arrivals(where, base.metrics.facts.everyone, run.metrics.facts.everyone, closed)
+        if not base.manifest.workload.closed_loop:  # in which arrivals depend on the server
+            where = f"{base.path} and {run.path}"
+            check_same_arrivals(where, base.metrics.facts.everyone, run.metrics.facts.everyone)
     times = [paired_jcts(base.metrics.facts.programs, run.metrics.facts.programs) for base, run in pairs]
     if not times or not all(sum(over) > 0 < sum(under) for over, under in times):
         return None
     over, under = [float(np.mean(a)) for a, _ in times], [float(np.mean(b)) for _, b in times]
+    ends = np.array([sooner_equal_later(a, b) for a, b in times])
+    sooner, tied, later = ends.T
+    ended = ends.sum(axis=1)
     return Comparison(
         seeds=tuple(base.manifest.seed for base, _ in pairs),
         jct_ratio=ratio_interval(under, over),
         jct_means_s=(float(np.mean(under)), float(np.mean(over))),
         difference_s=mean_interval([a - b for a, b in zip(over, under, strict=True)]),
         effect=standardized_difference(over, under),
-        sooner=mean_interval([share_sooner(a, b) for a, b in times]).within(0.0, 1.0),
-        later=float(np.mean([share_later(a, b) for a, b in times])),
+        sooner=mean_interval((sooner + tied / 2) / ended).within(0.0, 1.0),
+        later=float(np.mean(later / ended)),
         worst=max(b / a for over, under in times for a, b in zip(over, under, strict=True) if a > 0),
         programs=(sum(len(a) for a, _ in times), sum(len(base.metrics.facts.everyone) for base, _ in pairs)),
         finished=(
             sum(len(run.metrics.facts.programs) for _, run in pairs),
             sum(len(base.metrics.facts.programs) for base, _ in pairs),
         ),
+        ends=tuple(ends.sum(axis=0).tolist()),
     )
 
 
@@ -283,7 +290,7 @@ def _summarize_arm(runs: Sequence[Run], comparison: Comparison | None) -> ArmSum
         policy=runs[0].manifest.policy,
         router=runs[0].manifest.engine_options.router,
         seeds=tuple(sorted(run.manifest.seed for run in runs)),
-        metrics={name: _mean_of(name, values) for name, values in by_seed.items()},
+        metrics={name: mean_of(name, values) for name, values in by_seed.items()},
         comparison=comparison,
         pins_by_ending=_sum_counts(each.pins_by_ending for each in metrics),
         errors_by_kind=_sum_counts(each.errors_by_kind for each in metrics),
@@ -292,7 +299,8 @@ def _summarize_arm(runs: Sequence[Run], comparison: Comparison | None) -> ArmSum
     )
 
 
-def _mean_of(name: str, values: Sequence[float]) -> Interval | None:
+def mean_of(name: str, values: Sequence[float]) -> Interval | None:
+    """Return the mean of a metric over seeds, with its interval cut to possible values; None without values."""
     if not values:
         return None
     least = -inf if name == "jct_growth" else 0.0
@@ -306,9 +314,9 @@ def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(total)
 
 
-def _warnings(by_arm: Mapping[str, Sequence[Run]]) -> Iterator[str]:
+def _warnings(arms: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     """Yield warnings about the means: unfinished programs, resumed runs, lateness, policies that raised."""
-    for run in (run for group in by_arm.values() for run in group):
+    for run in (run for group in arms.values() for run in group):
         facts, where = run.metrics.facts, f"{run.arm}, seed {run.manifest.seed}"
         if left_out := len(facts.unfinished) + len(facts.failed):
             yield (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from continuum_analysis.compare.intervals import NO_VALUE, Comparison, Interval, interval_text
+from continuum_analysis.compare.intervals import Comparison, Interval, interval_text, number_text
 from continuum_analysis.compare.summary import ArmSummary, Summary
 from continuum_analysis.records.misses import Return, cause_rows
 
@@ -33,55 +33,51 @@ class TextTable:
 class Column:
     """A column of a table with a row for each arm."""
 
+    metric: str
+    """A metric, or ``jct_ratio``."""
     heading: str
     form: str
-    value: Callable[[ArmSummary], Interval | None]
     is_main: bool = False
     """Whether the column always has its intervals; the others have them where there is room."""
 
-    note: Callable[[ArmSummary], str] = lambda arm: ""
+    def value(self, arm: ArmSummary) -> Interval | None:
+        return arm.jct_ratio if self.metric == JCT_RATIO.metric else arm.metrics.get(self.metric)
 
     def cell(self, arm: ArmSummary, with_interval: bool = False) -> str:
         value = self.value(arm)
         shown = value if with_interval or self.is_main or value is None else Interval(value.mean)
-        return interval_text(shown, self.form.format) + self.note(arm)
+        note = " overloaded" if self.metric == "served_jobs_per_s" and arm.overloaded else ""
+        return interval_text(shown, self.form.format) + note
 
 
-def metric_column(name: str, heading: str, form: str) -> Column:
-    return Column(heading, form, lambda arm: arm.metrics.get(name))
-
-
-COLUMNS = {
-    "jct_mean_s": replace(metric_column("jct_mean_s", "JCT mean, s", "{:.1f}"), is_main=True),
-    **{f"jct_p{q}_s": metric_column(f"jct_p{q}_s", f"P{q}", "{:.1f}") for q in (50, 90, 95, 99)},
-    "served_jobs_per_s": replace(
-        metric_column("served_jobs_per_s", "served/s", "{:.4f}"),
-        note=lambda arm: " overloaded" * arm.overloaded,
-    ),
-    "bubble_mean_s": metric_column("bubble_mean_s", "bubble, s", "{:.1f}"),
-    "prefix_hit_ratio": metric_column("prefix_hit_ratio", "prefix hit", "{:.1%}"),
-    "pin_hit_ratio": metric_column("pin_hit_ratio", "pin hit", "{:.1%}"),
-}
-"""The columns of the summary's table by metric."""
-TURN_COLUMNS = {
-    "turn_mean_s": replace(metric_column("turn_mean_s", "turn mean, s", "{:.2f}"), is_main=True),
-    "turn_p95_s": metric_column("turn_p95_s", "P95", "{:.2f}"),
-    "ttft_p50_s": metric_column("ttft_p50_s", "TTFT P50, s", "{:.2f}"),
-    **{f"ttft_p{q}_s": metric_column(f"ttft_p{q}_s", f"P{q}", "{:.2f}") for q in (90, 99)},
-    "turn_slowdown_p50": metric_column("turn_slowdown_p50", "slowdown P50", "{:.1f}"),
-    "turn_slowdown_p95": metric_column("turn_slowdown_p95", "P95", "{:.1f}"),
-    "throughput_output_tokens_per_s": metric_column("throughput_output_tokens_per_s", "tokens/s", "{:.0f}"),
-    **{name: COLUMNS[name] for name in ("prefix_hit_ratio", "pin_hit_ratio")},
-}
+JCT_RATIO = Column("jct_ratio", "JCT to", "{:.2f}", is_main=True)
+FOUND = (Column("prefix_hit_ratio", "prefix hit", "{:.1%}"), Column("pin_hit_ratio", "pin hit", "{:.1%}"))
+COLUMNS = (
+    Column("jct_mean_s", "JCT mean, s", "{:.1f}", is_main=True),
+    *(Column(f"jct_p{q}_s", f"P{q}", "{:.1f}") for q in (50, 90, 95, 99)),
+    Column("served_jobs_per_s", "served/s", "{:.4f}"),
+    Column("bubble_mean_s", "bubble, s", "{:.1f}"),
+    *FOUND,
+)
+"""The columns of the summary's table."""
+TURN_COLUMNS = (
+    Column("turn_mean_s", "turn mean, s", "{:.2f}", is_main=True),
+    Column("turn_p95_s", "P95", "{:.2f}"),
+    Column("ttft_p50_s", "TTFT P50, s", "{:.2f}"),
+    *(Column(f"ttft_p{q}_s", f"P{q}", "{:.2f}") for q in (90, 99)),
+    Column("turn_slowdown_p50", "slowdown P50", "{:.1f}"),
+    Column("turn_slowdown_p95", "P95", "{:.1f}"),
+    Column("throughput_output_tokens_per_s", "tokens/s", "{:.0f}"),
+    *FOUND,
+)
 """The columns instead of ``COLUMNS`` if people think between turns: their JCT is mostly their own time."""
 REPLICA_COLUMNS = (
-    metric_column("returns_elsewhere_share", "elsewhere", "{:.0%}"),
-    metric_column("replica_busiest", "busiest", "{:.2f}"),
+    Column("returns_elsewhere_share", "elsewhere", "{:.0%}"),
+    Column("replica_busiest", "busiest", "{:.2f}"),
 )
 """Columns that are shown if there are several replicas."""
-FINISHED = metric_column("programs_finished_share", "finished", "{:.0%}")
+FINISHED = Column("programs_finished_share", "finished", "{:.0%}")
 """Shown if some program did not finish."""
-JCT_RATIO = Column("JCT to", "{:.2f}", lambda arm: arm.jct_ratio, is_main=True)
 
 
 def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
@@ -93,15 +89,37 @@ def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
     arms = [arm for summary in seen for arm in summary.arms.values()]
     replicas = [column for column in REPLICA_COLUMNS if any(column.value(arm) is not None for arm in arms)]
     if any(summary.manifest.workload.thinking for summary in seen):
-        return (*TURN_COLUMNS.values(), *replicas)
+        return (*TURN_COLUMNS, *replicas)
     finished = [FINISHED] if any((arm.mean("programs_finished_share") or 0.0) < 1 for arm in arms) else []
-    baselines = dict.fromkeys(summary.baseline for summary in seen)
-    return (*finished, *COLUMNS.values(), *replicas, replace(JCT_RATIO, heading=f"JCT to {' or '.join(baselines)}"))
+    return (*finished, *COLUMNS, *replicas, ratio_column(summary.baseline for summary in seen))
 
 
-def summary_rows(summary: Summary, shown: Sequence[Column], with_intervals: bool = False) -> list[list[str]]:
-    """Return one row for each arm; a dash means no value."""
-    return [[name, *(column.cell(arm, with_intervals) for column in shown)] for name, arm in summary.arms.items()]
+def ratio_column(baselines: Iterable[str]) -> Column:
+    """Return the column of ratios to the baselines, which its heading names."""
+    return replace(JCT_RATIO, heading=f"JCT to {' or '.join(dict.fromkeys(baselines))}")
+
+
+def arm_table(
+    summaries: Mapping[float | None, Summary],
+    shown: Sequence[Column] = (),
+    with_jps: bool = False,
+    with_intervals: bool = False,
+) -> TextTable:
+    """Return a table with one row for each load and arm; a dash means no value.
+
+    Args:
+        summaries: the summaries by load.
+        shown: the columns; empty: those of ``columns``.
+        with_jps: whether the first column is the load.
+        with_intervals: whether all columns have their intervals.
+    """
+    shown = shown or columns(summaries.values())
+    rows = [
+        [*([f"{jps:g}"] if with_jps else []), name, *(column.cell(arm, with_intervals) for column in shown)]
+        for jps, summary in summaries.items()
+        for name, arm in summary.arms.items()
+    ]
+    return TextTable([*(["JPS"] if with_jps else []), "policy", *(column.heading for column in shown)], rows)
 
 
 def load_line(summary: Summary) -> str:
@@ -122,7 +140,7 @@ def cause_table(returns: Sequence[Return]) -> TextTable:
     headings = ("cause", "turns", "share", "tokens again", "mean wait, s", "late, median s", "meaning")
     rows = []
     for row in cause_rows(returns):
-        seconds = (NO_VALUE if value is None else f"{value:.2f}" for value in (row.wait_mean_s, row.late_p50_s))
+        seconds = (number_text(value, "{:.2f}") for value in (row.wait_mean_s, row.late_p50_s))
         rows.append((row.cause, str(row.turns), f"{row.share:.1%}", f"{row.lost_tokens:,}", *seconds, row.meaning))
     return TextTable(headings, rows)
 
@@ -143,12 +161,12 @@ def verdict_parts(summary: Summary) -> tuple[str, str]:
     the baseline; then the next best policy, the programs that became slower and the tail of the TTFT."""
     if summary.manifest.workload.thinking:
         return _turns_verdict(summary), ""
-    counted, leader = _finished(summary), _leader(summary)
-    if leader is None:
+    counted, best = _finished(summary), fastest(summary)
+    comparison = summary.arms[best].comparison if best is not None else None
+    if best is None or comparison is None:
         compared = any(arm.comparison for name, arm in summary.arms.items() if name != summary.baseline)
         none = "" if compared else "No comparison: there are no two policies on the same arrivals."
         return f"{counted}{none}".strip(), ""
-    best, comparison = leader
     ratios = [arm.jct_ratio for arm in summary.arms.values() if arm.jct_ratio]
     if len(ratios) > 2 and all(ratio.bounds is None and abs(ratio.mean - 1) < SAME_TO_THE_EYE for ratio in ratios):
         same = f"mean JCT {_seconds(comparison.jct_means_s[1])}, on {_no_interval(comparison)}"
@@ -176,13 +194,6 @@ def _finished(summary: Summary) -> str:
     counts = ", ".join(f"{name} {each.finished[0]} of {each.programs[1]}" for name, each in known.items())
     fewer = " and ".join(name for name in known if name not in summary.ranked)
     return f"Programs that finished: {counts}. " + (f"Fewer finished under {fewer}: not ranked. " if fewer else "")
-
-
-def _leader(summary: Summary) -> tuple[str, Comparison] | None:
-    """Return the fastest arm with its comparison to the baseline."""
-    name = fastest(summary)
-    comparison = summary.arms[name].comparison if name is not None else None
-    return None if name is None or comparison is None else (name, comparison)
 
 
 Outcome = Literal["equal", "open", "faster", "slower"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 
 OFFLOAD = "+offload"
 COLOURS = ("#7f7f7f", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#B8A800")
@@ -45,8 +46,9 @@ def arm_styles(names: Iterable[str]) -> dict[str, ArmStyle]:
     with different routers also share the colour of their policy.
     """
     parts = {name: _split(name) for name in names}
-    policies = _policy_numbers([policy for policy, _ in parts.values()])
-    variants = _variant_numbers([variant for _, variant in parts.values()])
+    far_first = ((place + len(COLOURS) // 2) % len(COLOURS) for place in range(len(COLOURS)))
+    policies = _numbers([policy for policy, _ in parts.values()], KNOWN, chain(far_first, count(len(COLOURS))))
+    variants = _numbers([variant for _, variant in parts.values()], ("", OFFLOAD), count())
     per_colour = max(2, 1 + max(variants.values(), default=0))
     styles = {}
     for name, (policy, variant) in parts.items():
@@ -63,18 +65,10 @@ def _split(name: str) -> tuple[str, str]:
     return policy, name[len(policy) :]
 
 
-def _policy_numbers(policies: Sequence[str]) -> dict[str, int]:
-    """Return for each policy its index in ``KNOWN``, or an index that no other policy of the figure has."""
-    numbers = {policy: KNOWN.index(policy) for policy in policies if policy in KNOWN}
-    places = len(COLOURS)
-    free = [n for i in range(places) if (n := (i + places // 2) % places) not in numbers.values()]
-    others = [policy for policy in dict.fromkeys(policies) if policy not in KNOWN]
-    return numbers | {policy: free[i] if i < len(free) else places + i - len(free) for i, policy in enumerate(others)}
-
-
-def _variant_numbers(variants: Iterable[str]) -> dict[str, int]:
-    """Return 0 for a policy without tiers and 1 for ``+offload``; routers have numbers that the figure does not use."""
-    names = dict.fromkeys(variants)
-    numbers = {variant: number for number, variant in enumerate(("", OFFLOAD)) if variant in names}
-    free = [number for number in range(len(names) + 2) if number not in numbers.values()]
-    return numbers | dict(zip([variant for variant in names if variant not in numbers], free, strict=False))
+def _numbers(names: Sequence[str], known: Sequence[str], others: Iterable[int]) -> dict[str, int]:
+    """Return for each name its index in ``known``, or the first of the numbers ``others`` that no other name has."""
+    numbers = {name: known.index(name) for name in names if name in known}
+    free = (number for number in others if number not in numbers.values())
+    for name in names:
+        numbers[name] = numbers[name] if name in numbers else next(free)
+    return numbers

@@ -21,17 +21,18 @@ class Demand:
     @property
     def mean_tokens(self) -> float:
         """The mean over time."""
-        spans = np.diff(self.times_s)
-        return float(np.dot(self.tokens[:-1], spans) / spans.sum()) if spans.sum() > 0 else 0.0
+        return self._over_time(np.asarray(self.tokens))
 
     @property
     def peak_tokens(self) -> int:
         return max(self.tokens, default=0)
 
     def share_of_time_above(self, tokens: float) -> float:
+        return self._over_time(np.asarray(self.tokens) > tokens)
+
+    def _over_time(self, values: np.ndarray) -> float:
         spans = np.diff(self.times_s)
-        above = np.asarray(self.tokens[:-1]) > tokens
-        return float(np.dot(above, spans) / spans.sum()) if spans.sum() > 0 else 0.0
+        return float(np.dot(values[:-1], spans) / spans.sum()) if spans.sum() > 0 else 0.0
 
 
 def demand(programs: Sequence[ProgramTimes]) -> Demand:
@@ -41,7 +42,7 @@ def demand(programs: Sequence[ProgramTimes]) -> Demand:
     each turn's arrival on, and the prompt and the output from the turn's finish on.
     """
     changes: list[tuple[float, int]] = []
-    for program in (program for program in programs if program.turns):
+    for program in programs:
         held = 0
         for turn in program.turns:
             changes.append((turn.arrive_s, turn.prompt_tokens - held))

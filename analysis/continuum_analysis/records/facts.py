@@ -83,12 +83,18 @@ def facts_of(
     scheduler_time: RecordedSchedulerTime | None = None,
 ) -> RunFacts:
     """Collect the facts of a run. Without a manifest the block size is derived from the hits, and GPUs are unknown."""
+    manifest = manifest or Manifest()
     counted = [program for program in programs if program.counted]
-    limits, window_s = limits_of(manifest, programs), _window_s(counted, manifest)
+    limits, window_s = limits_of(manifest, programs), _window_s(counted, manifest.workload)
+    replicas, tensor = (
+        manifest.hardware.replicas or manifest.engine_options.replicas or 1,
+        manifest.hardware.tensor_parallel,
+    )
+    seen = len({turn.replica for program in programs for turn in program.turns} - {None})
     names = {program.program_id for program in counted}
     everyone = tuple(program for program in counted if _is_due_in(window_s, program.due_s))
     done = tuple(program for program in everyone if program.finished)
-    if manifest is not None and manifest.workload.closed_loop:
+    if manifest.workload.closed_loop:
         turns = tuple(turn for p in counted for turn in p.turns if turn.ended_well and _counts(turn, window_s))
     else:
         turns = tuple(turn for p in done for turn in p.turns)
@@ -103,17 +109,16 @@ def facts_of(
         gaps=tuple(gap_s for p in done for _, gap_s in p.gaps()),
         returns=tuple(r for r in explain(programs, limits) if r.program_id in names and _counts(r.turn, window_s)),
         block_tokens=limits.block_tokens,
-        gpus=_gpus(manifest),
-        virtual=manifest is not None and manifest.engine == "virtual",
-        replicas=max(_replicas(manifest), _replicas_seen(programs)),
+        gpus=None if tensor is None else tensor * (manifest.hardware.pipeline_parallel or 1) * replicas,
+        virtual=manifest.engine == "virtual",
+        replicas=max(replicas, seen),
         scheduler_time=scheduler_time,
         window_s=window_s,
         token_gaps=pooled_gaps(turns),
     )
 
 
-def _window_s(programs: Sequence[ProgramTimes], manifest: Manifest | None) -> tuple[float, float] | None:
-    workload = manifest.workload if manifest is not None else Workload()
+def _window_s(programs: Sequence[ProgramTimes], workload: Workload) -> tuple[float, float] | None:
     warm, cool = (_SECONDS.fullmatch(edge or "") for edge in (workload.warm_up, workload.cool_down))
     if not workload.closed_loop or not (warm or cool):
         return None
@@ -128,19 +133,3 @@ def _counts(turn: TurnTimes, window_s: tuple[float, float] | None) -> bool:
 
 def _is_due_in(window_s: tuple[float, float] | None, due_s: float | None) -> bool:
     return window_s is None or due_s is None or window_s[0] <= due_s < window_s[1]
-
-
-def _gpus(manifest: Manifest | None) -> int | None:
-    if manifest is None or manifest.hardware.tensor_parallel is None:
-        return None
-    return manifest.hardware.tensor_parallel * (manifest.hardware.pipeline_parallel or 1) * _replicas(manifest)
-
-
-def _replicas_seen(programs: Sequence[ProgramTimes]) -> int:
-    return len({turn.replica for program in programs for turn in program.turns} - {None})
-
-
-def _replicas(manifest: Manifest | None) -> int:
-    if manifest is None:
-        return 1
-    return manifest.hardware.replicas or manifest.engine_options.replicas or 1

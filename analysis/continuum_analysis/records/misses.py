@@ -235,21 +235,12 @@ class CauseRow:
 
 def cause_rows(returns: Sequence[Return]) -> list[CauseRow]:
     """Return one row for each cause that occurs."""
-    return [
-        _cause_row(cause, [returned for returned in returns if returned.cause == cause], len(returns))
-        for cause in count_causes(returns)
-    ]
-
-
-def _cause_row(cause: str, these: Sequence[Return], returns: int) -> CauseRow:
-    waits = [returned.turn.wait_s for returned in these if returned.turn.wait_s is not None]
-    late = sorted(returned.late_s for returned in these if returned.late_s is not None)
-    return CauseRow(
-        cause,
-        len(these),
-        len(these) / returns,
-        sum(returned.lost_tokens for returned in these),
-        sum(waits) / len(waits) if waits else None,
-        late[len(late) // 2] if late else None,
-        CAUSES[cause],
-    )
+    rows = []
+    for cause, turns in count_causes(returns).items():
+        these = [returned for returned in returns if returned.cause == cause]
+        waits = [returned.turn.wait_s for returned in these if returned.turn.wait_s is not None]
+        late = sorted(returned.late_s for returned in these if returned.late_s is not None)
+        wait_mean_s, late_p50_s = sum(waits) / len(waits) if waits else None, late[len(late) // 2] if late else None
+        lost = sum(returned.lost_tokens for returned in these)
+        rows.append(CauseRow(cause, turns, turns / len(returns), lost, wait_mean_s, late_p50_s, CAUSES[cause]))
+    return rows

@@ -27,16 +27,18 @@ class Occupancy:
 
 
 def occupancy(programs: Sequence[ProgramTimes], instants: int = INSTANTS) -> Occupancy:
-    """Compute the tokens in the pool. A prefix that programs share counts once for each program."""
-    seen = [program for program in programs if program.turns]
-    if not seen:
-        return Occupancy(*(np.zeros(0) for _ in range(3)))
-    start_s, end_s = min(p.arrive_s for p in seen), max(p.finish_s for p in seen)
+    """Compute the tokens in the pool. A prefix that programs share counts once for each program.
+
+    Args:
+        programs: programs with turns, at least one.
+        instants: how many.
+    """
+    start_s, end_s = min(p.arrive_s for p in programs), max(p.finish_s for p in programs)
     times = np.linspace(start_s, end_s, instants)
     running = np.zeros(instants)
-    for turn in (turn for program in seen for turn in program.turns):
+    for turn in (turn for program in programs for turn in program.turns):
         _add_turn(times, running, turn, end_s)
-    return Occupancy(times - start_s, running, _pinned(times, seen))
+    return Occupancy(times - start_s, running, _pinned(times, programs))
 
 
 def _add_turn(times: Array, running: Array, turn: TurnTimes, end_s: float) -> None:

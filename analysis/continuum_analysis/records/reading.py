@@ -214,14 +214,14 @@ def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecor
     turn that never reached the scheduler is added.
     """
     unseen = []
-    by_number = {(p.program_id, t.index): t for p in programs for t in p.turns}
-    by_id = {(p.program_id, t.turn_id): t for p in programs for t in p.turns}
+    turns = [(p.program_id, t) for p in programs for t in p.turns]
+    by_id: dict[tuple[str, str | None], TurnTimes] = {(p, t.turn_id): t for p, t in turns if t.turn_id is not None}
+    by_number = {(p, t.index): t for p, t in turns}
     for record in records:
-        turn = by_id.get((record.program_id, record.turn_id)) if record.turn_id is not None else None
-        if turn is None:
-            turn = by_number.get((record.program_id, record.turn))
-            if turn is not None and None not in (turn.turn_id, record.turn_id):
-                turn = None  # the record belongs to another turn
+        numbered = by_number.get((record.program_id, record.turn))
+        if numbered is not None and None not in (numbered.turn_id, record.turn_id):
+            numbered = None  # it may be another turn
+        turn = by_id.get((record.program_id, record.turn_id), numbered)
         if turn is not None:
             turn.client = record
             if record.error is not None:

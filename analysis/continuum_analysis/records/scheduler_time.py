@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from continuum_traces.run_dir import SCHEDULER_TIME, RunDirError, read_json
+from continuum_traces.run_dir import SCHEDULER_TIME, read_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,4 @@ def read_scheduler_time(path: Path) -> RecordedSchedulerTime | None:
     file = path / SCHEDULER_TIME
     if not file.exists():
         return None
-    data = read_json(file)
-    try:
-        return RecordedSchedulerTime(int(data["calls"]), float(data["total_s"]), float(data["longest_s"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunDirError(f"{file}: expected numbers calls, total_s and longest_s: {error}") from error
+    return read_as(RecordedSchedulerTime, file)

@@ -10,7 +10,7 @@ from continuum_traces.schema import Engine, Hardware, Manifest, Workload
 
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.records.demand import demand
-from continuum_analysis.report.figure_kit import Groups, shown_run
+from continuum_analysis.report.figure_kit import Groups, shown_runs
 
 
 def experiment_line(manifests: Sequence[Manifest]) -> str:
@@ -74,7 +74,7 @@ def _join(parts: Sequence[object]) -> str:
 
 def knee(groups: Groups, capacity: int, policy: str) -> str:
     """Say how much of the pool the live context fills under this policy, and which side of the knee that is."""
-    need = demand((shown_run(groups, policy) or groups[policy][0]).metrics.facts.machine)
+    need = demand(shown_runs(groups).get(policy, groups[policy][0]).metrics.facts.machine)
     side = "below the knee, where policies should agree"
     if need.peak_tokens > capacity:
         side = "beyond the knee, where seeds differ widely"

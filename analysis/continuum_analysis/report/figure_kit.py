@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -14,7 +14,8 @@ from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.arm_styles import COLOURS, DASHES, ArmStyle, arm_styles
 from continuum_analysis.plots.drawing import HEIGHT
-from continuum_analysis.plots.panels import Kind, Line, Panel, thin
+from continuum_analysis.plots.panels import Kind, Line, Panel, Stack, thin
+from continuum_analysis.records.facts import RunFacts
 
 MOST_POINTS = 500
 """Points of a line: about one for each pixel of its drawing."""
@@ -22,11 +23,10 @@ MOST_POINTS = 500
 
 @dataclass(frozen=True, slots=True)
 class Figure:
+    """A figure of the report. Its title, and how to read it, are in the page's template."""
+
     name: str
     """The name of the image file, without its ending."""
-    title: str
-    text: str
-    """What the figure shows and how to read it."""
     panels: Sequence[Panel]
     table: TextTable
     """The figure's data as a table; it has no rows if nothing was recorded."""
@@ -38,16 +38,12 @@ Groups = Mapping[str, Sequence[Run]]
 """Runs by arm, in the order of the summary."""
 
 
-def shown_run(groups: Groups, policy: str) -> Run | None:
-    """Return the policy's run of the lowest seed of all policies, so that the figure has the same arrivals for each
-    policy; None if the policy did not run with that seed."""
+def shown_runs(groups: Groups) -> dict[str, Run]:
+    """Return by policy the run of the lowest seed of all policies, so that a figure has the same arrivals for each
+    policy; without policies that did not run with that seed, or of which no turn was recorded."""
     seed = min(run.manifest.seed for group in groups.values() for run in group)
-    return next((run for run in groups[policy] if run.manifest.seed == seed), None)
-
-
-def seed_note(groups: Groups) -> str:
-    seeds = {run.manifest.seed for group in groups.values() for run in group}
-    return f" Shown: seed {min(seeds)}, of {len(seeds)} that ran." if len(seeds) > 1 else ""
+    firsts = {policy: [run for run in group if run.manifest.seed == seed] for policy, group in groups.items()}
+    return {policy: first[0] for policy, first in firsts.items() if first and first[0].metrics.facts.machine}
 
 
 def report_styles(names: Iterable[str]) -> dict[str, ArmStyle]:
@@ -68,42 +64,54 @@ SHORTEST_S = 1e-3
 
 
 def cdf_figure(
+    groups: Groups,
     name: str,
-    title: str,
-    text: str,
     x_title: str,
     what: str,
-    seconds: Mapping[str, Sequence[float]],
-    looks: Mapping[str, ArmStyle],
-    out_of: Mapping[str, int] | None = None,
+    seconds: Callable[[RunFacts], Sequence[float | None]],
+    of_all: bool = False,
 ) -> Figure:
-    """Return the distributions of times by policy.
+    """Return the distributions of times by policy, all seeds together.
 
     Args:
         what: the things whose times they are, in the plural.
-        out_of: for each policy the number of things of which these are the times that are known, and then the x axis
-            is linear; None: all of them, and the x axis is logarithmic.
+        seconds: returns the time of each thing in a run; None: not known.
+        of_all: whether the shares are of all things and the x axis is linear; otherwise they are of the things whose
+            times are known, and the x axis is logarithmic.
     """
     lines, rows = [], []
-    for policy, values in seconds.items():
-        times = np.maximum(np.sort(values), 0.0 if out_of else SHORTEST_S)
-        number = out_of[policy] if out_of else len(times)
+    for policy, look in report_styles(groups).items():
+        every = [time for run in groups[policy] for time in seconds(run.metrics.facts)]
+        known = np.sort([time for time in every if time is not None])
+        times = known if of_all else np.maximum(known, SHORTEST_S)
+        number = len(every if of_all else known)
         if len(times):
             x, y = [float(times[0]), *times.tolist()], [0.0, *(np.arange(1, len(times) + 1) / number).tolist()]
-            lines.append(thin_line(policy, looks[policy], x, y, "stepped"))
+            lines.append(thin_line(policy, look, x, y, "stepped"))
             rows.append((policy, *(_within(times, number, share) for share in SHARES)))
-    panel = Panel(
-        "",
-        x_title,
-        f"share of {what}",
-        lines,
-        log_x=out_of is None,
-        x_from_zero=out_of is not None,
-        percent=True,
-        top=1.03,
-    )
+    y_title = f"share of {what}"
+    panel = Panel("", x_title, y_title, lines, log_x=not of_all, x_from_zero=of_all, percent=True, top=1.03)
     headings = ("policy", "10% within, s", "25%", "50%", "75%", "90%", "99%", "all")
-    return Figure(name, title, text, [panel], TextTable(headings, rows))
+    return Figure(name, [panel], TextTable(headings, rows))
+
+
+def stacks(
+    counts: Mapping[str, Mapping[str, float]],
+    looks: Mapping[str, tuple[str, str]],
+    meanings: Mapping[str, str] | None = None,
+) -> list[Stack]:
+    """Return a layer for each kind of thing that some policy has.
+
+    Args:
+        counts: the number of each kind, by policy.
+        looks: colour and pattern of each kind, in the order of the layers.
+        meanings: what the kinds mean.
+    """
+    return [
+        Stack(kind, list(counts), [each.get(kind, 0) for each in counts.values()], *look, (meanings or {}).get(kind))
+        for kind, look in looks.items()
+        if any(kind in each for each in counts.values())
+    ]
 
 
 TOOLS_SHOWN = 6

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from continuum_traces.grouped import grouped
 
-from continuum_analysis.compare.intervals import ENOUGH_SEEDS, NO_VALUE
+from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import Summary
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.arm_styles import ArmStyle, arm_styles
-from continuum_analysis.plots.panels import Bar, Panel, Stack
-from continuum_analysis.records.demand import Demand, demand
+from continuum_analysis.plots.panels import Bar, Panel
+from continuum_analysis.records.demand import demand
 from continuum_analysis.report.figure_kit import (
     Figure,
     Groups,
-    cdf_figure,
     report_styles,
-    seed_note,
     short,
-    shown_run,
+    shown_runs,
+    stacks,
     thin_line,
 )
 
@@ -50,45 +50,14 @@ def head_figure(groups: Groups, summary: Summary) -> Figure:
     said = {key: bar.said for key, bar in bars.items()}
     rows = [(name, *(said.get((name, m), NO_VALUE) for m in ("jct_mean_s", "jct_p95_s"))) for name in summary.arms]
     table = TextTable(("policy", "mean JCT, s", "P95, s"), rows)
-    return Figure(
-        "jct-by-policy",
-        "Job completion time by policy",
-        f"Thick bars: the mean; thin bars: P95. Shorter is better. {_spread(len(summary.seeds))}",
-        [Panel("", "job completion time, s", "", bars=list(bars.values()))],
-        table,
-    )
-
-
-def _spread(seeds: int) -> str:
-    """Say what the whiskers show."""
-    if seeds >= ENOUGH_SEEDS:
-        return (
-            "Whiskers and brackets: 95% intervals over seeds. All policies have the same arrivals, so that their "
-            "ratios are known more precisely than these intervals suggest."
-        )
-    return "Whiskers: the two seeds themselves." if seeds > 1 else "One seed: there is no interval."
+    return Figure("jct-by-policy", [Panel("", "job completion time, s", "", bars=list(bars.values()))], table)
 
 
 def _head_bar(summary: Summary, name: str, look: ArmStyle, metric: str, form: Callable[[float], str]) -> Bar | None:
     value = summary.arms[name].metrics[metric]
     if value is None:
         return None
-    shown = value.within(0.0, float("inf"))
-    return Bar(name, name, value.mean, *shown.spread, look, shown.text(form), thin=metric != "jct_mean_s")
-
-
-def jct_figure(groups: Groups) -> Figure:
-    return cdf_figure(
-        "jct-cdf",
-        "Job completion times",
-        "Share of all programs that finished within a time, all seeds together. Further left is better; a line that "
-        "ends below 100% leaves programs that did not finish.",
-        "job completion time, s",
-        "programs",
-        {policy: [p.jct_s for run in runs for p in run.metrics.facts.programs] for policy, runs in groups.items()},
-        report_styles(groups),
-        {policy: sum(len(run.metrics.facts.everyone) for run in runs) for policy, runs in groups.items()},
-    )
+    return Bar(name, name, value.mean, *value.spread, look, value.text(form), thin=metric != "jct_mean_s")
 
 
 def wait_figure(groups: Groups) -> Figure:
@@ -100,21 +69,14 @@ def wait_figure(groups: Groups) -> Figure:
             means = [float(np.mean(waits)) for waits in by_turn.values()]
             lines.append(thin_line(policy, arm, list(by_turn), means))
             rows.append((policy, *(_band(by_turn, low, high) for low, high in bands)))
-    return Figure(
-        "waits-by-turn",
-        "Waiting, turn by turn",
-        "Mean time from a turn's arrival to its first scheduling, over all programs with that many turns, all seeds. "
-        "Few programs have as many turns as the last points.",
-        [Panel("", "turn of its program", "mean queue wait, s", lines)],
-        TextTable(("policy", "turn 1, mean s", "2 to 5", "6 to 10", "11 to 20", "later"), rows),
-    )
+    headings = ("policy", "turn 1, mean s", "2 to 5", "6 to 10", "11 to 20", "later")
+    panel = Panel("", "turn of its program", "mean queue wait, s", lines)
+    return Figure("waits-by-turn", [panel], TextTable(headings, rows))
 
 
 def _waits_by_turn(group: Sequence[Run]) -> dict[int, list[float]]:
-    waits: dict[int, list[float]] = {}
-    for turn in (turn for run in group for turn in run.metrics.facts.turns):
-        if turn.wait_s is not None:
-            waits.setdefault(turn.index + 1, []).append(turn.wait_s)
+    turns = [turn for run in group for turn in run.metrics.facts.turns]
+    waits = grouped((turn.index + 1, turn.wait_s) for turn in turns if turn.wait_s is not None)
     return dict(sorted(waits.items()))
 
 
@@ -125,46 +87,22 @@ def _band(by_turn: Mapping[int, Sequence[float]], low: int, high: int) -> str:
 
 def pin_figure(summary: Summary) -> Figure:
     pinning = {name: arm.pins_by_ending for name, arm in summary.arms.items() if arm.pins_by_ending}
-    reasons = [reason for reason in ENDINGS if any(reason in endings for endings in pinning.values())]
-    stacks = [
-        Stack(reason, list(pinning), [endings.get(reason, 0) for endings in pinning.values()], *ENDINGS[reason])
-        for reason in reasons
-    ]
+    layers = stacks(pinning, ENDINGS)
+    reasons = [layer.name for layer in layers]
     rows = [(policy, *(str(endings.get(reason, 0)) for reason in reasons)) for policy, endings in pinning.items()]
-    return Figure(
-        "pin-endings",
-        "How pins ended",
-        "Pins by the reason why they ended, all seeds together: hit (the program returned in time), expired (it did "
-        "not), pressure (another request needed the room).",
-        [Panel("", "pins", "", stacks=stacks)],
-        TextTable(("policy", *reasons), rows),
-    )
+    return Figure("pin-endings", [Panel("", "pins", "", stacks=layers)], TextTable(("policy", *reasons), rows))
 
 
 def demand_figure(groups: Groups, capacity_tokens: int) -> Figure:
     lines, rows = [], []
-    for policy, arm in report_styles(groups).items():
-        run = shown_run(groups, policy)
-        if run is None or not run.metrics.facts.machine:
-            continue
+    looks = report_styles(groups)
+    for policy, run in shown_runs(groups).items():
         need = demand(run.metrics.facts.machine)
         start_s = need.times_s[0]
         x, y = [t - start_s for t in need.times_s], [tokens / capacity_tokens for tokens in need.tokens]
-        lines.append(thin_line(policy, arm, x, y, "stepped"))
-        rows.append((policy, *_demand_cells(need, capacity_tokens)))
-    return Figure(
-        "load-against-memory",
-        "Load against memory",
-        "Tokens in the contexts of all live programs, as a share of the KV pool. Above the line at 100% some programs "
-        "must wait, or their KV must be rebuilt." + seed_note(groups),
-        [Panel("", "time, s", "live context / KV pool", lines, x_from_zero=True, percent=True, level=1.0)],
-        TextTable(("policy", "mean", "peak", "share of time above 100%"), rows),
-    )
-
-
-def _demand_cells(need: Demand, capacity_tokens: int) -> tuple[str, str, str]:
-    return (
-        f"{need.mean_tokens / capacity_tokens:.0%}",
-        f"{need.peak_tokens / capacity_tokens:.0%}",
-        f"{need.share_of_time_above(capacity_tokens):.0%}",
-    )
+        lines.append(thin_line(policy, looks[policy], x, y, "stepped"))
+        shares = (need.mean_tokens / capacity_tokens, need.peak_tokens / capacity_tokens)
+        rows.append((policy, *(f"{share:.0%}" for share in (*shares, need.share_of_time_above(capacity_tokens)))))
+    panel = Panel("", "time, s", "live context / KV pool", lines, x_from_zero=True, percent=True, level=1.0)
+    table = TextTable(("policy", "mean", "peak", "share of time above 100%"), rows)
+    return Figure("load-against-memory", [panel], table)

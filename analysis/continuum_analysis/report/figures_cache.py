@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from continuum_traces.grouped import grouped
 
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.words import TextTable, cause_table
 from continuum_analysis.plots.arm_styles import ArmStyle
-from continuum_analysis.plots.panels import LEVEL_COLOUR, Area, Line, Panel, Stack
+from continuum_analysis.plots.panels import LEVEL_COLOUR, Area, Line, Panel
 from continuum_analysis.records.misses import CAUSES, count_causes
 from continuum_analysis.records.occupancy import Occupancy, occupancy
 from continuum_analysis.report.figure_kit import (
     SHORTEST_S,
     TOOL_HEADINGS,
-    TOOLS_SHOWN,
     Figure,
     Groups,
     report_styles,
-    seed_note,
     short,
-    shown_run,
+    shown_runs,
+    stacks,
     thin_line,
     tool_times,
 )
@@ -52,8 +52,7 @@ CAUSE_COLOURS = {
 
 def occupancy_figure(groups: Groups, capacity_tokens: int) -> Figure:
     """Return a figure with one panel for each policy and a common time axis."""
-    runs = {policy: run for policy in groups if (run := shown_run(groups, policy)) and run.metrics.facts.machine}
-    by_policy = {policy: occupancy(run.metrics.facts.machine) for policy, run in runs.items()}
+    by_policy = {policy: occupancy(run.metrics.facts.machine) for policy, run in shown_runs(groups).items()}
     last = list(by_policy)[-1:]
     panels = [
         Panel(
@@ -69,17 +68,7 @@ def occupancy_figure(groups: Groups, capacity_tokens: int) -> Figure:
     ]
     headings = ("policy", "running, mean", "running, peak", "pinned, mean", "pinned, peak", "neither, mean")
     rows = [(policy, *_occupancy_cells(levels, capacity_tokens)) for policy, levels in by_policy.items()]
-    return Figure(
-        "kv-occupancy",
-        "What fills the KV pool",
-        "Share of the pool in pins (recorded) and in running turns (derived: from the tokens that a turn found in the "
-        "cache to its prompt at the first token, then growing with its output). The rest, up to the dashed line, is "
-        "free or contains KV that can be evicted. A prefix that programs share counts once for each program, so that "
-        "sums can exceed 100%." + seed_note(groups),
-        panels,
-        TextTable(headings, rows),
-        height=70,
-    )
+    return Figure("kv-occupancy", panels, TextTable(headings, rows), height=70)
 
 
 def _areas(levels: Occupancy, capacity_tokens: int) -> list[Area]:
@@ -111,14 +100,8 @@ def ttl_figure(groups: Groups) -> Figure:
         lines.append(Line("TTL = time until return", ends, ends, kind="plain", look=DIAGONAL))
     x_title, y_title = "time until the program returned, s", "TTL chosen, s"
     headings = ("policy", "pins", "long enough", "TTL, median s", "return, median s", "return, 90% s", "held, mean s")
-    return Figure(
-        "ttl-against-tool-time",
-        "TTL chosen against what was needed",
-        "The TTL of each pin, and the time after which its program returned. Above the dashed line the TTL was long "
-        "enough; below it, the pin ended too early. All seeds together, a few hundred points for each policy.",
-        [Panel("", x_title, y_title, lines, log=True, log_x=True)],
-        TextTable(headings, rows),
-    )
+    panel = Panel("", x_title, y_title, lines, log=True, log_x=True)
+    return Figure("ttl-against-tool-time", [panel], TextTable(headings, rows))
 
 
 def _ttls_and_tools(group: Sequence[Run]) -> list[tuple[float, float]]:
@@ -138,50 +121,20 @@ def _ttl_cells(ttls: np.ndarray, tools: np.ndarray) -> list[str]:
 
 def tails_figure(groups: Groups) -> Figure:
     """Return the figure of tool times from the run of one policy, since all policies have the same workload."""
-    run = next((run for policy in groups if (run := shown_run(groups, policy))), None)
-    panel, rows = tool_times("", _gaps_by_tool(run) if run else {})
-    return Figure(
-        "tool-time-tails",
-        "How long tools take",
-        f"Share of calls that end within a time, for all tools and the {TOOLS_SHOWN} tools with the longest total "
-        "time. The time is that from a turn's end to the program's return, which includes the agent's own time. A line "
-        "that reaches 100% far to the right means that a few calls take very long; a pin without a TTL would wait for "
-        "them.",
-        [panel],
-        TextTable(TOOL_HEADINGS, rows),
-    )
-
-
-def _gaps_by_tool(run: Run) -> dict[str, list[float]]:
-    by_tool: dict[str, list[float]] = {}
-    for program in run.metrics.facts.everyone:
-        for turn, gap_s in program.gaps():
-            by_tool.setdefault(turn.tool or "(none named)", []).append(gap_s)
-    return by_tool
+    first = list(shown_runs(groups).values())[:1]
+    gaps = [gap for run in first for program in run.metrics.facts.everyone for gap in program.gaps()]
+    panel, rows = tool_times("", grouped((turn.tool or "(none named)", gap_s) for turn, gap_s in gaps))
+    return Figure("tool-time-tails", [panel], TextTable(TOOL_HEADINGS, rows))
 
 
 def miss_figure(groups: Groups) -> Figure:
-    returns = {policy: [r for run in group for r in run.metrics.facts.returns] for policy, group in groups.items()}
-    returns = {policy: returned for policy, returned in returns.items() if returned}
-    counts = {policy: count_causes(returned) for policy, returned in returns.items()}
-    stacks = [
-        Stack(
-            cause,
-            list(counts),
-            [each.get(cause, 0) / sum(each.values()) for each in counts.values()],
-            *CAUSE_COLOURS[cause],
-            hover=CAUSES[cause],
-        )
-        for cause in CAUSES
-        if any(cause in each for each in counts.values())
-    ]
+    every = {policy: [r for run in group for r in run.metrics.facts.returns] for policy, group in groups.items()}
+    returns = {policy: returned for policy, returned in every.items() if returned}
+    shares = {
+        policy: {cause: turns / len(returned) for cause, turns in count_causes(returned).items()}
+        for policy, returned in returns.items()
+    }
     rows = [(policy, *row) for policy, returned in returns.items() for row in cause_table(returned).rows]
-    return Figure(
-        "misses",
-        "Cache hits and misses of returning turns, by cause",
-        "Every turn but the first of each program, by the cause of its hit or miss, derived from the records; all "
-        "seeds together. continuum-bench analyze DIR --misses shows the causes of each run, --table turns those of "
-        "each turn.",
-        [Panel("", "share of returning turns", "", stacks=stacks, percent=True)],
-        TextTable(("policy", *cause_table(()).headings), rows),
-    )
+    layers = stacks(shares, CAUSE_COLOURS, CAUSES)
+    panel = Panel("", "share of returning turns", "", stacks=layers, percent=True)
+    return Figure("misses", [panel], TextTable(("policy", *cause_table(()).headings), rows))

@@ -23,10 +23,6 @@ def load_figure(summaries: Mapping[float | None, Summary]) -> Figure:
         low, high = zip(*(jct.spread for _, jct in known), strict=True) if known else ((), ())
         lines.append(Line(policy, [jps for jps, _ in known], means, low, high, look=look))
         rows.append((policy, *(interval_text(jcts.get(jps), "{:.1f}".format) for jps in summaries)))
-    return Figure(
-        "jct-against-jps",
-        "Completion time against load",
-        "Mean job completion time at each arrival rate, over seeds, with 95% intervals where there are several.",
-        [Panel("", "programs arriving per second", "mean job completion time, s", lines)],
-        TextTable(("policy", *(f"{jps:g}/s" if jps is not None else "load unknown" for jps in summaries)), rows),
-    )
+    panel = Panel("", "programs arriving per second", "mean job completion time, s", lines)
+    headings = ("policy", *(f"{jps:g}/s" if jps is not None else "load unknown" for jps in summaries))
+    return Figure("jct-against-jps", [panel], TextTable(headings, rows))

@@ -19,6 +19,6 @@ def write_report_images(paths: Sequence[Path], folder: Path) -> list[Path]:
     page = page_of(folder.name, load_all(paths), paths[0] if len(paths) == 1 else None)
     return [
         save([draw(figure.panels, figure.height)], folder / f"{figure.name}.svg")
-        for figure in figures_of(page).all
+        for figure in figures_of(page).values()
         if figure.table.rows
     ]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from continuum_traces.run_dir import writing
 
-from continuum_analysis.compare.intervals import NO_VALUE, Comparison, interval_text
+from continuum_analysis.compare.intervals import ENOUGH_SEEDS, Comparison, interval_text, number_text
 from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
-from continuum_analysis.compare.summary import Summary, summarize_runs, write_summary_of
-from continuum_analysis.compare.words import Column, TextTable, columns, fastest, load_line, summary_rows, verdict_parts
+from continuum_analysis.compare.summary import Summary, compare_to, summarize_runs, write_summary_of
+from continuum_analysis.compare.words import TextTable, arm_table, fastest, load_line, verdict_parts
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.unknown import cannot_be_known
 from continuum_analysis.report.experiment_facts import (
@@ -25,15 +25,13 @@ from continuum_analysis.report.figure_kit import Figure, Groups
 from continuum_analysis.report.figures import (
     demand_figure,
     head_figure,
-    jct_figure,
     pin_figure,
     wait_figure,
 )
 from continuum_analysis.report.figures_cache import miss_figure, occupancy_figure, tails_figure, ttl_figure
-from continuum_analysis.report.figures_latency import admission_figure, latency_figures
+from continuum_analysis.report.figures_latency import distributions
 from continuum_analysis.report.figures_load import load_figure
 from continuum_analysis.report.fill import fill_page
-from continuum_analysis.report.pairwise import matrix, paired_times, sooner_equal_later
 from continuum_analysis.report.program_timeline import timeline_json
 
 
@@ -109,32 +107,20 @@ def _write(page: Page, target: Path) -> Path:
     return target
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """The figures of a page in their order, without the film and the timeline."""
-
-    head: Figure
-    why: Sequence[Figure]
-    programs: Sequence[Figure]
-
-    @property
-    def all(self) -> Sequence[Figure]:
-        return (self.head, *self.why, *self.programs)
-
-
-def figures_of(page: Page) -> Figures:
+def figures_of(page: Page) -> dict[str, Figure]:
+    """Return the figures of a page by name, without the film and the timeline. The first is at the head of the page."""
     groups, capacity = page.groups, kv_tokens(page.runs)
-    head = load_figure(page.summaries) if len(page.loads) > 1 else head_figure(groups, page.summary)
-    why = [miss_figure(groups), wait_figure(groups), pin_figure(page.summary), ttl_figure(groups), tails_figure(groups)]
+    figures = [load_figure(page.summaries) if len(page.loads) > 1 else head_figure(groups, page.summary)]
+    figures += [miss_figure(groups), wait_figure(groups), pin_figure(page.summary), ttl_figure(groups)]
+    figures.append(tails_figure(groups))
     if capacity:
-        why += [occupancy_figure(groups, capacity), demand_figure(groups, capacity)]
-    return Figures(head, why, [jct_figure(groups), admission_figure(groups), *latency_figures(groups)])
+        figures += [occupancy_figure(groups, capacity), demand_figure(groups, capacity)]
+    return {figure.name: figure for figure in (*figures, *distributions(groups))}
 
 
 def render(page: Page) -> str:
     """The page as HTML."""
     summary, groups, capacity = page.summary, page.groups, kv_tokens(page.runs)
-    shown, manifest, figures = columns(page.summaries.values()), page.runs[0].manifest, figures_of(page)
     best = fastest(summary)
     cast = [summary.baseline, best] if best is not None else []
     return fill_page(
@@ -143,28 +129,22 @@ def render(page: Page) -> str:
         line=experiment_line([each.manifest for each in page.summaries.values()]),
         gpu_time=gpu_time(summary.manifest),
         load=load_line(summary),
-        overloaded=any(arm.overloaded for arm in summary.arms.values()),
-        matrix=matrix(groups) if len(groups) > 2 else {},
+        matrix=_matrix(groups) if len(groups) > 2 else {},
         verdicts=[(_load_words(jps, page), *verdict_parts(each)) for jps, each in page.summaries.items()],
         warnings=[
             _load_words(jps, page) + warning for jps, each in page.summaries.items() for warning in each.warnings
         ],
         trust=_trust(page, capacity),
-        table=_table(page, shown),
-        baseline=summary.baseline,
+        table=arm_table(page.summaries, with_jps=len(page.loads) > 1),
+        summary=summary,
         detailed=_load_words(page.detailed, page).rstrip(": "),
-        several_seeds=len(summary.seeds) > 1,
-        head=figures.head,
-        why=figures.why,
-        programs=figures.programs,
+        enough_seeds=ENOUGH_SEEDS,
+        figures=figures_of(page),
         timeline=timeline_json(groups, cast) if any(run.metrics.facts.machine for run in page.runs) else "",
-        modelled=manifest.modelled,
-        notes=manifest.notes,
+        run=page.runs[0].manifest,
         unknown=_unknown(page.runs),
         measures=_measures(summary),
         comparisons=_comparisons(page),
-        policies=list(summary.arms),
-        left_out={name: [*arm.unfinished, *arm.failed] for name, arm in summary.arms.items()},
         manifest=manifest_entries(
             {run.path.name: run.manifest for runs in page.loads.values() for run in runs}, summary.manifest
         ),
@@ -198,36 +178,44 @@ def _load_words(jps: float | None, page: Page) -> str:
     return f"{jps:g} programs/s: " if len(page.loads) > 1 and jps is not None else ""
 
 
-def _table(page: Page, shown: Sequence[Column]) -> TextTable:
-    several = len(page.loads) > 1
-    rows: list[list[str]] = []
-    for jps, summary in page.summaries.items():
-        rows += [[f"{jps:g}", *row] if several else row for row in summary_rows(summary, shown)]
-    return TextTable([*(["JPS"] * several), "policy", *(column.heading for column in shown)], rows)
-
-
 def _comparisons(page: Page) -> TextTable:
     """Compare each arm with the baseline on the same arrivals: ratio, difference, effect sizes, number of programs."""
-    summary, groups = page.summary, page.groups
+    summary = page.summary
     headings = ("policy", "ratio", "95% interval", "seconds saved (95%)", "programs", "effect size g_z", "compared")
     rows = [
-        (name, *_comparison(arm.comparison, sooner_equal_later(paired_times(groups[name], groups[summary.baseline]))))
+        (name, *_comparison(arm.comparison))
         for name, arm in summary.arms.items()
         if name != summary.baseline and arm.comparison is not None
     ]
     return TextTable(headings, rows)
 
 
-def _comparison(comparison: Comparison, programs: str) -> tuple[str, ...]:
+def _comparison(comparison: Comparison) -> tuple[str, ...]:
     used, all_programs = comparison.programs
     return (
         f"{comparison.jct_ratio.mean:.2f}",
         comparison.jct_ratio.bounds_text("{:.2f}".format),
         comparison.difference_s.text("{:.1f}".format),
-        programs,
-        NO_VALUE if comparison.effect is None else f"{comparison.effect:.1f}",
+        "{:,} sooner, {:,} equal, {:,} later".format(*comparison.ends),
+        number_text(comparison.effect, "{:.1f}"),
         f"{used:,} of {all_programs:,}",
     )
+
+
+def _matrix(groups: Groups) -> dict[str, list[tuple[str, str, str] | None]]:
+    return {arm: [_ratio_cell(groups, arm, other) for other in groups] for arm in groups}
+
+
+def _ratio_cell(groups: Groups, arm: str, other: str) -> tuple[str, str, str] | None:
+    """Return an arm's mean JCT over the other's: the ratio, ``faster`` or ``slower`` if its 95% interval shows it, and
+    the ratio with its interval. None where nothing can be paired."""
+    comparison = compare_to(groups[other], groups[arm]) if arm != other else None
+    if comparison is None:
+        return None
+    ratio = comparison.jct_ratio
+    low, high = ratio.bounds or (0.0, 2.0)
+    kind = "faster" if high < 1.0 else "slower" if low > 1.0 else ""
+    return f"{ratio.mean:.2f}", kind, ratio.text("{:.3f}".format)
 
 
 def _measures(summary: Summary) -> list[tuple[str, str, str, list[str]]]:

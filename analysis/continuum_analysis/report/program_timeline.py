@@ -9,7 +9,7 @@ from typing import Any
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.records.misses import CAUSES, Return
 from continuum_analysis.records.timeline import PinTimes, ProgramTimes, TurnTimes
-from continuum_analysis.report.figure_kit import Groups, shown_run
+from continuum_analysis.report.figure_kit import Groups, shown_runs
 
 KINDS: dict[str, tuple[str, float, float]] = {
     "tool": ("#8c8c8c", -0.06, 0.12),
@@ -28,7 +28,7 @@ contains only every second, third ... program, and says so."""
 def timeline_data(groups: Groups, cast: Sequence[str] = ()) -> dict[str, Any]:
     """Return the data for report.js, with times in whole milliseconds: for each policy the programs of one run, and for
     the film the two policies of ``cast`` with three programs."""
-    runs = [run for policy in groups if (run := shown_run(groups, policy))]
+    runs = list(shown_runs(groups).values())
     turns = sum(len(program.turns) for run in runs for program in run.metrics.facts.machine)
     step = max(1, -(-turns // MOST_TURNS))
     tools = sorted({turn.tool or "" for run in runs for p in run.metrics.facts.machine for turn in p.turns})
@@ -58,13 +58,13 @@ def _film(cast: Sequence[str], programs: Mapping[str, Sequence[ProgramTimes]]) -
 
 def _run_data(run: Run, step: int, tools: dict[str, int]) -> dict[str, Any]:
     programs = run.metrics.facts.machine
-    start_s = programs[0].arrive_s if programs else 0.0
+    start_s = programs[0].arrive_s
     why = {(returned.program_id, returned.turn.index): returned for returned in run.metrics.facts.returns}
     return {
         "policy": run.arm,
         "seed": run.manifest.seed,
         "total": len(programs),
-        "end": _ms(max((p.finish_s for p in programs), default=0.0) - start_s),
+        "end": _ms(max(p.finish_s for p in programs) - start_s),
         "programs": [
             [p.program_id, p.state, _ms(p.arrive_s - start_s), _ms(p.jct_s), _ms(p.bubble_s), _turns(p, why, tools)]
             for p in programs[::step]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from continuum_traces.grouped import grouped
 from continuum_traces.run_dir import read_json
 from continuum_traces.schema import Program
 
@@ -39,23 +40,23 @@ def queue_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
 
 def estimates_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
     """Return the TTL model's estimates at each pin over time: T (mean queueing delay of evicted turns) and eta."""
-    delay, eta, rows = [], [], []
+    delays, etas, rows = [], [], []
     for group, runs in _first_seed(sweep):
         for run in runs:
             pins = sorted(run.metrics.facts.pins, key=lambda pin: pin.since_s)
             start_s = min((program.arrive_s for program in run.metrics.facts.everyone), default=0.0)
             name = f"{_title(sweep, group)}, {run.manifest.policy}"
-            t = [(pin.since_s - start_s, pin.delay_estimate_s) for pin in pins if pin.delay_estimate_s is not None]
-            e = [(pin.since_s - start_s, pin.eta) for pin in pins if pin.eta is not None]
-            if not t or not e:
-                continue
-            delay.append(thin_line(name, None, [x for x, _ in t], [y for _, y in t]))
-            eta.append(thin_line(name, None, [x for x, _ in e], [y for _, y in e]))
-            cells = [f"{f(values):.3g}" for values in ([y for _, y in t], [y for _, y in e]) for f in (np.mean, np.max)]
-            rows.append([name, str(len(pins)), *cells, f"{t[-1][1]:.3g}", f"{e[-1][1]:.3g}"])
+            estimates = [(pin.since_s - start_s, pin.delay_estimate_s, pin.eta) for pin in pins]
+            known = [(since_s, t_s, eta) for since_s, t_s, eta in estimates if t_s is not None and eta is not None]
+            if known:
+                times_s, t, e = (list(column) for column in zip(*known, strict=True))
+                delays.append(thin_line(name, None, times_s, t))
+                etas.append(thin_line(name, None, times_s, e))
+                numbers = (np.mean(t), np.max(t), np.mean(e), np.max(e), t[-1], e[-1])
+                rows.append([name, str(len(pins)), *(f"{number:.3g}" for number in numbers)])
     panels = [
-        Panel("T: queueing delay of evicted turns", "time, s", "s", delay),
-        Panel("eta", "time, s", "", eta),
+        Panel("T: queueing delay of evicted turns", "time, s", "s", delays),
+        Panel("eta", "time, s", "", etas),
     ]
     headings = ["run", "pins", "T mean, s", "T highest", "eta mean", "eta highest", "T at last", "eta at last"]
     return panels, TextTable(headings, rows)
@@ -65,10 +66,8 @@ def tools_figure(workloads: Mapping[str, Sequence[Program]]) -> tuple[list[Panel
     """Return the distribution of recorded tool times by tool, and the share of each tool's slowest tenth of calls."""
     panels, rows = [], []
     for name, programs in workloads.items():
-        by_tool: dict[str, list[float]] = {}
-        for call in (call for program in programs for turn in program.turns for call in turn.tool_calls):
-            if call.duration_s is not None:
-                by_tool.setdefault(call.name, []).append(call.duration_s)
+        calls = [call for program in programs for turn in program.turns for call in turn.tool_calls]
+        by_tool = grouped((call.name, call.duration_s) for call in calls if call.duration_s is not None)
         if by_tool:
             panel, of_tools = tool_times(name, by_tool)
             panels.append(panel)

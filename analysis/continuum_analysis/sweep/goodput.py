@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
+from continuum_traces.grouped import grouped
+
 from continuum_analysis.compare.intervals import Interval, interval_text, mean_interval, ratio_by_seed
 from continuum_analysis.compare.runs import BASELINES
 from continuum_analysis.compare.words import TextTable
@@ -44,13 +46,10 @@ class Goodput:
 
 
 def summarize_goodput(results: Sequence[Found]) -> list[Goodput]:
-    points = list(dict.fromkeys(_key(result) for result in results))
     rows = []
-    for point in points:
-        here = [result for result in results if _key(result) == point]
+    for here in grouped((tuple(map(str, result.axes.items())), result) for result in results).values():
         base = {result.seed: result.jps for result in here if result.policy in BASELINES}
-        for policy in dict.fromkeys(result.policy for result in here):
-            rows.append(_row([result for result in here if result.policy == policy], base))
+        rows += [_row(mine, base) for mine in grouped((result.policy, result) for result in here).values()]
     return rows
 
 
@@ -59,10 +58,6 @@ def _row(mine: Sequence[Found], base: Mapping[int, float]) -> Goodput:
     ratio = ratio_by_seed({result.seed: result.jps for result in mine}, base)
     mean = mean_interval(rates) if all(map(isfinite, rates)) else None
     return Goodput(mine[0].axes, mine[0].policy, mean, rates, ratio)
-
-
-def _key(result: Found) -> tuple[tuple[str, str], ...]:
-    return tuple((name, str(value)) for name, value in result.axes.items())
 
 
 def goodput_table(rows: Sequence[Goodput]) -> TextTable:

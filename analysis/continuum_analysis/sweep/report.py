@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from continuum_traces.run_dir import read_json, writing
 
 from continuum_analysis.compare.runs import SWEEP
-from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.drawing import draw_each, save
 from continuum_analysis.plots.panels import Panel
 from continuum_analysis.report.experiment_facts import experiment_line
@@ -26,11 +26,19 @@ READING = (
 
 def write_sweep_report(sweep: Sweep) -> Path:
     """Write sweep.svg and report.html beside sweep.json; return the path of report.html."""
-    panels, facts = sweep_panels(sweep, read_plot(sweep.plot, sweep)), _facts(sweep, read_json(sweep.path / SWEEP))
-    verdict, trust = sweep_verdict(sweep), sweep_trust(sweep)
-    name, table, warnings = sweep.name, sweep.table(), sweep.warnings()
-    line = sweep_line(sweep)
-    return write_page(sweep.path, "sweep", panels, name, table, warnings, facts, READING, verdict, trust, line)
+    return write_page(
+        sweep.path,
+        "sweep",
+        sweep_panels(sweep, read_plot(sweep.plot, sweep)),
+        title=sweep.name,
+        table=sweep.table(),
+        warnings=sweep.warnings(),
+        facts=_facts(sweep, read_json(sweep.path / SWEEP)),
+        reading=READING,
+        verdict=sweep_verdict(sweep),
+        trust=sweep_trust(sweep),
+        line=sweep_line(sweep),
+    )
 
 
 def sweep_line(sweep: Sweep) -> str:
@@ -38,20 +46,12 @@ def sweep_line(sweep: Sweep) -> str:
     return experiment_line([group.summary.manifest for group in sweep.groups if group.summary])
 
 
-def write_page(
-    folder: Path,
-    name: str,
-    panels: Sequence[Panel],
-    title: str,
-    table: TextTable,
-    warnings: Sequence[str],
-    facts: Sequence[tuple[str, str]],
-    reading: str = "",
-    verdict: tuple[str, str] | None = None,
-    trust: str = "",
-    line: str = "",
-) -> Path:
-    """Write the panels as ``name.svg``, and report.html with the panels and the table.
+def write_page(folder: Path, name: str, panels: Sequence[Panel], **values: Any) -> Path:
+    """Write the panels as ``name.svg``, and report.html with the panels.
+
+    Args:
+        values: the content of the page beside the panels: title, table, warnings and facts, perhaps also reading, line,
+            verdict and trust.
 
     Raises:
         RunDirError: a file cannot be written.
@@ -59,18 +59,8 @@ def write_page(
     drawings = draw_each(panels)
     if drawings:
         save(drawings, folder / f"{name}.svg")
-    page = fill_page(
-        "sweep_report.html.j2",
-        title=title,
-        line=line,
-        verdict=verdict,
-        trust=trust,
-        drawings=drawings,
-        reading=reading,
-        warnings=warnings,
-        table=table,
-        facts=facts,
-    )
+    optional = dict.fromkeys(("reading", "line", "verdict", "trust"))
+    page = fill_page("sweep_report.html.j2", drawings=drawings, **(optional | values))
     target = folder / "report.html"
     with writing(target):
         target.write_text(page, encoding="utf-8")

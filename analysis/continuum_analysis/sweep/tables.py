@@ -13,7 +13,7 @@ from continuum_traces.run_dir import ENGINE, SUMMARY, read_json, write_json, wri
 from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.runs import SWEEP, Run, cells_of, read_run_metrics, reading_sweep
 from continuum_analysis.compare.summary import ArmSummary, Summary, summarize_runs
-from continuum_analysis.compare.words import COLUMNS, JCT_RATIO, TextTable, metric_column
+from continuum_analysis.compare.words import COLUMNS, Column, TextTable, ratio_column
 from continuum_analysis.metrics import METRICS, Value
 from continuum_analysis.records.timeline import AnalysisError
 
@@ -94,9 +94,9 @@ class Sweep:
     def table(self) -> TextTable:
         """Return one row for each point and policy: the axes that vary, ``SHOWN``, and the metrics of the plot."""
         axes = self.varying() or ["jps"]
-        drawn = (metric_column(name, name, "{:.1f}") for name in self.plot.get("y", ()) if name not in SHOWN)
-        ratio = replace(JCT_RATIO, heading=f"JCT to {self.baseline}")
-        columns = [*(COLUMNS[name] for name in SHOWN), ratio, *drawn]
+        drawn = (Column(name, name, "{:.1f}") for name in self.plot.get("y", ()) if name not in SHOWN)
+        shown = (column for column in COLUMNS if column.metric in SHOWN)
+        columns = [*shown, ratio_column([self.baseline]), *drawn]
         rows = [
             [
                 *(_show(group.axes.get(axis)) for axis in axes),

@@ -126,11 +126,18 @@ def _write(
     """Write figure.svg, figure.md and report.html, and print the table."""
     panels, table = drawn
     command = " ".join(command_line())
-    facts = [("Beside", spec.paper), ("Published", spec.claim), ("Command", command)]
-    line = sweep_line(sweep) if sweep else ""
     warnings = sweep.warnings() if sweep and spec.kind != "goodput" else []
-    title = f"{spec.title} ({options.mode})"
-    page = write_page(out, "figure", panels, title, table, warnings, facts, reading, line=line)
+    page = write_page(
+        out,
+        "figure",
+        panels,
+        title=f"{spec.title} ({options.mode})",
+        table=table,
+        warnings=warnings,
+        facts=[("Beside", spec.paper), ("Published", spec.claim), ("Command", command)],
+        reading=reading,
+        line=sweep_line(sweep) if sweep else "",
+    )
     text = "\n".join([f"`{command}`", "", *table.markdown(), ""])
     (out / "figure.md").write_text(text, encoding="utf-8")
     print_table(table, spec.title if sweep is None else f"{spec.title}: {MODELLED.get(sweep.engine, sweep.engine)}")
