@@ -303,10 +303,10 @@ def throughput_output_tokens_per_s_per_gpu(f: RunFacts) -> Value:
     return _per_gpu(throughput_output_tokens_per_s(f), f)
 
 
-@_distribution("mean")
-def bubble_s(f: RunFacts) -> list[float | None]:
-    """over programs of the time their turns waited in the queue, re-queueing included"""
-    return [program.bubble_s for program in f.programs]
+@_metric("s")
+def bubble_mean_s(f: RunFacts) -> Value:
+    """mean over programs of the time their turns waited in the queue, re-queueing included"""
+    return statistic_of("mean", [program.bubble_s for program in f.programs])
 
 
 @_metric("s")
@@ -327,10 +327,10 @@ def admit_wait_s(f: RunFacts) -> list[float | None]:
     return [program.admit_wait_s for program in f.programs]
 
 
-@_distribution("mean")
-def requeue_s(f: RunFacts) -> list[float]:
-    """over programs of the time waited after preemptions"""
-    return [program.requeue_s for program in f.programs]
+@_metric("s")
+def requeue_mean_s(f: RunFacts) -> Value:
+    """mean over programs of the time waited after preemptions"""
+    return statistic_of("mean", [program.requeue_s for program in f.programs])
 
 
 @_metric()
@@ -390,10 +390,10 @@ def pin_hit_ratio(f: RunFacts) -> Value:
     return _ratio(sum(pin.reason == "hit" for pin in f.pins), len(f.pins))
 
 
-@_distribution("mean")
-def pin_duration_s(f: RunFacts) -> list[float]:
-    """time from pin to unpin"""
-    return [pin.until_s - pin.since_s for pin in f.pins if pin.until_s is not None]
+@_metric("s")
+def pin_duration_mean_s(f: RunFacts) -> Value:
+    """mean time from pin to unpin"""
+    return statistic_of("mean", [pin.until_s - pin.since_s for pin in f.pins if pin.until_s is not None])
 
 
 @_metric()
@@ -418,12 +418,12 @@ def reload_bytes(f: RunFacts) -> Value:
     return sum(turn.reload_bytes for turn in _reloaded(f)) or None
 
 
-@_distribution("mean")
-def reload_s(f: RunFacts) -> list[float]:
-    """time from the request for that KV to the turn's first start; it is part of the turn's queue wait"""
+@_metric("s")
+def reload_mean_s(f: RunFacts) -> Value:
+    """mean time from the request for that KV to the turn's first start; it is part of the turn's queue wait"""
     spans = [(turn.reload_since_s, turn.start_s) for turn in _reloaded(f)]
     # loads after the start are no such wait
-    return [end_s - since_s for since_s, end_s in spans if since_s and end_s and end_s > since_s]
+    return statistic_of("mean", [end_s - since_s for since_s, end_s in spans if since_s and end_s and end_s > since_s])
 
 
 @_distribution("mean", *PERCENTILES)

@@ -7,13 +7,13 @@ The form has no turn numbers, tools or reasons. Facts that it cannot express are
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from continuum_traces.grouped import grouped
 from continuum_traces.run_dir import RunDirError, read_json, write_json
 from continuum_traces.schema import EventKind, SchedulerEvent
+from continuum_traces.typed import FieldError, from_json
 
 _KINDS: dict[str, EventKind] = {
     "Request_arrival_time": "arrive",
@@ -42,36 +42,23 @@ def _program(path: Path, program: str, entries: Any) -> list[SchedulerEvent]:
     events: list[SchedulerEvent] = []
     turn = pinned = -1
     for number, entry in enumerate(entries):
-        event = _event(f"{path}: {program}[{number}]", program, entry)
-        if event.event == "arrive":
-            turn += 1
-        if event.event == "pin":
-            pinned = turn
+        where = f"{path}: {program}[{number}]"
+        name = next((key for key in entry if key in _KINDS), None) if isinstance(entry, dict) else None
+        if name is None:
+            raise RunDirError(f"{where}: expected an object with one of {', '.join(_KINDS)}")
+        kind, lengths = (
+            _KINDS[name],
+            {"prompt_tokens": entry.get("prompt_length"), "hit_tokens": entry.get("hit_length")},
+        )
+        turn += kind == "arrive"
+        pinned = turn if kind == "pin" else pinned
         # a pin ends after the next arrival, but the event belongs to the turn that was pinned
-        events.append(replace(event, turn=max(pinned if event.event == "unpin" else turn, 0)))
+        place = {"program_id": program, "turn": max(pinned if kind == "unpin" else turn, 0)}
+        try:
+            events.append(from_json(SchedulerEvent, {"t": entry[name], "event": kind, **place, **lengths}))
+        except FieldError as error:
+            raise RunDirError(f"{where}: {name}: {error}") from error
     return events
-
-
-def _event(where: str, program: str, entry: Any) -> SchedulerEvent:
-    """Read one entry. The event's turn is not known yet and is 0."""
-    if not isinstance(entry, dict):
-        raise RunDirError(f"{where}: expected an object")
-    name = next((key for key in entry if key in _KINDS), None)
-    if name is None:
-        raise RunDirError(f"{where}: none of {', '.join(_KINDS)}")
-    if isinstance(entry[name], bool) or not isinstance(entry[name], int | float):
-        raise RunDirError(f"{where}: {name}: expected seconds")
-    for key in ("prompt_length", "hit_length"):
-        if key in entry and not isinstance(entry[key], int):
-            raise RunDirError(f"{where}: {key}: expected a whole number")
-    return SchedulerEvent(
-        float(entry[name]),
-        _KINDS[name],
-        program,
-        turn=0,
-        prompt_tokens=entry.get("prompt_length"),
-        hit_tokens=entry.get("hit_length"),
-    )
 
 
 def write_preview(path: Path, events: Iterable[SchedulerEvent]) -> None:

@@ -221,7 +221,7 @@ def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecor
         numbered = by_number.get((record.program_id, record.turn))
         if numbered is not None and None not in (numbered.turn_id, record.turn_id):
             numbered = None  # it may be another turn
-        turn = by_id.get((record.program_id, record.turn_id), numbered)
+        turn = by_id.get((record.program_id, record.turn_id)) or numbered
         if turn is not None:
             turn.client = record
             if record.error is not None:

@@ -24,24 +24,21 @@ def experiment_line(manifests: Sequence[Manifest]) -> str:
     number = _each(f"{count:,} program{'s' * (count != 1)}" for count in counts)
     rates = ", ".join(dict.fromkeys(f"{work.jps:g}" for work in works if work.jps is not None))
     pace = f"at {rates}/s" if rates else _each(f"with arrivals {work.arrivals}" for work in works if work.arrivals)
-    machines = _each(filter(None, (_machines(each.hardware, each.engine_options) for each in manifests)))
-    model = _each(each.hardware.model for each in manifests if each.hardware.model)
+    machines = _each(_machines(each.hardware, each.engine_options) for each in manifests)
+    model = _each(each.hardware.model for each in manifests)
     programs = " ".join(filter(None, (number or "programs", pace))) if number or pace else None
     where = " on ".join(filter(None, (model, machines))) or None
-    return _join([_each(filter(None, map(_workload, works))) or None, programs, where])
+    return _join([_each(map(_workload, works)) or None, programs, where])
 
 
-def _each(texts: Iterable[str]) -> str:
-    return " or ".join(dict.fromkeys(texts))
+def _each(texts: Iterable[str | None]) -> str:
+    return " or ".join(dict.fromkeys(filter(None, texts)))
 
 
 def _workload(work: Workload) -> str | None:
-    notes = _join([_kind(work), f"tool times {work.tool_times}" if work.tool_times else None])
+    kind = None if work.synthetic is None else "synthetic" if work.synthetic else "recorded"
+    notes = _join([kind, f"tool times {work.tool_times}" if work.tool_times else None])
     return f"{work.name} ({notes})" if notes else work.name
-
-
-def _kind(work: Workload) -> str | None:
-    return None if work.synthetic is None else "synthetic" if work.synthetic else "recorded"
 
 
 def _machines(hardware: Hardware, engine: Engine) -> str | None:

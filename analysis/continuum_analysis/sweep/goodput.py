@@ -15,12 +15,6 @@ from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.panels import Bar, Panel
 from continuum_analysis.sweep.tables import point_text
 
-READING = (
-    "Goodput: the highest rate that a policy sustains, found by bisection for each seed; bars: the mean over seeds and "
-    "its 95% interval. Sustained: the queue does not grow (jct_growth is at most 0.1), and the P95 slowdown is within "
-    "the limit. Ratio: this policy's goodput over vllm's; above 1 is better."
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Found:

@@ -13,12 +13,6 @@ from continuum_analysis.plots.arm_styles import OFFLOAD
 from continuum_analysis.plots.panels import Bar, Panel
 from continuum_analysis.sweep.tables import GroupSummary, Sweep, point_text
 
-READING = (
-    "Ratio: this policy's mean JCT (or P95) over {base}'s, on the same arrivals; below 1 is faster. Brackets: 95% "
-    "intervals over seeds (paired, symmetric in the logarithm); of two seeds, the value of each. Marks: the ratio and "
-    "the same intervals; hollow: with offload. Arms with offload stand beside {base} with offload where the point "
-    "has it. The last rows are geometric means over the points."
-)
 PANELS = ("workload", "gpu")
 HINTS = ("hints", "hint_error")
 

@@ -17,12 +17,6 @@ from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.tables import MODELLED, Sweep
 from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 
-READING = (
-    "Bars and brackets: 95% intervals over seeds (Student's t); of two seeds, the value of each. JCT to vllm: this "
-    "policy's mean JCT over vllm's, on the same arrivals; below 1 is faster. Overloaded: the queue "
-    "grows, so that JCT grows with --num-programs."
-)
-
 
 def write_sweep_report(sweep: Sweep) -> Path:
     """Write sweep.svg and report.html beside sweep.json; return the path of report.html."""
@@ -34,7 +28,7 @@ def write_sweep_report(sweep: Sweep) -> Path:
         table=sweep.table(),
         warnings=sweep.warnings(),
         facts=_facts(sweep, read_json(sweep.path / SWEEP)),
-        reading=READING,
+        kind="lines",
         verdict=sweep_verdict(sweep),
         trust=sweep_trust(sweep),
         line=sweep_line(sweep),
@@ -50,8 +44,8 @@ def write_page(folder: Path, name: str, panels: Sequence[Panel], **values: Any) 
     """Write the panels as ``name.svg``, and report.html with the panels.
 
     Args:
-        values: the content of the page beside the panels: title, table, warnings and facts, perhaps also reading, line,
-            verdict and trust.
+        values: the content of the page beside the panels: title, table, warnings, facts and kind (of a figure, which
+            says how to read it), perhaps also base, line, verdict and trust.
 
     Raises:
         RunDirError: a file cannot be written.
@@ -59,7 +53,7 @@ def write_page(folder: Path, name: str, panels: Sequence[Panel], **values: Any) 
     drawings = draw_each(panels)
     if drawings:
         save(drawings, folder / f"{name}.svg")
-    optional = dict.fromkeys(("reading", "line", "verdict", "trust"))
+    optional = dict.fromkeys(("base", "line", "verdict", "trust"))
     page = fill_page("sweep_report.html.j2", drawings=drawings, **(optional | values))
     target = folder / "report.html"
     with writing(target):

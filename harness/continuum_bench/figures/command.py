@@ -10,12 +10,10 @@ from pathlib import Path
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.panels import Panel
 from continuum_analysis.sweep.details import estimates_figure, queue_figure, tools_figure
-from continuum_analysis.sweep.goodput import READING as GOODPUT_READING
 from continuum_analysis.sweep.goodput import goodput_panel, goodput_table, summarize_goodput
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
-from continuum_analysis.sweep.ratios import READING as RATIO_READING
 from continuum_analysis.sweep.ratios import Ratio, hint_ratios, ratio_panels, ratio_table, sweep_ratios
-from continuum_analysis.sweep.report import READING, sweep_line, write_page
+from continuum_analysis.sweep.report import sweep_line, write_page
 from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_tables
 from continuum_traces.importers.registry import read_any
 from continuum_traces.run_dir import create, write_json
@@ -32,10 +30,8 @@ from continuum_bench.sweep.grid import Grid
 from continuum_bench.sweep.run import exit_code
 from continuum_bench.sweep.store import SweepStore
 
-BASE = "continuum"
-"""Figures of kind ratios compare all other policies with this policy."""
-NO_HINTS = "no hints"
-"""Figures of kind hints compare each policy with the same policy without hints."""
+BASES = {"ratios": "continuum", "hints": "no hints"}
+"""For each kind of figure that compares policies: with what."""
 Drawn = tuple[Sequence[Panel], TextTable]
 
 
@@ -47,14 +43,14 @@ def _over(base: str, ratios: Sequence[Ratio], sweep: Sweep) -> Drawn:
     return (ratio_panels(ratios, base), ratio_table(ratios, base)) if ratios else _lines(sweep)
 
 
-DRAWN: Mapping[str, tuple[str, Callable[[Sweep], Drawn]]] = {
-    "lines": (READING, _lines),
-    "ratios": (RATIO_READING.format(base=BASE), lambda sweep: _over(BASE, sweep_ratios(sweep, BASE), sweep)),
-    "hints": (RATIO_READING.format(base=NO_HINTS), lambda sweep: _over(NO_HINTS, hint_ratios(sweep), sweep)),
-    "queue": ("", queue_figure),
-    "estimates": ("", estimates_figure),
+DRAWN: Mapping[str, Callable[[Sweep], Drawn]] = {
+    "lines": _lines,
+    "ratios": lambda sweep: _over(BASES["ratios"], sweep_ratios(sweep, BASES["ratios"]), sweep),
+    "hints": lambda sweep: _over(BASES["hints"], hint_ratios(sweep), sweep),
+    "queue": queue_figure,
+    "estimates": estimates_figure,
 }
-"""For each kind of figure whose cells are known before the first is played: how to read it, and what draws it."""
+"""What draws each kind of figure whose cells are known before the first is played."""
 
 
 def run_figure(options: FigureOptions) -> int:
@@ -76,8 +72,8 @@ def run_figure(options: FigureOptions) -> int:
     print_notice(f"{spec.title} ({spec.paper}), into {out}")
     if spec.kind == "goodput":
         return _goodput(spec, grid, options, out)
-    reading, draw = DRAWN[spec.kind]
-    return play_grid(grid, out, options, lambda sweep: _write(spec, options, out, draw(sweep), reading, sweep))
+    draw = DRAWN[spec.kind]
+    return play_grid(grid, out, options, lambda sweep: _write(spec, options, out, draw(sweep), sweep))
 
 
 def list_figures() -> int:
@@ -103,7 +99,7 @@ def _goodput(spec: FigureSpec, grid: Grid, options: FigureOptions, out: Path) ->
             write_tables(sweep)
             text = json.dumps([asdict(row) for row in rows])
             write_json(out / "goodput.json", json.loads(text, parse_constant=lambda infinite: None))
-            _write(spec, options, out, ([goodput_panel(rows)], goodput_table(rows)), GOODPUT_READING, sweep)
+            _write(spec, options, out, ([goodput_panel(rows)], goodput_table(rows)), sweep)
     return exit_code(study.outcome, store, study.cells)
 
 
@@ -120,9 +116,7 @@ def _tools(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     return 0
 
 
-def _write(
-    spec: FigureSpec, options: FigureOptions, out: Path, drawn: Drawn, reading: str = "", sweep: Sweep | None = None
-) -> None:
+def _write(spec: FigureSpec, options: FigureOptions, out: Path, drawn: Drawn, sweep: Sweep | None = None) -> None:
     """Write figure.svg, figure.md and report.html, and print the table."""
     panels, table = drawn
     command = " ".join(command_line())
@@ -135,7 +129,8 @@ def _write(
         table=table,
         warnings=warnings,
         facts=[("Beside", spec.paper), ("Published", spec.claim), ("Command", command)],
-        reading=reading,
+        kind=spec.kind,
+        base=BASES.get(spec.kind),
         line=sweep_line(sweep) if sweep else "",
     )
     text = "\n".join([f"`{command}`", "", *table.markdown(), ""])
