@@ -44,7 +44,7 @@ def run(exchange: Coroutine[Any, Any, Any]) -> Any:
     raise RuntimeError("a synchronous client has no event loop to wait in")
 
 
-async def _done(result: Any) -> Any:
+async def done(result: Any) -> Any:
     """Return the result of a client's method. That of an asynchronous client is awaited first."""
     return (await result) if inspect.isawaitable(result) else result
 
@@ -56,7 +56,7 @@ async def sending(call: Call, client: AskingClient, stream: bool, send: Callable
             if not call.tagged:
                 dialect = call.dialect or await _asking(call.url, client)
                 call.apply_tags(dialect, stream, client)
-            return await _done(send())
+            return await done(send())
         except BaseException as error:
             if not call.retry_untagged(error):
                 raise
@@ -67,7 +67,7 @@ async def _asking(url: str, client: AskingClient) -> Dialect:
     if not endpoints.begin_probe(url):
         return HEADERS
     try:
-        models = await _done(client._models())
+        models = await done(client._models())
     except Exception as error:  # noqa: BLE001 - the call is sent without tags, and meets the fault too
         if hasattr(error, "status_code") or isinstance(error, client._timeouts):
             return endpoints.end_probe(url, None)  # the server has no model list, or is too slow
@@ -94,7 +94,7 @@ async def releasing(program_id: str, dialect: Dialect | None, url: str, root: st
         return
     to = root.rstrip("/") + release.path
     try:
-        await _done(post(to, release.body))
+        await done(post(to, release.body))
     except Exception as error:  # noqa: BLE001 - a failed release must not fail the agent
         if getattr(error, "status_code", None) not in NO_RELEASE:
             once.warn(f"release {url}", f"{url}: the release of a program failed: {error!r}")

@@ -7,6 +7,7 @@ openai's retries happen inside it, so that a retry has the same tags.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -14,13 +15,13 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import anyio
 import openai
 
-from continuum_client.call import Call, call_for
+from continuum_client.call import call_for
 from continuum_client.current import running_loop
 from continuum_client.decorators import F, around
 from continuum_client.ending import close_all
 from continuum_client.endpoints import endpoints, root_of
 from continuum_client.errors import InvalidTag
-from continuum_client.exchange import ASK_TIMEOUT_S, Post, releasing, run, sending
+from continuum_client.exchange import ASK_TIMEOUT_S, Post, done, releasing, run, sending
 from continuum_client.hook import hook
 from continuum_client.program import Program
 from continuum_client.settings import OPTIONS, ClientSettings, ProgramOptions, settings_from
@@ -112,8 +113,15 @@ class Tagging:
         twin._bound = program
         return cast("Self", twin)
 
-    def _call(self, options: Any) -> Call | None:
-        return call_for(self._continuum, self._bound, options, str(self.base_url))
+    async def _exchange(
+        self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool = False, stream_cls: Any = None
+    ) -> Any:
+        """Send a request with ``send``; with tags, if it is a turn of a program."""
+        call = call_for(self._continuum, self._bound, options, str(self.base_url))
+        plain = functools.partial(send, cast_to, options, stream=stream, stream_cls=stream_cls)
+        if call is None:
+            return await done(plain())
+        return call.answered(await sending(call, cast("Any", self), stream, plain))
 
     def _models(self) -> Any:
         return cast("Any", self).get("/models", cast_to=object, options=_ASK_OPTIONS)
@@ -174,15 +182,8 @@ class SyncTagging(Tagging):
             close_all(self._conversation_programs())
             super().close()
 
-    def _send(
-        self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool = False, stream_cls: Any = None
-    ) -> Any:
-        """Send a request with ``send``; with tags, if it is a turn of a program."""
-        call = self._call(options)
-        if call is None:
-            return send(cast_to, options, stream=stream, stream_cls=stream_cls)
-        exchange = sending(call, self, stream, lambda: send(cast_to, options, stream=stream, stream_cls=stream_cls))
-        return call.answered(run(exchange))
+    def _send(self, send: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return run(self._exchange(send, *args, **options))
 
     def _release(self, program_id: str) -> None:
         run(self._releasing(program_id, self._post_apart if cast("Any", self).is_closed() else self._post))
@@ -203,17 +204,7 @@ class AsyncTagging(Tagging):
                     tasks.start_soon(program.aclose)
             await super().close()
 
-    _release_blocking = Tagging._release_apart
-
-    async def _send(
-        self, send: Callable[..., Any], cast_to: Any, options: Any, stream: bool = False, stream_cls: Any = None
-    ) -> Any:
-        """Send a request with ``send``; with tags, if it is a turn of a program."""
-        call = self._call(options)
-        if call is None:
-            return await send(cast_to, options, stream=stream, stream_cls=stream_cls)
-        exchange = sending(call, self, stream, lambda: send(cast_to, options, stream=stream, stream_cls=stream_cls))
-        return call.answered(await exchange)
+    _send, _release_blocking = Tagging._exchange, Tagging._release_apart
 
     def _release(self, program_id: str) -> Coroutine[Any, Any, None]:
         return _to_its_end(self._releasing(program_id, self._post_open))
