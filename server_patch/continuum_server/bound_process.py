@@ -78,8 +78,7 @@ class BoundProcess:
 
     def terminate(self) -> None:
         """Send SIGTERM to the command itself. Does not wait."""
-        with suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGTERM)
+        self.process.terminate()
 
     def kill_group(self) -> None:
         """Send SIGKILL to the command and its child processes. Does not wait, so a signal handler may call it."""

@@ -6,43 +6,19 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from continuum_traces.run_dir import replica_name
 
 from continuum_server.bound_process import BoundProcess
-from continuum_server.launcher import Server, now_s
-from continuum_server.ports import answers, hold_port, listens
+from continuum_server.launcher import HttpServer, Server, now_s
+from continuum_server.ports import hold_port
 from continuum_server.server_config import ServerConfig, ServerError
 
 Say = Callable[[str], None]
-
-
-class RouterProcess(BoundProcess):
-    """A running router.
-
-    Args:
-        policy: a name in ``ROUTERS`` or ``VLLM_ROUTER_NAMES``.
-        worker_urls: the servers.
-        host: address to listen on.
-        port: port to listen on.
-        log: file for its output; None: this process's stderr.
-    """
-
-    def __init__(self, policy: str, worker_urls: Sequence[str], host: str, port: int, log: Path | None = None) -> None:
-        self.port = port
-        self.url = f"http://{host}:{self.port}"
-        command = [sys.executable, "-m", "continuum_server.front", "--policy", policy]
-        command += ["--host", host, "--port", str(self.port), "--worker-urls", *worker_urls]
-        with log.open("ab") if log is not None else nullcontext(sys.stderr.fileno()) as file:
-            super().__init__(command, os.environ, file)
-
-    def is_healthy(self) -> bool:
-        """Whether the router answers."""
-        return answers(f"{self.url}/health") and listens(self.process.pid, self.port)
 
 
 def replica_configs(config: ServerConfig, replicas: int) -> list[ServerConfig]:
@@ -108,15 +84,14 @@ class Fleet:
     ) -> None:
         self.config = config
         self.servers: list[Server] = []
-        self.router: RouterProcess | None = None
+        self.router: HttpServer | None = None
         self._policy = router
         self._logs = logs
         self._say = say
         self._lost: set[int] = set()
         self._stopping = False
         self._held = hold_port(config.host, config.port)
-        self._port = int(self._held.getsockname()[1])
-        self.url = f"http://{config.host}:{self._port}"
+        self.url = f"http://{config.host}:{self._held.getsockname()[1]}"
         try:
             for index, replica in enumerate(replica_configs(config, replicas)):
                 self.servers.append(Server(replica, self._log(replica_name(index))))
@@ -133,25 +108,16 @@ class Fleet:
         deadline_s = now_s() + timeout_s
         for server in self.servers:
             server.wait_until_healthy(max(1.0, deadline_s - now_s()))
-        urls = [server.url for server in self.servers]
-        self.router = RouterProcess(self._policy, urls, self.config.host, self._port, self._log("router"))
-        while not self.router.is_healthy():
-            self._check_router(self.router)
-            self._check_servers()
-            if now_s() > deadline_s:
-                raise ServerError(f"the router was not healthy after {timeout_s:g} s{self._where()}")
-            time.sleep(0.2)
-        self._held.close()
+        command = [sys.executable, "-m", "continuum_server.front", "--policy", self._policy, "--host", self.config.host]
+        command += ["--port", self.url.rpartition(":")[2], "--worker-urls", *(server.url for server in self.servers)]
+        self.router = HttpServer("router", command, {}, self.config.host, self._held, self._log("router"))
+        self.router.wait_until_healthy(max(1.0, deadline_s - now_s()), self._check_servers)
 
     def _check_servers(self) -> None:
         for index, server in enumerate(self.servers):
             how = server.how_it_ended()
             if how:
                 raise ServerError(f"{replica_name(index)} was lost before the router was ready: it {how}")
-
-    def _check_router(self, router: RouterProcess) -> None:
-        if router.ended:
-            raise ServerError(f"the router {router.ended}{self._where()}")
 
     def wait(self, timeout_s: float) -> None:
         """Wait until all servers have ended after ``terminate`` or ``kill``.
@@ -167,8 +133,8 @@ class Fleet:
                 if self._stopping:
                     return
                 raise ServerError("all replicas have ended")
-            if self.router is not None and not self._stopping:
-                self._check_router(self.router)
+            if self.router is not None and self.router.ended and not self._stopping:
+                raise ServerError(f"the router {self.router.how_it_ended()}")
             if now_s() >= deadline_s:
                 raise subprocess.TimeoutExpired("serve", timeout_s)
             time.sleep(0.1)
@@ -214,9 +180,6 @@ class Fleet:
 
     def _log(self, name: str) -> Path | None:
         return self._logs / f"{name}.log" if self._logs is not None else None
-
-    def _where(self) -> str:
-        return "; its log is above" if self._logs is None else f"; see {self._log('router')}"
 
     def __enter__(self) -> Fleet:
         try:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -27,7 +29,75 @@ from continuum_server.server_command import command_of, model_name, needs_key
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 
-class Server(BoundProcess):
+class HttpServer(BoundProcess):
+    """A process that answers HTTP requests on a port.
+
+    Args:
+        what: what it is, in messages.
+        command: the command with its arguments.
+        environment: variables that are set in addition to this process's.
+        host: the address to listen on.
+        held: a socket that holds the port until the process listens there.
+        log: file for the process's output; None: this process's stderr.
+
+    Raises:
+        ServerError: the log cannot be written.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        host: str,
+        held: socket.socket,
+        log: Path | None,
+    ) -> None:
+        self.port = int(held.getsockname()[1])
+        self.url = f"http://{host}:{self.port}"
+        self._what, self._held, self._log = what, held, log
+        with _output(log) as output:
+            super().__init__(command, {**os.environ, **environment}, output)
+
+    def wait_until_healthy(self, timeout_s: float = 600.0, check: Callable[[], None] = lambda: None) -> None:
+        """Wait until /health answers, and the answer comes from this process.
+
+        Args:
+            timeout_s: seconds after which this fails.
+            check: called again and again meanwhile.
+
+        Raises:
+            ServerError: the process died, or ``timeout_s`` passed.
+        """
+        deadline_s = now_s() + timeout_s
+        while not (answers(f"{self.url}/health") and listens(self.process.pid, self.port)):
+            if self.ended:
+                raise ServerError(f"the {self._what} {self.ended}{self._tail()}")
+            check()
+            if now_s() > deadline_s:
+                raise ServerError(f"the {self._what} was not healthy after {timeout_s:g} s{self._tail()}")
+            time.sleep(0.2)
+        self._held.close()
+
+    def how_it_ended(self) -> str | None:
+        """Return ``was killed by signal 9; see LOG`` or the like; None while the process runs."""
+        where = f"see {self._log}" if self._log is not None else "its log is above"
+        return f"{self.ended}; {where}" if self.ended else None
+
+    def kill(self) -> None:
+        """Kill the process and all processes that it started, and wait for its end."""
+        super().kill()
+        self._held.close()
+
+    def _tail(self) -> str:
+        if self._log is None:
+            return "; its log is above"
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        errors = [line for line in lines if "Error" in line][-3:]
+        return f"; log {self._log} ends:\n" + "\n".join(errors or lines[-5:])
+
+
+class Server(HttpServer):
     """A running server. As a context manager it waits until the server is healthy, and leaves no process behind.
 
     Args:
@@ -41,41 +111,17 @@ class Server(BoundProcess):
     """
 
     def __init__(self, config: ServerConfig, log: Path | None = None) -> None:
-        self._held = hold_port(config.host, config.port)
-        try:
-            self._start(config, log)
-        except BaseException:
-            self._held.close()
-            raise
-
-    def _start(self, config: ServerConfig, log: Path | None) -> None:
-        _check_outputs(config)
-        self.port = int(self._held.getsockname()[1])
-        self.url = f"http://{config.host}:{self.port}"
         self.config = config
-        self._log_path = log
-        self._log: IO[bytes] | None = _opened(log) if log is not None else None
-        self._stopping = False
         self.name = secrets.token_hex(4)
-        command, environment = command_of(config, self.port)
-        environment = {**os.environ, **environment, SERVER_NAME: self.name}
-        super().__init__(command, environment, self._log or sys.stderr.fileno())
-
-    def wait_until_healthy(self, timeout_s: float = 600.0) -> None:
-        """Wait until /health answers, and the answer comes from this server.
-
-        Raises:
-            ServerError: the server died, or ``timeout_s`` passed.
-        """
-        deadline_s = now_s() + timeout_s
-        while now_s() < deadline_s:
-            if self.ended:
-                raise ServerError(f"the server {self.ended}{self._tail()}")
-            if answers(f"{self.url}/health") and listens(self.process.pid, self.port):
-                self._held.close()
-                return
-            time.sleep(0.2)
-        raise ServerError(f"the server was not healthy after {timeout_s:g} s{self._tail()}")
+        self._stopping = False
+        held = hold_port(config.host, config.port)
+        try:
+            _check_outputs(config)
+            command, environment = command_of(config, int(held.getsockname()[1]))
+            super().__init__("server", command, {**environment, SERVER_NAME: self.name}, config.host, held, log)
+        except BaseException:
+            held.close()
+            raise
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the server has ended after ``terminate`` or ``kill``.
@@ -88,46 +134,27 @@ class Server(BoundProcess):
         if not self._stopping:
             raise ServerError(f"the server {self.how_it_ended()}")
 
-    def how_it_ended(self) -> str | None:
-        """Return ``was killed by signal 9; see LOG`` or the like; None while the server runs."""
-        ended = self.ended
-        if self.process.returncode == 0:
-            ended = f"{ended}, as vLLM does when its engine dies"
-        where = f"see {self._log_path}" if self._log_path is not None else "its log is above"
-        return f"{ended}; {where}" if ended else None
+    @property
+    def ended(self) -> str | None:
+        ended = super().ended
+        return f"{ended}, as vLLM does when its engine dies" if ended and self.process.returncode == 0 else ended
 
     def terminate(self) -> None:
         """Ask the server to finish its running requests and stop. Does not wait."""
         self._stopping = True
         super().terminate()
 
-    def kill(self) -> None:
-        """Kill the server and all processes that it started, and wait for its end."""
-        super().kill()
-        self._held.close()
-
     def kill_group(self) -> None:
         """Send SIGKILL to all the server's processes. Does not wait, so a signal handler may call it."""
         self._stopping = True
         super().kill_group()
 
-    def stop(self) -> int:
-        """Call ``terminate``, then ``kill`` if the server does not end in time. Return the exit status."""
-        if self.process.poll() is None:
-            self.terminate()
+    def stop(self) -> None:
+        """Call ``terminate``, then ``kill`` if the server does not end in time."""
+        self.terminate()
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(self.config.drain_s + 30.0)
+            self.wait(self.config.drain_s + 30.0)
         self.kill()  # child processes may still run
-        if self._log is not None:
-            self._log.close()
-        return int(self.process.returncode)
-
-    def _tail(self) -> str:
-        if self._log_path is None:
-            return "; its log is above"
-        lines = self._log_path.read_text(encoding="utf-8", errors="replace").splitlines()
-        errors = [line for line in lines if "Error" in line][-3:]
-        return f"; log {self._log_path} ends:\n" + "\n".join(errors or lines[-5:])
 
     def __enter__(self) -> Server:
         try:
@@ -167,12 +194,19 @@ def _check_outputs(config: ServerConfig) -> None:
                 raise ServerError(f"{config.statistics}: {error}") from error
 
 
-def _opened(log: Path) -> IO[bytes]:
+@contextmanager
+def _output(log: Path | None) -> Iterator[IO[bytes] | int]:
+    """Open a log, for the time in which a process is started; None: this process's stderr."""
+    if log is None:
+        yield sys.stderr.fileno()
+        return
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        return log.open("ab")
+        file = log.open("ab")
     except OSError as error:
         raise ServerError(f"{log}: cannot write: {error.strerror}") from error
+    with file:
+        yield file
 
 
 def now_s() -> float:
