@@ -9,7 +9,7 @@ from continuum_bench.live.plan import make_plan
 from continuum_bench.options.run import HINTS, ArrivalOptions, TraceOptions
 from continuum_bench.workload.hints import KINDS, HintError, Lies, lies
 from continuum_bench.workload.workload import JobSource, load_workload
-from continuum_server.virtual.loop import plays_of
+from continuum_server.virtual.loop import play_of
 from continuum_traces.conversation import Job, Send, go_on
 from continuum_traces.schema import Tags
 from hypothesis import given
@@ -65,8 +65,8 @@ def test_lies_are_far_from_the_truth(truth_s: float) -> None:
 def test_both_engines_send_the_hints() -> None:
     """The tags of the replay itself stay as they are."""
     hinted, plain = workload("tool_s"), workload("none")
-    for job, bare in zip(plays_of(hinted.jobs(0), 16), plays_of(plain.jobs(0), 16), strict=True):
-        sent, without = _tags(job), _tags(bare)
+    for number, (job, bare) in enumerate(zip(hinted.jobs(0), plain.jobs(0), strict=True)):
+        sent, without = (_tags(play_of(number, each, 16)) for each in (job, bare))
         assert sent.pred_tool_s is not None
         kept = {name: getattr(sent, name) for name in ("program_id", "is_last_step", "this_func_call", "turn_id")}
         assert Tags(**kept) == without

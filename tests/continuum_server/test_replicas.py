@@ -12,7 +12,6 @@ from continuum_server.policy.facts import PrefillCurve
 from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.config import EngineError, EngineShape
 from continuum_server.virtual.engine import build_engine
-from continuum_server.virtual.loop import plays_of
 from continuum_server.virtual.offload import Offload
 from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS, Arrival, Door
@@ -50,7 +49,7 @@ class Outcome:
         limits: dict[str, Any] = {"max_stretch": max_stretch, "max_calls": 200_000}
         engines = [build_engine(shape, times, own, (), self.turns.append, each, **limits) for each in sinks]
         self.loops = [engine.loop for engine in engines]
-        ReplicaLoops(self.loops, ROUTERS[router](), plays_of(jobs, SHAPE.block_size), least_step_s).run()
+        ReplicaLoops(self.loops, ROUTERS[router](), jobs, least_step_s).run()
         for engine in engines:
             assert engine.close() == 0, "blocks leaked"
             scheduler = engine.scheduler

@@ -23,9 +23,9 @@ from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.step_times.curves import fit_prefill
 from continuum_server.step_times.model import StepTimes
 from continuum_server.virtual.config import EngineConfig, EngineError, EngineShape, decode_of, shape_of, times_of
-from continuum_server.virtual.loop import ClosedPlays, Counters, Progress, VirtualLoop, plays_of
+from continuum_server.virtual.loop import Counters, VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
-from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
+from continuum_server.virtual.replicas import Progress, ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS
 from continuum_server.virtual.scheduler_time import facts_of
 from continuum_server.virtual.token_times import TokenTimes
@@ -72,28 +72,21 @@ def simulate(
     shape, times = shape_of(config), times_of(config)
     _check_jobs(jobs, shape)
     settings = settings_of(config, policy, policy_options)
-    closed = None if lanes is None else ClosedPlays(jobs, lanes, config.block_size)
-    all_start = closed is None and time_limit_s is None and all(job.counted for job in jobs)
+    all_start = lanes is None and time_limit_s is None and all(job.counted for job in jobs)
     with ExitStack() as files:
         events, turns = (files.enter_context(JsonLines(out / name, flush_every=512)) for name in (EVENTS, TURNS))
         arrivals = None if all_start else files.enter_context(JsonLines(out / ARRIVALS, flush_every=512))
 
-        def engine(own_jobs: Sequence[Job], sink: EventSink) -> Engine:
-            built = build_engine(shape, times, settings, own_jobs, turns.write, sink, known_jobs=jobs)
+        def engine(sink: EventSink) -> Engine:
+            built = build_engine(shape, times, settings, (), turns.write, sink, known_jobs=jobs)
             built.loop.token_times = TokenTimes() if token_times else None
             if arrivals is not None:
                 built.loop.on_arrival = lambda play: arrivals.write(play.arrival)
-            built.loop.until_s = inf if time_limit_s is None else time_limit_s
             return built
 
-        if config.replicas == 1:
-            engines = [engine(jobs if closed is None else (), events)]
-            engines[0].loop.closed = closed
-            engines[0].loop.run(on_progress)
-            facts = engines[0].facts()
-        else:
-            engines = [engine((), ReplicaSink(index, events)) for index in range(config.replicas)]
-            facts = _run_behind_router(config, engines, times, jobs, closed, on_progress)
+        alone = config.replicas == 1
+        engines = [engine(events if alone else ReplicaSink(index, events)) for index in range(config.replicas)]
+        facts = _play(config, engines, times, jobs, lanes, inf if time_limit_s is None else time_limit_s, on_progress)
         leaked = sum(one.close() for one in engines)
     if leaked:
         raise EngineError(f"{leaked} KV blocks leaked under policy {policy!r}: a bug, please report it")
@@ -183,26 +176,24 @@ class Engine:
         return self._free_at_start - free_block_count(self.scheduler)
 
 
-def _run_behind_router(
+def _play(
     config: EngineConfig,
     engines: Sequence[Engine],
     times: StepTimes,
     jobs: Sequence[Job],
-    closed: ClosedPlays | None,
+    lanes: Lanes | None,
+    until_s: float,
     on_progress: Callable[[Progress], None] | None,
 ) -> dict[str, Any]:
     """Play the jobs on all engines, and return the content of engine.json."""
     loops = [engine.loop for engine in engines]
     least_step_s = 0.5 * times.step_s((), 1, 1)  # half, because measured tables need not be monotonic
-    plays = plays_of(jobs, config.block_size)
-    driver = ReplicaLoops(loops, ROUTERS[config.router](), plays, least_step_s, closed, loops[0].until_s)
+    driver = ReplicaLoops(loops, ROUTERS[config.router](), jobs, least_step_s, lanes, until_s)
     driver.run(on_progress)
+    if len(engines) == 1:
+        return engines[0].facts()
     sums = {field.name: sum(getattr(loop.counters, field.name) for loop in loops) for field in fields(Counters)}
-    return {
-        **sums,
-        "virtual_s": driver.now_s,
-        "replicas": [engine.facts() for engine in engines],
-    }
+    return {**sums, "virtual_s": driver.now_s, "replicas": [engine.facts() for engine in engines]}
 
 
 def _check_jobs(jobs: Sequence[Job], shape: EngineShape) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from math import inf
 
 
@@ -30,26 +31,35 @@ class Link:
         return self._free_s + self.latency_s
 
 
-class InFlight:
-    """The running transfers, by the time at which they end."""
+class Links:
+    """The two links of a tier, and the transfers that run on them, by the time at which they end.
 
-    def __init__(self) -> None:
+    Args:
+        clock: returns the time.
+        read: the link from the tier.
+        write: the link to the tier.
+    """
+
+    def __init__(self, clock: Callable[[], float], read: Link, write: Link) -> None:
+        self._clock, self.read, self.write = clock, read, write
         self._ends: list[tuple[float, int]] = []
 
-    def add(self, end_s: float, job: int) -> None:
-        heapq.heappush(self._ends, (end_s, job))
+    def start(self, job: int, link: Link, size_bytes: int) -> None:
+        """Start a transfer. One of no bytes ends at once."""
+        now_s = self._clock()
+        heapq.heappush(self._ends, (link.send(now_s, size_bytes) if size_bytes else now_s, job))
 
     def next_s(self) -> float:
         """Return the time at which the first transfer ends; infinite if none is running."""
         return self._ends[0][0] if self._ends else inf
 
-    def end_of(self, jobs: set[int]) -> float | None:
-        """Return the time at which the last of these transfers ends; None: none of them is running."""
-        return max((end_s for end_s, job in self._ends if job in jobs), default=None)
+    def end_of(self, jobs: set[int]) -> float:
+        """Return the time at which the last of these transfers ends; 0 if none of them is running."""
+        return max((end_s for end_s, job in self._ends if job in jobs), default=0.0)
 
-    def ended(self, now_s: float) -> list[int]:
+    def ended(self) -> list[int]:
         """Remove and return the transfers that have ended, in the order in which they ended."""
-        jobs: list[int] = []
+        now_s, jobs = self._clock(), list[int]()
         while self._ends and self._ends[0][0] <= now_s:
             jobs.append(heapq.heappop(self._ends)[1])
         return jobs

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from continuum_traces.closed_loop import ClosedLoop, Lanes
 from continuum_traces.conversation import Action, Conversation, Ended, Job, Send, Wait, converse, go_on
 from continuum_traces.schema import ArrivalRecord, TurnRecord
 from continuum_traces.wire import tags_to_xargs
@@ -28,15 +28,6 @@ from continuum_server.vllm_plugin.scheduler import Discard, ProgramSchedulerMixi
 
 if TYPE_CHECKING:
     from continuum_server.virtual.vllm_offload import Transfers
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    virtual_s: float
-    programs_done: int
-    programs_total: int
-    turns_done: int
-    pins_held: int
 
 
 @dataclass(slots=True)
@@ -96,11 +87,6 @@ class Play:
         return now_s + (turn.output_tokens - done) * least_step_s + (0.0 if is_last else turn.gap_s)
 
 
-def plays_of(jobs: Sequence[Job], block_size: int) -> list[Play]:
-    """Return a play for each job, in the order of the jobs."""
-    return [play_of(number, job, block_size) for number, job in enumerate(jobs)]
-
-
 def play_of(number: int, job: Job, block_size: int) -> Play:
     program, context = job.program, TokenContext(number, block_size)
     if program.shared_prefix_id is not None:
@@ -113,41 +99,13 @@ def play_of(number: int, job: Job, block_size: int) -> Play:
     return Play(job, number, context, conversation, job.arrival_s)
 
 
-class ClosedPlays:
-    """The plays of a closed loop, each made when it starts.
-
-    Args:
-        jobs: all programs in the order in which they start; their arrival times are ignored.
-        lanes: the closed loop.
-        block_size: tokens of a KV block.
-    """
-
-    def __init__(self, jobs: Sequence[Job], lanes: Lanes, block_size: int) -> None:
-        self._block_size = block_size
-        self._loop = ClosedLoop(enumerate(jobs), lanes)
-        self.total = len(jobs)
-
-    def begin(self) -> list[Play]:
-        return self._plays(self._loop.begin())
-
-    def ended(self, now_s: float) -> list[Play]:
-        """Return the plays that start because one ended."""
-        return self._plays(self._loop.ended(now_s))
-
-    def _plays(self, starts: Sequence[tuple[tuple[int, Job], float]]) -> list[Play]:
-        plays = [play_of(number, replace(job, arrival_s=at_s), self._block_size) for (number, job), at_s in starts]
-        for play in plays:
-            play.in_closed_loop = True
-        return plays
-
-
 class VirtualLoop:
     """Plays jobs against one scheduler.
 
     Args:
         scheduler: built for synchronous scheduling. The caller replaces its clock by this loop's.
         step_times: the modelled times of steps.
-        jobs: the programs, with their arrival times.
+        jobs: its own programs, with their arrival times, which ``run`` plays without a router.
         on_turn: called with each finished turn's record.
         max_stretch: largest number of engine steps in one scheduler call; 1 disables event skipping.
         max_calls: number of scheduler calls after which the run fails.
@@ -174,56 +132,45 @@ class VirtualLoop:
         self._on_turn = on_turn
         self._stretches = Stretches(scheduler, step_times, max_stretch)
         self._max_calls = max_calls
-        self._block_size = scheduler.block_size
+        self.block_size = scheduler.block_size
         self._plays: dict[str, Play] = {}
         self._settled = False
         """Nothing changed that could let a waiting request start: the last call only made running requests longer."""
         self._idle_until_s = -inf
         """No waiting request can run before this time. An arrival may be earlier."""
-        self._jobs_total = len(jobs)
         self._events: list[tuple[float, int, Play]] = []
         self.on_answer: Callable[[Play], None] = self._come_back
         """Called with a play whose turn ended. By default, the play's next turn arrives in this engine at ``due_s``."""
         self.horizon_s: Callable[[], float] = lambda: inf
         """Returns the time until which no unknown turn arrives. By default, the loop knows all arrivals."""
-        self.closed: ClosedPlays | None = None
-        """Starts a program when another one ends; None: all programs arrive by themselves."""
         self.on_arrival: Callable[[Play], None] = lambda play: None
         """Called with each play whose first turn enters the engine."""
-        self.until_s = inf
-        """When the run stops."""
         self.admits_late = False
         """A running engine admits an arrival one step later, as a server with asynchronous scheduling does."""
         self.transfers: Transfers | None = None
         """Transfers of KV between tiers; None: there are no tiers."""
         self.token_times: TokenTimes | None = None
         """The times of tokens; None: the gaps between tokens are not recorded."""
-        for play in plays_of(jobs, self._block_size):
-            self.deliver(play, play.due_s, play.number)
+        self._orders = count(len(jobs) + 1)
+        for number, job in enumerate(jobs):
+            self.deliver(play_of(number, job, self.block_size), job.arrival_s, number)
 
     def clock(self) -> float:
         return self.now_s
+
+    @property
+    def pins_held(self) -> int:
+        return len(self._scheduler.table.pins)
 
     @property
     def idle(self) -> bool:
         """Whether no turn is in the engine and no arrival is known."""
         return not (self._plays or self._events)
 
-    def progress(self) -> Progress:
-        pins = len(self._scheduler.table.pins)
-        return Progress(self.now_s, self.programs_done, self._jobs_total, self.turns_done, pins)
-
-    def run(self, on_progress: Callable[[Progress], None] | None = None, every_calls: int = 500) -> None:
-        """Play every job to its end, or until the run stops."""
-        if self.closed is not None:
-            self._jobs_total = self.closed.total
-            self._start(self.closed.begin())
-        while not self.idle and (self.until_s == inf or self.next_s() < self.until_s):
+    def run(self) -> None:
+        """Play the loop's own jobs to their end."""
+        while not self.idle:
             self.advance()
-            if on_progress is not None and self.counters.scheduler_calls % every_calls == 0:
-                on_progress(self.progress())
-        if on_progress is not None:
-            on_progress(self.progress())
 
     def stop(self) -> None:
         """Record the turns in the engine as unfinished, and abort them. The scheduler's record has no end of them."""
@@ -272,13 +219,7 @@ class VirtualLoop:
 
     def _come_back(self, play: Play) -> None:
         if not play.over:
-            self.deliver(play, play.due_s, self._jobs_total + self.turns_done)
-        elif self.closed is not None:
-            self._start(self.closed.ended(self.now_s))
-
-    def _start(self, plays: Sequence[Play]) -> None:
-        for play in plays:
-            self.deliver(play, play.due_s, play.number)
+            self.deliver(play, play.due_s, next(self._orders))
 
     def earliest_return_s(self, least_step_s: float) -> float:
         """Return the earliest time at which a program can send its next turn, if no step is shorter than given."""
@@ -418,7 +359,7 @@ class VirtualLoop:
         play.request = None
         if not play.alone_s:
             budget = self._scheduler.max_num_scheduled_tokens
-            play.alone_s = alone_turns_s(play.job.program, self._times, budget, self._block_size)
+            play.alone_s = alone_turns_s(play.job.program, self._times, budget, self.block_size)
         answered = Ended(
             sent_s=play.sent_s,
             finish_s=self.now_s,
@@ -445,7 +386,7 @@ class VirtualLoop:
 
     def _news_s(self) -> float:
         """Return the time at which the next turn may arrive or the next transfer ends."""
-        news_s = min(self._events[0][0] if self._events else inf, self.horizon_s(), self.until_s)
+        news_s = min(self._events[0][0] if self._events else inf, self.horizon_s())
         return news_s if self.transfers is None else min(news_s, self.transfers.next_s())
 
 

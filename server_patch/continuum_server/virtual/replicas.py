@@ -1,4 +1,4 @@
-"""Several virtual engines behind a router.
+"""Play programs on one virtual engine, or on several behind a router.
 
 Each loop has its own clock and computes whole steps. The loop whose clock is furthest behind always goes first. So when
 a turn is due, every replica has computed everything that happens earlier, and the router knows all earlier answers.
@@ -7,29 +7,38 @@ a turn is due, every replica has computed everything that happens earlier, and t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from math import inf
 
+from continuum_traces.closed_loop import ClosedLoop, Lanes
+from continuum_traces.conversation import Job
 from continuum_traces.schema import SchedulerEvent
 
 from continuum_server.virtual.config import EngineError
-from continuum_server.virtual.loop import ClosedPlays, Play, Progress, VirtualLoop
+from continuum_server.virtual.loop import Play, VirtualLoop, play_of
 from continuum_server.virtual.routers import Arrival, Door, Router
 from continuum_server.vllm_plugin.scheduler import EventSink
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    virtual_s: float
+    programs_done: int
+    pins_held: int
+
+
 class ReplicaLoops:
-    """Plays programs against several loops.
+    """Plays programs against one or several loops.
 
     Args:
         loops: built without jobs. This class sets their ``on_answer`` and ``horizon_s``.
         router: chooses a loop for every turn.
-        plays: all programs of the run.
+        jobs: all programs of the run. In a closed loop they start in this order, whatever their arrival times.
         least_step_s: duration of the shortest step of any loop.
-        closed: starts a program when another one ends; None: all programs arrive by themselves.
+        lanes: the closed loop; None: all programs arrive by themselves.
         until_s: when the run stops.
     """
 
@@ -37,15 +46,16 @@ class ReplicaLoops:
         self,
         loops: Sequence[VirtualLoop],
         router: Router,
-        plays: Sequence[Play],
+        jobs: Sequence[Job],
         least_step_s: float,
-        closed: ClosedPlays | None = None,
+        lanes: Lanes | None = None,
         until_s: float = inf,
     ) -> None:
         self.door = Door(router, len(loops))
         self._loops = list(loops)
         self._least_step_s = least_step_s
-        self._closed, self._until_s = closed, until_s
+        self._closed = None if lanes is None else ClosedLoop(enumerate(jobs), lanes)
+        self._until_s = until_s
         self._where: dict[int, tuple[int, Arrival]] = {}
         """The latest turn of each play, by the play's number, and the replica to which it was sent."""
         self._prompts: dict[int, list[int]] = {}
@@ -54,16 +64,22 @@ class ReplicaLoops:
         """A heap of (time, order, replica, turn) of the answers that the router does not know yet."""
         self._earliest_return_s: dict[int, float] = {}
         """``VirtualLoop.earliest_return_s`` of each replica, until it steps or gets a turn."""
-        self._total = len(plays)
-        self._orders = count(len(plays) + 1)
-        first = plays if closed is None else closed.begin()
-        self._arrivals = [(play.due_s, play.number, play) for play in first]
-        heapq.heapify(self._arrivals)
+        self._orders = count(len(jobs) + 1)
+        self._arrivals: list[tuple[float, int, Play]] = []
+        """A heap of (time, order, play) of the turns that are due."""
+        every = [((number, job), job.arrival_s) for number, job in enumerate(jobs)]
+        self._start(every if self._closed is None else self._closed.begin())
         for index, loop in enumerate(loops):
             loop.on_answer = partial(self._answered, index)
             loop.horizon_s = partial(self._horizon_s, index)
 
-    def run(self, on_progress: Callable[[Progress], None] | None = None, every: int = 2000) -> None:
+    def _start(self, starts: Iterable[tuple[tuple[int, Job], float]]) -> None:
+        for (number, job), at_s in starts:
+            play = play_of(number, replace(job, arrival_s=at_s), self._loops[0].block_size)
+            play.in_closed_loop = self._closed is not None
+            heapq.heappush(self._arrivals, (at_s, number, play))
+
+    def run(self, on_progress: Callable[[Progress], None] | None = None, every: int = 500) -> None:
         """Play every program to its end.
 
         Raises:
@@ -82,9 +98,8 @@ class ReplicaLoops:
         return max(loop.now_s for loop in self._loops)
 
     def progress(self) -> Progress:
-        parts = [loop.progress() for loop in self._loops]
-        done, turns, pins = (sum(getattr(part, name) for part in parts) for name in _SUMS)
-        return Progress(self.now_s, done, self._total, turns, pins)
+        done, pins = sum(loop.programs_done for loop in self._loops), sum(loop.pins_held for loop in self._loops)
+        return Progress(self.now_s, done, pins)
 
     # ---------------------------------------------------------------------------------------- steps
 
@@ -124,8 +139,8 @@ class ReplicaLoops:
         if not play.over:
             heapq.heappush(self._arrivals, (play.due_s, order, play))
             return
-        for started in self._closed.ended(self._loops[index].now_s) if self._closed is not None else ():
-            heapq.heappush(self._arrivals, (started.due_s, started.number, started))
+        if self._closed is not None:
+            self._start(self._closed.ended(self._loops[index].now_s))
 
     def _arrival(self, play: Play) -> Arrival:
         """Return the play's next turn, as the router knows it."""
@@ -144,20 +159,15 @@ class ReplicaLoops:
     # -------------------------------------------------------------------------------- looking ahead
 
     def _horizon_s(self, index: int) -> float:
-        """Return the time until which the replica gets no further turn."""
-        instants = [self._arrivals[0][0]] if self._arrivals else []
-        for other in range(len(self._loops)):
-            if other != index:
-                instants.append(self._returns_s(other))
-        return min(instants, default=inf)
+        """Return the time until which the replica gets no further turn; at most the end of the run."""
+        arrival_s = self._arrivals[0][0] if self._arrivals else inf
+        returns_s = (self._returns_s(other) for other in range(len(self._loops)) if other != index)
+        return min(arrival_s, self._until_s, *returns_s)
 
     def _returns_s(self, index: int) -> float:
         if index not in self._earliest_return_s:
             self._earliest_return_s[index] = self._loops[index].earliest_return_s(self._least_step_s)
         return self._earliest_return_s[index]
-
-
-_SUMS = ("programs_done", "turns_done", "pins_held")
 
 
 class ReplicaSink:

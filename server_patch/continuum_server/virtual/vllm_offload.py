@@ -36,7 +36,7 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 from vllm.v1.outputs import KVConnectorOutput
 
 from continuum_server.virtual.config import EngineError
-from continuum_server.virtual.links import InFlight, Link
+from continuum_server.virtual.links import Link, Links
 from continuum_server.virtual.offload import GB, Offload, Tier
 
 Clock = Callable[[], float]
@@ -103,24 +103,18 @@ class ModelledSsd(SecondaryTierManager):
     """An LRU cache of chunks, which are read and written in modelled time."""
 
     medium = Medium.STORAGE
+    links: Links
 
     def __init__(self, spec: TwoTiers, primary_view: memoryview, chunks: int) -> None:
         super().__init__(offloading_spec=spec, primary_kv_view=primary_view, tier_type="modelled-ssd")
         self.capacity = chunks
         self.acted = False
         """A transfer started or ended since ``acted`` was set to False."""
-        self.read = Link(float("inf"), 0.0)
-        self.write = Link(float("inf"), 0.0)
-        self.in_flight = InFlight()
-        self._clock: Clock = lambda: 0.0
         self._held: OrderedDict[OffloadKey, bool] = OrderedDict()
         """The chunks, the least recently used first. The value is False while the chunk is being written."""
         self._reading: dict[OffloadKey, int] = {}
         self._stores: dict[int, list[OffloadKey]] = {}
         self._loads: dict[int, list[OffloadKey]] = {}
-
-    def attach(self, clock: Clock, read: Link, write: Link) -> None:
-        self._clock, self.read, self.write = clock, read, write
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         ready = self._held.get(key)
@@ -140,7 +134,7 @@ class ModelledSsd(SecondaryTierManager):
         for key in reversed(kept):
             self._held[key] = False
         self._stores[job_metadata.job_id] = kept
-        self._submit(job_metadata.job_id, self.write, len(kept))
+        self._submit(job_metadata.job_id, self.links.write, len(kept))
 
     def _make_room(self, wanted: int) -> int:
         """Evict chunks until ``wanted`` more fit, if possible, and return the number that fits."""
@@ -157,15 +151,14 @@ class ModelledSsd(SecondaryTierManager):
             self._held.move_to_end(key)
             self._reading[key] = self._reading.get(key, 0) + 1
         self._loads[job_metadata.job_id] = keys
-        self._submit(job_metadata.job_id, self.read, len(keys))
+        self._submit(job_metadata.job_id, self.links.read, len(keys))
 
     def _submit(self, job_id: int, link: Link, chunks: int) -> None:
         self.acted = True
-        now_s = self._clock()
-        self.in_flight.add(link.send(now_s, chunks * self.block_size_bytes) if chunks else now_s, job_id)
+        self.links.start(job_id, link, chunks * self.block_size_bytes)
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
-        ended = self.in_flight.ended(self._clock())
+        ended = self.links.ended()
         self.acted = self.acted or bool(ended)
         for job_id in ended:
             for key in self._stores.pop(job_id, ()):
@@ -190,36 +183,30 @@ class ModelledSsd(SecondaryTierManager):
 class ModelledCopies(OffloadingWorker):
     """The copies between GPU memory and DRAM, with one link in each direction."""
 
-    def __init__(self, clock: Clock, block_bytes: int, read: Link, write: Link) -> None:
-        self.read, self.write = read, write
-        self.in_flight = InFlight()
+    def __init__(self, links: Links, block_bytes: int) -> None:
+        self.links = links
         self.stall_until_s = 0.0
         """When the forward pass may start. Earlier, it would overwrite blocks that are still being copied to DRAM."""
-        self._clock = clock
         self._block_bytes = block_bytes
 
     def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec) -> bool:
-        self._submit(job_id, self.write, src_spec)
+        self.links.start(job_id, self.links.write, len(src_spec.block_ids) * self._block_bytes)
         return True
 
     def submit_load(self, job_id: int, src_spec: LoadStoreSpec, dst_spec: GPULoadStoreSpec) -> bool:
-        self._submit(job_id, self.read, dst_spec)
+        self.links.start(job_id, self.links.read, len(dst_spec.block_ids) * self._block_bytes)
         return True
 
-    def _submit(self, job_id: int, link: Link, blocks: GPULoadStoreSpec) -> None:
-        self.in_flight.add(link.send(self._clock(), len(blocks.block_ids) * self._block_bytes), job_id)
-
     def get_finished(self) -> list[TransferResult]:
-        return [TransferResult(job_id, success=True) for job_id in self.in_flight.ended(self._clock())]
+        return [TransferResult(job_id, success=True) for job_id in self.links.ended()]
 
     def wait(self, job_ids: Collection[int]) -> None:
-        self.stall_until_s = max(self.stall_until_s, self.in_flight.end_of(set(job_ids)) or 0.0)
+        self.stall_until_s = max(self.stall_until_s, self.links.end_of(set(job_ids)))
 
 
-def _links(tier: Tier, gpus: int) -> tuple[Link, Link]:
+def _links(clock: Clock, tier: Tier, gpus: int) -> Links:
     """Return the links for reading and for writing a tier."""
-    read, write = (Link(gb_s * gpus * GB, tier.latency_s) for gb_s in (tier.read_gb_s, tier.write_gb_s))
-    return read, write
+    return Links(clock, *(Link(gb_s * gpus * GB, tier.latency_s) for gb_s in (tier.read_gb_s, tier.write_gb_s)))
 
 
 class Transfers:
@@ -241,13 +228,13 @@ class Transfers:
         )
         (group,) = scheduler.kv_cache_config.kv_cache_groups
         block_bytes = group.kv_cache_spec.page_size_bytes * len(group.layer_names)
-        self.copies = ModelledCopies(clock, block_bytes, *_links(offload.dram, gpus))
+        self.copies = ModelledCopies(_links(clock, offload.dram, gpus), block_bytes)
         side: Any = self._connector.connector_worker
         side.worker = self.copies
         self.ssd: ModelledSsd | None = None
         if offload.ssd is not None:
             ssd: ModelledSsd = scheduler.connector.connector_scheduler.manager.secondary_tiers[0]
-            ssd.attach(clock, *_links(offload.ssd, gpus))
+            ssd.links = _links(clock, offload.ssd, gpus)
             self.ssd = ssd
         self._acted = False
 
@@ -292,14 +279,12 @@ class Transfers:
 
     def next_s(self) -> float:
         """Return the time at which the next transfer ends; infinite if none is running."""
-        ends = [self.copies.in_flight.next_s()]
-        if self.ssd is not None:
-            ends.append(self.ssd.in_flight.next_s())
-        return min(ends)
+        copies_s = self.copies.links.next_s()
+        return copies_s if self.ssd is None else min(copies_s, self.ssd.links.next_s())
 
     def facts(self) -> dict[str, Any]:
         """Return the transferred bytes of each link, for engine.json."""
-        links = {"gpu_to_dram": self.copies.write, "dram_to_gpu": self.copies.read}
+        links = {"gpu_to_dram": self.copies.links.write, "dram_to_gpu": self.copies.links.read}
         if self.ssd is not None:
-            links |= {"dram_to_ssd": self.ssd.write, "ssd_to_dram": self.ssd.read}
+            links |= {"dram_to_ssd": self.ssd.links.write, "ssd_to_dram": self.ssd.links.read}
         return {name: {"bytes": link.moved_bytes, "busy_s": link.busy_s} for name, link in links.items()}
