@@ -92,10 +92,9 @@ def test_who_starts_is_first_in_order(policy: str, jobs: list[Job], blocks: int)
     assert len(popped) >= sum(len(job.program.turns) for job in jobs)
 
 
-@pytest.mark.parametrize("turn", [{"output": 200}, {"new": 900}])
-def test_event_skipping_skips(turn: dict[str, int]) -> None:
-    jobs = [Job(program("a", turns=1, **turn), 0.0)]
-    stepwise, skipping = (play(jobs, max_stretch=stretch, chunk_tokens=16) for stretch in (1, 512))
+def test_event_skipping_skips() -> None:
+    jobs = [Job(program("a", turns=1, output=200), 0.0)]
+    stepwise, skipping = (play(jobs, max_stretch=stretch) for stretch in (1, 512))
     assert skipping.loop.counters.scheduler_calls < stepwise.loop.counters.scheduler_calls / 10
 
 

@@ -21,7 +21,7 @@ from continuum_server.step_times.model import Batch, StepTimes
 from continuum_server.virtual.alone import alone_turns_s
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch
-from continuum_server.virtual.stretch import Stretches, hash_computed_blocks, several_steps
+from continuum_server.virtual.stretch import Stretches, hash_computed_blocks, plan_steps
 from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.virtual.tokens import TokenContext, shared_token
 from continuum_server.vllm_plugin.scheduler import Discard, ProgramSchedulerMixin
@@ -203,8 +203,8 @@ class VirtualLoop:
         self.now_s, self._idle_until_s = next_s, -inf
         self._admit_due()
         stretch_s = self._stretch()
-        with several_steps(self._scheduler, len(stretch_s)):
-            output = self.scheduler_time.schedule(self._scheduler)
+        plan_steps(self._scheduler, len(stretch_s))
+        output = self.scheduler_time.schedule(self._scheduler)
         self.counters.scheduler_calls += 1
         if output.total_num_scheduled_tokens == 0:
             self._wait_for_something(output)
@@ -337,14 +337,10 @@ class VirtualLoop:
         counters.prefill_tokens += sum(chunk.tokens for chunk in batch.chunks)
         start_s = self.now_s
         for number, seconds in enumerate(steps_s):
-            before_s = self.now_s
             if number > 0:
-                self.step_start_s = before_s
+                self.step_start_s = self.now_s
             self.now_s += seconds
-            if batch.chunks:
-                counters.busy_s += self.now_s - before_s
-        if not batch.chunks:  # added at once, so that rounding is the same as in recorded runs
-            counters.busy_s += self.now_s - start_s
+        counters.busy_s += self.now_s - start_s
 
     def _note_first_tokens(self, scheduled: dict[str, int]) -> None:
         for request_id in scheduled:
@@ -382,7 +378,7 @@ class VirtualLoop:
         transfers = self.transfers
         if transfers is not None and (transfers.fenced or not transfers.quiet):
             return []
-        return self._stretches.next(self.now_s, self._news_s, self._settled, prompts=transfers is None)
+        return self._stretches.next(self.now_s, self._news_s, self._settled)
 
     def _news_s(self) -> float:
         """Return the time at which the next turn may arrive or the next transfer ends."""
