@@ -46,7 +46,7 @@ def write_agents(path: Path, policy: str, programs: int, turns: int, jps: float 
     facts: dict[str, Any] = {"name": "made up", "programs": programs, "jps": jps, "names": "</script><b>{}"}
     pin_s = None if policy == "vllm" else 0.5
     return write_recorded(
-        path, policy, 0, ends_s, gap_s=1 / jps, queued=0.2, turns=turns, hit_tokens=48, pin_s=pin_s, **facts
+        path, policy, 0, ends_s, gap_s=1 / jps, queued=0.2, turns=turns, hit_tokens=8, pin_s=pin_s, **facts
     )
 
 
