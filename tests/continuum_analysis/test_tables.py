@@ -96,12 +96,12 @@ def test_a_turn_says_why_and_a_pin_what_it_was_for(experiment: Path) -> None:
     assert set(pins["reason"]) == {"expired"}
 
 
-def write_routed(path: Path, router: str, faster: float, replicas: int = 4) -> Path:
+def write_routed(path: Path, router: str, faster: float) -> Path:
     """``vllm`` and ``continuum`` of two seeds behind a router, ``continuum`` twice as fast."""
     for seed in (0, 1):
         jcts = [20.0 / faster + seed, 40.0 / faster]
         for policy, times in (("vllm", jcts), ("continuum", [jct / 2 for jct in jcts])):
-            write_run(path / f"{policy}-seed{seed}", policy, seed, times, router=router, replicas=replicas)
+            write_run(path / f"{policy}-seed{seed}", policy, seed, times, router=router, replicas=4)
     return path
 
 

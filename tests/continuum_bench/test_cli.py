@@ -104,6 +104,15 @@ def test_trace_commands(tmp_path: Path, trace: Path) -> None:
     assert list(read_programs(tmp_path / "copy.jsonl")) == list(read_programs(trace))
 
 
+def test_validate_names_every_fault(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"kind":"header","schema":"continuum-trace","version":1}\n{"kind":"program"}\nnonsense\n')
+    done = bench("traces", "validate", bad)
+    assert done.exit_code == 2
+    assert done.stdout.splitlines()[0] == f"{bad}:2: program_id: missing"
+    assert f"{bad}:3: not JSON" in done.stdout
+
+
 def test_a_turn_longer_than_the_context(tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     write_programs(path, [Program("short", (Turn(100, 5),)), Program("long", (Turn(100, 5), Turn(140_000, 5)))])
