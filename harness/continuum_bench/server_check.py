@@ -7,26 +7,17 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from openai import OpenAIError
 
 from continuum_bench.checks import Check, show_checks
 from continuum_bench.errors import BenchError
 from continuum_bench.live.endpoint import NO_ANSWER, check_url, get_json, probe_server
 from continuum_bench.options.serve import DoctorOptions
-from continuum_bench.top import Program
+from continuum_bench.top import Program, States
 from continuum_client import OpenAI
 
 OPENING = "This is a long text whose beginning is in the prefix cache when the second turn comes. " * 60
 HIDDEN = "--server-url http://HOST:PORT asks a server behind a gateway"
-
-
-class _Engine(msgspec.Struct):
-    program_list: list[Program]
-
-
-class _States(msgspec.Struct):
-    engines: list[_Engine]
 
 
 def check_server(options: DoctorOptions) -> int:
@@ -73,7 +64,7 @@ def _row(roots: Sequence[str], program_id: str, key: str | None) -> Program | st
     """Return the server's row of the program; None: no server has the program; a text: why that is not known."""
     for root in roots:
         try:
-            engines = get_json(f"{root}/continuum/state?limit=9999", key, _States).engines
+            engines = get_json(f"{root}/continuum/state?limit=9999", key, States).engines
         except NO_ANSWER as error:
             return f"unknown: {root}/continuum/state: {error}"
         for row in (row for engine in engines for row in engine.program_list if row.program_id == program_id):

@@ -102,7 +102,9 @@ class Engine(msgspec.Struct):
         }
 
 
-class _States(msgspec.Struct):
+class States(msgspec.Struct):
+    """The page of a server: the state of each engine."""
+
     engines: list[Engine]
 
 
@@ -124,7 +126,7 @@ class Server:
 
     def read(self) -> None:
         try:
-            engines = get_json(f"{self.root}/continuum/state?limit={self.limit}", self.api_key, _States).engines
+            engines = get_json(f"{self.root}/continuum/state?limit={self.limit}", self.api_key, States).engines
         except NO_ANSWER as error:
             self.engines, self.error = (), _why(error)
             return

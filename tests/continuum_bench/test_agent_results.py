@@ -22,7 +22,7 @@ def test_a_batch_goes_on_with_more_programs_and_not_with_another_model(tmp_path:
     def begun(programs: int, model: str) -> None:
         facts = {"workload": Workload(name="agent mini-swe", programs=programs), "hardware": Hardware(model=model)}
         manifest = Manifest(created="now", **facts)  # type: ignore[arg-type]
-        Results(tmp_path / "out", manifest, START, "mini-swe-agent").__exit__()
+        Results(tmp_path / "out", manifest, START, "mini-swe-agent").close()
 
     begun(2, "m")
     (tmp_path / "out" / "programs.jsonl").write_text("{}\n")

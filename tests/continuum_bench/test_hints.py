@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from continuum_bench.live.plan import make_plan
+from continuum_bench.live import load
 from continuum_bench.options.run import HINTS, ArrivalOptions, TraceOptions
 from continuum_bench.workload.hints import KINDS, HintError, Lies, lies
 from continuum_bench.workload.workload import JobSource, load_workload
@@ -70,8 +70,7 @@ def test_both_engines_send_the_hints() -> None:
         assert sent.pred_tool_s is not None
         kept = {name: getattr(sent, name) for name in ("program_id", "is_last_step", "this_func_call", "turn_id")}
         assert Tags(**kept) == without
-    plan = make_plan(hinted, 0)
-    assert [play.job.hints for play in plan.plays] == [job.hints for job in hinted.jobs(0)]
+    assert [play.job.hints for play in load.plays_of(hinted, 0)] == [job.hints for job in hinted.jobs(0)]
 
 
 def _tags(play: object) -> Tags:

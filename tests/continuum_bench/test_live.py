@@ -187,8 +187,8 @@ def test_a_disturbed_decode_point_is_measured_again(
     error = nullcontext() if enough else pytest.raises(BenchError, match="64 tokens took no longer than one")
     with serving(short_takes_longer) as server, error:
         found = measure(Endpoint(server.url, ("m",), max_model_len=2048), "m", None, 1, said.append)
-        assert len(found.decode) >= 4
-        assert all(point.seconds > 0 for point in found.decode)
+        assert len(found.decode_points) >= 4
+        assert all(point.seconds > 0 for point in found.decode_points)
     assert any(line.startswith("decode of 1 requests") for line in said) == enough
 
 

@@ -71,7 +71,7 @@ class ProgramRecord:
         return self.status not in UNFINISHED
 
 
-class Results:
+class Results(ExitStack):
     """The directory of a batch: programs.jsonl, preds.json or answers.json, and the records of the agents.
 
     Use it as a context manager. All agents must have ended when its block ends, also after an error.
@@ -81,6 +81,7 @@ class Results:
     """
 
     def __init__(self, out: Path, manifest: Manifest, start: Start, source: str, answers: bool = False) -> None:
+        super().__init__()
         self.out = out
         self.model = start.model
         self.records: list[ProgramRecord] = []
@@ -88,13 +89,12 @@ class Results:
         self.to_run = 0
         """Number of programs that this command runs. A batch that goes on runs fewer than all."""
         begin(out, manifest, MAY_GROW)
-        self._held = ExitStack()
-        self._held.enter_context(locked(out))
+        self.enter_context(locked(out))
         for name in ("logs",) if answers else ("logs", "workspaces"):
             (out / name).mkdir(exist_ok=True)
         self._recorder = Recorder(out, cast(Content, start.content), source)
         self._programs = SharedLines(out / PROGRAMS)
-        self._held.callback(self._programs.close)
+        self.callback(self._programs.close)
         self._answers = answers
         self._file = out / (ANSWERS if answers else PREDICTIONS)
         self.predictions: dict[str, Any] = read_json(self._file) if self._file.exists() else {}
@@ -138,13 +138,6 @@ class Results:
             "instance_id": record.instance_id,
             "model_patch": record.submission,
         }
-
-    def __enter__(self) -> Results:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Release the directory."""
-        self._held.close()
 
 
 def show_results(results: Results, as_json: bool) -> None:

@@ -17,8 +17,7 @@ from continuum_traces.schema import Engine, Manifest
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import default_out
 from continuum_bench.live.endpoint import Endpoint, plugin_errors, probe_server
-from continuum_bench.live.load import LoadCounters, LoadOptions
-from continuum_bench.live.plan import Plan, make_plan
+from continuum_bench.live.load import LivePlay, LoadCounters, LoadOptions, plays_of
 from continuum_bench.live.processes import play
 from continuum_bench.live.recording import (
     LiveRecorder,
@@ -157,19 +156,20 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
         print_notice(f"{folder}: complete already")
         return LoadCounters()
     done = finished_programs(folder) if (folder / MANIFEST).exists() else frozenset()
-    manifest, plan, elapsed_s, now = _begin(run, seed, folder, done)
-    counters, total = LoadCounters(), len(plan.plays)
+    manifest, plays, elapsed_s, now = _begin(run, seed, folder, done)
+    counters, lanes = LoadCounters(), run.workload.lanes
+    lanes = lanes and replace(lanes, start_s=elapsed_s)
 
     def since_s() -> float:
         return (_now() - now).total_seconds()
 
     def on_progress(ended: int) -> None:
-        display.update(Report(folder.name, since_s(), ended, total))
+        display.update(Report(folder.name, since_s(), ended, len(plays)))
 
     root, key = run.endpoint.root, run.load.api_key
     errors_before = plugin_errors(root, key)
     with LiveRecorder(folder, on_progress) as recorder, server_metrics(root, folder, lambda: elapsed_s + since_s()):
-        whole = play(run.load, plan, recorder, counters, run.options.processes, elapsed_s)
+        whole = play(run.load, plays, lanes, recorder, counters, run.options.processes, elapsed_s)
     if run.options.scheduler_records is not None:
         time.sleep(1.0)  # the server writes its record with a delay of up to 0.25 s
         began_s = datetime.fromisoformat(manifest.created).timestamp()
@@ -185,22 +185,23 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
     return counters
 
 
-def _begin(run: _LiveRun, seed: int, folder: Path, done: frozenset[str]) -> tuple[Manifest, Plan, float, datetime]:
-    """Return the run's manifest, its plan, the second on the run's clock at which it begins, and the date now."""
-    plan, now, new = make_plan(run.workload, seed), _now(), not (folder / MANIFEST).exists()
+def _begin(
+    run: _LiveRun, seed: int, folder: Path, done: frozenset[str]
+) -> tuple[Manifest, list[LivePlay], float, datetime]:
+    """Return the run's manifest, the programs that are left, the second on its clock at which it begins, and now."""
+    plays, now, new = plays_of(run.workload, seed), _now(), not (folder / MANIFEST).exists()
     before = begin(folder, run.manifest(seed))
     if new:
-        return before, plan, 0.0, now
+        return before, plays, 0.0, now
     elapsed_s = keep_finished(folder, done)
-    left = [play for play in plan.plays if play.job.program_id not in done]
+    left = [play for play in plays if play.job.program_id not in done]
     shift_s = elapsed_s - min((play.job.arrival_s for play in left), default=0.0)
-    plays = [replace(p, job=replace(p.job, arrival_s=p.job.arrival_s + shift_s), again=True) for p in left]
+    again = [replace(p, job=replace(p.job, arrival_s=p.job.arrival_s + shift_s), again=True) for p in left]
     note = (
-        f"{RESUMED}{now.isoformat(timespec='seconds')}: {len(done)} of {len(plan.plays)} programs had finished and are "
+        f"{RESUMED}{now.isoformat(timespec='seconds')}: {len(done)} of {len(plays)} programs had finished and are "
         f"kept; the others arrived anew from {elapsed_s:.1f} s on, spaced as before"
     )
     manifest = replace(before, notes=(*before.notes, note))
-    lanes = None if plan.lanes is None else replace(plan.lanes, start_s=elapsed_s)
     write_manifest(folder, manifest)
-    print_notice(f"{folder}: {len(done)} of {len(plan.plays)} programs had finished; {len(left)} are left")
-    return manifest, replace(plan, plays=tuple(plays), lanes=lanes), elapsed_s, now
+    print_notice(f"{folder}: {len(done)} of {len(plays)} programs had finished; {len(left)} are left")
+    return manifest, again, elapsed_s, now

@@ -279,13 +279,9 @@ def _take_choice(reply: Reply, choice: _Choice, clock: Clock) -> None:
     if text:
         reply.text += text
     if (text or choice.token_ids) and (reply.first_token_s is None or reply.chunks_s is not None):
-        _note_chunk(reply, clock())
+        now_s = clock()
+        reply.first_token_s = reply.first_token_s or now_s
+        if reply.chunks_s is not None:
+            reply.chunks_s.append(now_s)
     if choice.finish_reason is not None:
         reply.ended = True
-
-
-def _note_chunk(reply: Reply, now_s: float) -> None:
-    if reply.first_token_s is None:
-        reply.first_token_s = now_s
-    if reply.chunks_s is not None:
-        reply.chunks_s.append(now_s)

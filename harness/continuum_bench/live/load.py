@@ -10,6 +10,7 @@ from typing import Literal
 from continuum_traces.conversation import Job
 
 from continuum_bench.options.run import LiveOptions
+from continuum_bench.workload.workload import JobSource
 from continuum_client.dialects import Dialect
 
 Prompts = Literal["tokens", "text"]
@@ -77,3 +78,9 @@ class LivePlay:
     """Its place in the order of arrivals."""
     again: bool = False
     """A resumed run plays the program again. The server releases the KV cache of the first attempt beforehand."""
+
+
+def plays_of(workload: JobSource, seed: int) -> list[LivePlay]:
+    """Return the programs that are played for one seed, in order of arrival. Equal arguments give equal programs."""
+    jobs = sorted(workload.jobs(seed), key=lambda job: job.arrival_s)
+    return [LivePlay(job, number) for number, job in enumerate(jobs)]

@@ -23,20 +23,30 @@ from continuum_traces.closed_loop import Lanes
 from continuum_bench.errors import BenchError
 from continuum_bench.live.driver import LoadDriver, Sink
 from continuum_bench.live.load import LivePlay, LoadCounters, LoadOptions
-from continuum_bench.live.plan import Plan
 
 START_S = 0.2
 """Seconds between the moment when all processes are ready and instant 0."""
 STOP_S = 10.0
 """Seconds that a stopping process has to report its unfinished turns."""
+Share = tuple[Sequence[LivePlay], Lanes | None]
+"""What one process plays."""
 
 
-def play(load: LoadOptions, plan: Plan, sink: Sink, counters: LoadCounters, processes: int, elapsed_s: float) -> bool:
+def play(
+    load: LoadOptions,
+    plays: Sequence[LivePlay],
+    lanes: Lanes | None,
+    sink: Sink,
+    counters: LoadCounters,
+    processes: int,
+    elapsed_s: float,
+) -> bool:
     """Play all programs.
 
     Args:
         load: the server and the settings.
-        plan: the programs.
+        plays: the programs in order of arrival.
+        lanes: a closed loop; None: programs arrive at their arrival times.
         sink: receives every record, in this process.
         counters: the counts are added to these.
         processes: number of processes. With 1, this process plays.
@@ -53,11 +63,12 @@ def play(load: LoadOptions, plan: Plan, sink: Sink, counters: LoadCounters, proc
         driver = LoadDriver(load, sink)
         driver.counters = counters
         try:
-            _run(driver.run(plan.plays, plan.lanes, _clock() - elapsed_s))
+            _run(driver.run(plays, lanes, _clock() - elapsed_s))
         except KeyboardInterrupt:
             return False
         return True
-    return _Team(load, plan, processes, sink, counters).play(elapsed_s)
+    shares = [(plays[index::processes], _share(lanes, index, processes)) for index in range(processes)]
+    return _Team(load, shares, sink, counters).play(elapsed_s)
 
 
 def _clock() -> float:
@@ -74,13 +85,12 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
 class _Team:
     """The parent's side of the load processes."""
 
-    def __init__(self, load: LoadOptions, plan: Plan, number: int, sink: Sink, counters: LoadCounters) -> None:
+    def __init__(self, load: LoadOptions, shares: Sequence[Share], sink: Sink, counters: LoadCounters) -> None:
         self._sink, self._counters = sink, counters
         self._live: dict[Connection, BaseProcess] = {}
         context = multiprocessing.get_context("spawn")
-        for index in range(number):
+        for share in shares:
             ours, theirs = context.Pipe()
-            share = plan.plays[index::number], _share(plan.lanes, index, number)
             process = context.Process(target=_member, args=(load, *share, theirs), daemon=True)
             process.start()
             theirs.close()

@@ -8,11 +8,11 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from continuum_server.step_times.profile import DecodePoint, PrefillPoint
+from continuum_server.step_times.profile import DecodePoint, PrefillPoint, Profile, make_profile
 
 from continuum_bench.errors import BenchError
+from continuum_bench.invocation import utc_now
 from continuum_bench.live.contexts import HIGHEST_ID, LOWEST_ID
 from continuum_bench.live.endpoint import Endpoint, kv_size
 from continuum_bench.live.http import Reply, RequestFailed, StreamingClient, open_session
@@ -27,19 +27,12 @@ DECODE_ROUNDS = 6
 """Number of attempts to measure a point on a server with other load, before the profile is given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    prefill: tuple[PrefillPoint, ...]
-    decode: tuple[DecodePoint, ...]
-    kv_tokens: int | None
-    block_size: int | None
-
-
-def measure(endpoint: Endpoint, model: str, api_key: str | None, repeats: int, say: Callable[[str], None]) -> Measured:
-    """Measure prefill and decode points, each the median of ``repeats``. The server should have no other load.
+def measure(endpoint: Endpoint, model: str, api_key: str | None, repeats: int, say: Callable[[str], None]) -> Profile:
+    """Measure points, each the median of ``repeats``, and fit the curves. The server should have no other load.
 
     Raises:
         BenchError: the server accepts no token ids, or fails.
+        ProfileError: there are too few points.
     """
     try:
         return asyncio.run(_Profiler(endpoint, model, api_key, repeats, say).run())
@@ -59,7 +52,7 @@ class _Profiler:
         self._random = random.Random(uuid.uuid4().hex)  # every prompt is new, so that none is in the server's cache
         self._client: StreamingClient
 
-    async def run(self) -> Measured:
+    async def run(self) -> Profile:
         kv_tokens, block_size = kv_size(self._endpoint.root)
         limit = min(self._endpoint.max_model_len or 32768, (kv_tokens or 2**20) - 2 * (block_size or 16))
         async with open_session() as session:
@@ -68,7 +61,16 @@ class _Profiler:
             prefill = [await self._prefill(length) for length in lengths_up_to(limit - 1)]
             grid = decode_grid(limit, kv_tokens or 2**20)
             decode = [await self._decode(batch, context) for batch, context in grid]
-        return Measured(tuple(prefill), tuple(decode), kv_tokens, block_size)
+        return make_profile(
+            source=f"{self._endpoint.base_url}, vLLM {self._endpoint.vllm_version or 'or another server'}",
+            model=self._model,
+            created=utc_now(),
+            prefill=prefill,
+            decode=decode,
+            kv_tokens=kv_tokens,
+            block_size=block_size,
+            notes=("times to the first token include the request's own latency, which is the constant c",),
+        )
 
     async def _prefill(self, length: int) -> PrefillPoint:
         times = []

@@ -61,17 +61,7 @@ def _from_server(options: ProfileOptions, base_url: str) -> Profile:
     api_key = os.environ.get("OPENAI_API_KEY") or None
     endpoint = probe_server(base_url, api_key)
     model = options.served_model or endpoint.models[0]
-    measured = measure(endpoint, model, api_key, options.repeats, print_notice)
-    return make_profile(
-        source=f"{endpoint.base_url}, vLLM {endpoint.vllm_version or 'or another server'}",
-        model=model,
-        created=utc_now(),
-        prefill=measured.prefill,
-        decode=measured.decode,
-        kv_tokens=measured.kv_tokens,
-        block_size=measured.block_size,
-        notes=("times to the first token include the request's own latency, which is the constant c",),
-    )
+    return measure(endpoint, model, api_key, options.repeats, print_notice)
 
 
 def _show(title: str, fit: PrefillFit | DecodeFit) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from continuum_traces.replica_records import read_record
@@ -21,7 +22,7 @@ INTERRUPTED = "interrupted.jsonl"
 """File for the turns of programs that a resumed run plays again."""
 
 
-class LiveRecorder:
+class LiveRecorder(ExitStack):
     """The sink of one run. A record is on disk when the call returns.
 
     Args:
@@ -33,8 +34,8 @@ class LiveRecorder:
     """
 
     def __init__(self, folder: Path, on_progress: Callable[[int], None]) -> None:
-        self._arrivals = JsonLines(folder / ARRIVALS)
-        self._turns = JsonLines(folder / TURNS)
+        super().__init__()
+        self._arrivals, self._turns = (self.enter_context(JsonLines(folder / name)) for name in (ARRIVALS, TURNS))
         self._on_progress = on_progress
         self.programs_ended = 0
         self.lateness_s: list[float] = []
@@ -48,13 +49,6 @@ class LiveRecorder:
         if record.is_last or record.error is not None:
             self.programs_ended += 1
             self._on_progress(self.programs_ended)
-
-    def __enter__(self) -> LiveRecorder:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._arrivals.close()
-        self._turns.close()
 
 
 def finished_programs(folder: Path) -> frozenset[str]:
