@@ -25,7 +25,7 @@ from continuum_traces.schema import SchedulerEvent
 from live_server import Live, live
 from waiting import until
 
-SCENARIOS = Path(__file__).resolve().parents[2] / "agents" / "scenarios"
+SCENARIOS = Path(__file__).resolve().parents[2] / "examples" / "scenarios"
 MARK = "CONTINUUM_TEST_BATCH"
 
 
