@@ -20,7 +20,7 @@ class Channel:
     def __init__(self) -> None:
         sys.stdout.flush()
         self._out = os.dup(1)
-        self._in = os.dup(0)
+        self._in = os.fdopen(os.dup(0), "rb")
         os.dup2(2, 1)
         with open(os.devnull, "rb") as empty:  # noqa: PTH123 - a device
             os.dup2(empty.fileno(), 0)
@@ -39,12 +39,9 @@ class Channel:
         Raises:
             ProtocolError: the line is not a start.
         """
-        line = bytearray()
-        while not line.endswith(b"\n"):
-            piece = os.read(self._in, 65536)
-            if not piece:
-                return None
-            line += piece
+        line = self._in.readline()
+        if not line.endswith(b"\n"):
+            return None
         start = read_start(line.decode("utf-8"))
         threading.Thread(target=self._stop_with_harness, daemon=True).start()
         return start
@@ -52,6 +49,5 @@ class Channel:
     def _stop_with_harness(self) -> None:
         """Stop this process when stdin is closed, because the harness has ended."""
         with suppress(OSError):
-            while os.read(self._in, 4096):
-                pass
+            self._in.read()
         os.kill(os.getpid(), signal.SIGTERM)

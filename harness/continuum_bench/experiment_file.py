@@ -22,7 +22,7 @@ from continuum_bench.options.declare import declared, is_set
 from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import DEFAULT_POLICIES, WORKLOADS, LiveOptions, RunOptions
 from continuum_bench.options.together import faults
-from continuum_bench.yaml_files import beside, yaml_of, yaml_value
+from continuum_bench.yaml_files import yaml_of, yaml_value
 
 REPLAY = "replay"
 KEYS = {
@@ -50,7 +50,7 @@ def read_experiment(path: Path, overrides: Sequence[str] = ()) -> ExperimentFile
     entries = {entry.key: entry for entry in [*_entries(path), *map(_override, overrides)]}
     name, traces = _workload(entries.pop("workload", None), path.parent)
     if "traces" in entries:
-        traces = _trace(entries.pop("traces"), path.parent)
+        name, traces = _workload(entries.pop("traces"), path.parent)
     values = {KEYS[key].name: read_value(KEYS[key], entry.value, entry.where) for key, entry in entries.items()}
     of_live = {field: values.pop(field) for field in declared(LiveOptions) if field in values}
     experiment = ExperimentFile(name, RunOptions(traces=traces, **values), LiveOptions(**of_live))
@@ -126,13 +126,15 @@ def _known(name: str, where: str) -> str:
 
 def _workload(entry: _Entry | None, folder: Path) -> tuple[str, Path | None]:
     """Return the command, and the trace file if the command is ``replay``."""
-    if entry is None or entry.value in WORKLOADS:
-        return WORKLOADS[0] if entry is None else str(entry.value), None
-    return REPLAY, _trace(entry, folder, f", nor a workload; {which(entry.value, WORKLOADS)}")
+    found = WORKLOADS[0] if entry is None else find_workload(entry.value, folder, entry.where)
+    return (REPLAY, found) if isinstance(found, Path) else (found, None)
 
 
-def _trace(entry: _Entry, folder: Path, or_what: str = "") -> Path:
-    trace = beside(folder, entry.value)
+def find_workload(value: object, folder: Path, where: str) -> str | Path:
+    """Return the name of a bundled workload, or the path of a trace in ``folder`` or in the working directory."""
+    if value in WORKLOADS:
+        return str(value)
+    trace = next((path for path in (folder / str(value), Path(str(value))) if path.exists()), None)
     if trace is None:
-        raise BenchError(f"{entry.where}: {entry.value!r} is no file{or_what}")
+        raise BenchError(f"{where}: {value!r} is no file, nor a workload; {which(value, WORKLOADS)}")
     return trace

@@ -45,8 +45,3 @@ def yaml_value(text: str, where: str) -> Any:
 
 def _first_line(error: yaml.YAMLError) -> str:
     return str(getattr(error, "problem", None) or error).partition("\n")[0]
-
-
-def beside(folder: Path, name: object) -> Path | None:
-    """Return the file or folder of this name in ``folder``, else in the working directory; None: it does not exist."""
-    return next((path for path in (folder / str(name), Path(str(name))) if path.exists()), None)

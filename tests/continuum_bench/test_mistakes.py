@@ -268,7 +268,7 @@ FILES = [
     ("sweep", "policy: [vllm, {options: {}}]", "policy[1]: Object missing required field `policy`"),
     ("sweep", "policy: {policy: vllm, label: a/b}", "label: 'a/b' names a folder"),
     ("sweep", "policy: [vllm, {policy: vllm}]", "policy: 'vllm' is given twice; give one of them a label"),
-    ("sweep", "workload: absent.jsonl", "workload: 'absent.jsonl' is no file, nor one of swebench"),
+    ("sweep", "workload: absent.jsonl", "workload: 'absent.jsonl' is no file, nor a workload; there are swebench"),
     ("sweep", "engine: moon", "engine: 'moon'; there are virtual, emulated, cpu, gpu"),
     ("sweep", "cases: {}", "Expected `array`, got `object` - at `$.cases`"),
     ("sweep", "cases: [{jps: 1}, {engine: cpu}]", "cases[1]: engine: unknown in a case"),

@@ -8,7 +8,7 @@ compressed in time.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 
 from continuum_analysis.metrics import Value, analyze_run, is_overloaded
@@ -92,34 +92,29 @@ def _is_sustained(values: Mapping[str, Value], limit: float) -> bool:
     return not is_overloaded(values) and (slowdown or 0.0) <= limit
 
 
+@dataclass(slots=True)
 class GoodputStudy:
-    """All searches of a figure. Each round plays one cell of every search.
+    """All searches of a figure. Each round plays one cell of every search."""
 
-    Args:
-        grid: the workloads, engines, arms and seeds. ``jps`` of a point is the first rate that is tried.
-        limits: on the P95 slowdown; ``inf``: the queue alone decides.
-        tolerance: largest relative distance between a rate that is sustained and one that is not.
-    """
-
-    def __init__(
-        self,
-        grid: Grid,
-        store: SweepStore,
-        players: PlayerOptions,
-        limits: Sequence[float],
-        tolerance: float,
-    ) -> None:
-        self._grid, self._store, self._players = grid, store, players
-        self._limits, self._tolerance, self._created = limits, tolerance, utc_now()
-        self.cells: list[Cell] = []
-        self.outcome = Outcome()
+    grid: Grid
+    """The workloads, engines, arms and seeds. ``jps`` of a point is the first rate that is tried."""
+    store: SweepStore
+    players: PlayerOptions
+    limits: Sequence[float]
+    """On the P95 slowdown; ``inf``: the queue alone decides."""
+    tolerance: float
+    """Largest relative distance between a rate that is sustained and one that is not."""
+    created: str = field(default_factory=utc_now)
+    cells: list[Cell] = field(default_factory=list)
+    """All that were played."""
+    outcome: Outcome = field(default_factory=Outcome)
 
     def run(self) -> list[Found]:
         """Return the result of every search; empty if Ctrl-C or a failed cell ended the study (see ``outcome``)."""
         searches = [
             self._start(point, arm, seed, limit)
-            for limit in self._limits
-            for point in self._grid.points
+            for limit in self.limits
+            for point in self.grid.points
             for seed in point.seeds
             for arm in point.arms
         ]
@@ -133,20 +128,20 @@ class GoodputStudy:
         return [ended.found for ended in searches]
 
     def _start(self, point: Point, arm: Arm, seed: int, limit: float) -> _Running:
-        steps = search(point.options.jps, self._tolerance)
+        steps = search(point.options.jps, self.tolerance)
         return _Running(point, arm, seed, limit, steps, next(steps))
 
     def _cell(self, point: Point, jps: float, arm: Arm, seed: int) -> Cell:
         options = replace(point.options, jps=jps)
         at = replace(point, axes={**point.axes, "jps": jps}, options=options)
-        return Cell(group_of(at, self._grid), arm, seed)
+        return Cell(group_of(at, self.grid), arm, seed)
 
     def _play(self, cells: Sequence[Cell]) -> Mapping[str, Mapping[str, Value]] | None:
         """Return the metrics of each cell; None if not all of them are complete."""
         known = {cell.name for cell in self.cells}
         self.cells += [cell for cell in cells if cell.name not in known]
-        self._store.write_plan(self._grid, self.cells, self._created)
-        self.outcome = play_missing(self._store, self._grid, cells, self._players, self._players.quiet)
+        self.store.write_plan(self.grid, self.cells, self.created)
+        self.outcome = play_missing(self.store, self.grid, cells, self.players, self.players.quiet)
         if self.outcome.failed or self.outcome.interrupted:
             return None
-        return {cell.name: analyze_run(self._store.path / cell.name).values for cell in cells}
+        return {cell.name: analyze_run(self.store.path / cell.name).values for cell in cells}

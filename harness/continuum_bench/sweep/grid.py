@@ -16,13 +16,13 @@ from continuum_traces.names import near, which
 from msgspec import Meta, Struct
 
 from continuum_bench.errors import BenchError
+from continuum_bench.experiment_file import find_workload
 from continuum_bench.json_files import read_as
 from continuum_bench.option_values import read_value
 from continuum_bench.options.declare import declared
 from continuum_bench.options.policies import checked_options
 from continuum_bench.options.run import (
     DEFAULT_POLICIES,
-    WORKLOADS,
     ArmOptions,
     ArrivalOptions,
     EngineOptions,
@@ -30,7 +30,7 @@ from continuum_bench.options.run import (
     RunOptions,
     TraceOptions,
 )
-from continuum_bench.yaml_files import beside, yaml_of, yaml_value
+from continuum_bench.yaml_files import yaml_of, yaml_value
 
 ENGINES = ("virtual", "emulated", "cpu", "gpu")
 OF_THE_SWEEP = {"traces", "form", *declared(ArmOptions), *declared(OutputOptions)}
@@ -220,12 +220,8 @@ def _listed(value: Any, where: str) -> list[Any]:
 
 def _workloads(raw: Mapping[str, Any], where: str, folder: Path) -> list[str | Path]:
     """Return names of bundled workloads, and paths of trace files beside the grid or in the working directory."""
-    workloads: list[str | Path] = []
-    for value in _listed(raw.get("workload", "swebench"), f"{where}: workload"):
-        workload = value if value in WORKLOADS else beside(folder, value)
-        if workload is None:
-            raise BenchError(f"{where}: workload: {value!r} is no file, nor one of {', '.join(WORKLOADS)}")
-        workloads.append(workload)
+    at = f"{where}: workload"
+    workloads = [find_workload(value, folder, at) for value in _listed(raw.get("workload", "swebench"), at)]
     names = [path.name.split(".")[0] for path in workloads if isinstance(path, Path)]
     if len(set(names)) < len(names):
         raise BenchError(f"{where}: workload: two traces of one name ({', '.join(names)})")
