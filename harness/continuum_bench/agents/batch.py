@@ -13,11 +13,13 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from continuum_agents.protocol import BATCH_LABEL, DOCKER, PROGRAM_LABEL, Done, Failed, Start, ToolEnded, TurnEnded
 
+from continuum_bench.agents.environment import Environment
 from continuum_bench.agents.process import AgentDied, AgentProcess
 from continuum_bench.agents.results import DIED, ERROR, INTERRUPTED, TIME_LIMIT, ProgramRecord, Results
 from continuum_bench.agents.tasks import Task, TaskError, prepare_workspace
@@ -27,26 +29,38 @@ TEST_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """The tasks of a batch, and how its results are concluded."""
+
+    tasks: list[Task]
+    answers: bool = False
+    """Programs end in an answer that their framework scores. They have no folder of code and no test."""
+    scored: bool = False
+    """Programs without a test have a verdict too, so a program that is stopped has failed."""
+    conclude: Callable[[Results], None] | None = None
+    """Called when everything is recorded, also after Ctrl-C."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Facts about the workload for the manifest."""
+    config: tuple[str, ...] = ()
+    """The framework's configuration, if the harness writes it instead of the user."""
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """Settings that all programs of a batch have in common."""
 
-    python: Path
-    module: str
-    environment: Mapping[str, str]
+    environment: Environment
+    work: Work
     start: Start
     """Completed for each program."""
     out: Path
     workers: int
     time_limit_s: float
-    answers: bool = False
-    """Programs end in an answer that their framework scores. They have no folder of code and no test."""
-    scored: bool = False
-    """Programs without a test have a verdict too."""
 
     @property
     def in_folders(self) -> bool:
         """Whether programs work in folders of this machine, not in Docker images or without code."""
-        return not self.answers and self.start.environment != DOCKER
+        return not self.work.answers and self.start.environment != DOCKER
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +151,8 @@ class Runner:
 
     async def _spawn(self, arrival: Arrival) -> AgentProcess:
         batch, log = self._batch, self._batch.out / "logs" / f"{arrival.task.instance_id}.log"
-        process = await AgentProcess.spawn(batch.python, batch.module, batch.environment, log)
+        framework = batch.environment.framework
+        process = await AgentProcess.spawn(batch.environment.python, framework.runner, framework.variables(), log)
         self._processes.add(process)
         return process
 
@@ -173,7 +188,7 @@ class Runner:
         except asyncio.TimeoutError:
             record.status = TIME_LIMIT
             record.error = f"stopped after {self._batch.time_limit_s:g} s"
-            record.passed = False if self._batch.scored or arrival.task.test is not None else None
+            record.passed = False if self._batch.work.scored or arrival.task.test is not None else None
         finally:
             record.end_s = self._sink.offset_s()  # not the end of the process, which comes later
 

@@ -13,9 +13,10 @@ from continuum_agents.recorded_web import RecordedWebError, read_web
 from continuum_traces.names import which
 from msgspec import Meta, Struct
 
+from continuum_bench.agents.batch import Work
 from continuum_bench.agents.environment import Environment, environment_of
 from continuum_bench.agents.results import Results
-from continuum_bench.agents.run import Work, run_batch
+from continuum_bench.agents.run import run_batch
 from continuum_bench.agents.tasks import Task
 from continuum_bench.errors import BenchError
 from continuum_bench.json_files import documents, objects, read_as
@@ -41,6 +42,7 @@ def run_bfcl(options: BfclOptions) -> int:
         return Work(
             tasks=read_entries(entries, options.category, options.part),
             answers=True,
+            scored=True,
             conclude=lambda results: _score(environment, results, options),
             facts={"category": options.category, "slice": options.part, "web": _web_facts(options.web)},
             config=config,

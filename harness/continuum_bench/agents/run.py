@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +13,7 @@ from continuum_agents.environments import Framework, find_framework
 from continuum_agents.protocol import CHECK, Start, to_line
 from continuum_traces.schema import Engine, Manifest, Workload
 
-from continuum_bench.agents.batch import Arrival, Batch, play
+from continuum_bench.agents.batch import Arrival, Batch, Work, play
 from continuum_bench.agents.environment import environment_of
 from continuum_bench.agents.results import Results, show_results
 from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
@@ -29,23 +28,6 @@ from continuum_bench.workload.arrivals import arrival_times, lanes_of, pace
 
 WORKERS = 4
 """Number of agent processes at the same time if the user gives none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The tasks of a batch, and how its results are concluded."""
-
-    tasks: list[Task]
-    answers: bool = False
-    """Programs answer a question; otherwise they change code in a folder."""
-    scored: bool = False
-    """Programs without a test have a verdict too, so a program that is stopped has failed."""
-    conclude: Callable[[Results], None] | None = None
-    """Called when everything is recorded, also after Ctrl-C."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """Facts about the workload for the manifest."""
-    config: tuple[str, ...] = ()
-    """The framework's configuration, if the harness writes it instead of the user."""
 
 
 def run_openhands(options: OpenHandsOptions) -> int:
@@ -84,17 +66,7 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
         print_notice(f"{len(arrivals)} programs {rate} against {endpoint.base_url}{again}, into {out}")
         complete, results.to_run = True, len(arrivals)
         if arrivals:
-            batch = Batch(
-                python=environment.python,
-                module=environment.framework.runner,
-                environment=environment.framework.variables(),
-                start=start,
-                out=out,
-                workers=at_once(options),
-                time_limit_s=options.time_limit_s,
-                answers=work.answers,
-                scored=work.scored or work.answers,
-            )
+            batch = Batch(environment, work, start, out, at_once(options), options.time_limit_s)
             costs = {arrival.program_id: 1.0 for arrival in arrivals}
             with RunsDisplay(costs, finished, quiet=False, what="programs") as results.display:
                 complete = play(batch, arrivals, results, print_notice)
