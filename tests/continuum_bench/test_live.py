@@ -177,6 +177,7 @@ def test_a_disturbed_decode_point_is_measured_again(
             return hang_up(request)
         body = await request.json()
         seen[str(body["prompt"])] += 1
+        now_s[0] += 0.01
         if seen[str(body["prompt"])] > 1 and body["max_tokens"] == 1 and next(short) < disturbed:
             now_s[0] += 0.2
         if body["max_tokens"] == DECODE_TOKENS:
