@@ -169,7 +169,7 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
     root, key = run.endpoint.root, run.load.api_key
     errors_before = plugin_errors(root, key)
     with LiveRecorder(folder, on_progress) as recorder, server_metrics(root, folder, lambda: elapsed_s + since_s()):
-        whole = play(run.load, plays, lanes, recorder, counters, run.options.processes, elapsed_s)
+        whole = play(run.load, (plays, lanes), recorder, counters, run.options.processes, elapsed_s)
     if run.options.scheduler_records is not None:
         time.sleep(1.0)  # the server writes its record with a delay of up to 0.25 s
         began_s = datetime.fromisoformat(manifest.created).timestamp()

@@ -29,24 +29,15 @@ START_S = 0.2
 STOP_S = 10.0
 """Seconds that a stopping process has to report its unfinished turns."""
 Share = tuple[Sequence[LivePlay], Lanes | None]
-"""What one process plays."""
+"""Programs in order of arrival, and a closed loop; None: they arrive at their arrival times."""
 
 
-def play(
-    load: LoadOptions,
-    plays: Sequence[LivePlay],
-    lanes: Lanes | None,
-    sink: Sink,
-    counters: LoadCounters,
-    processes: int,
-    elapsed_s: float,
-) -> bool:
+def play(load: LoadOptions, whole: Share, sink: Sink, counters: LoadCounters, processes: int, elapsed_s: float) -> bool:
     """Play all programs.
 
     Args:
         load: the server and the settings.
-        plays: the programs in order of arrival.
-        lanes: a closed loop; None: programs arrive at their arrival times.
+        whole: the programs.
         sink: receives every record, in this process.
         counters: the counts are added to these.
         processes: number of processes. With 1, this process plays.
@@ -59,6 +50,7 @@ def play(
         RunDirError: the sink cannot write.
         BenchError: a process died.
     """
+    plays, lanes = whole
     if processes == 1:
         driver = LoadDriver(load, sink)
         driver.counters = counters
