@@ -150,10 +150,8 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     state = (_states(root, api_key) or [{}])[0]
     version = _maybe(f"{root}/version", api_key).version
     engine = _maybe(f"{root}/continuum/engine", api_key)
-    names, (tokens, block_size) = tuple(model.id for model in models), kv_size(root)
-    kv = KvPool(tokens=tokens, block_size=block_size) if tokens and block_size else None
-    owner = owner_of(msgspec.to_builtins(first)) or None
-    facts = first.max_model_len, version, state, engine.emulated, owner, kv, engine.server
+    names, owner = tuple(model.id for model in models), owner_of(msgspec.to_builtins(first)) or None
+    facts = first.max_model_len, version, state, engine.emulated, owner, _kv_pool(root), engine.server
     return Endpoint(base, names, *facts)
 
 
@@ -214,7 +212,7 @@ def metrics_page(root: str) -> str:
         return ""
 
 
-def kv_size(root: str) -> tuple[int | None, int | None]:
+def _kv_pool(root: str) -> KvPool | None:
     """Read the KV pool's size and block size, both in tokens, from vLLM's metrics; None: the metrics do not say."""
     page = metrics_page(root)
     line = next((line for line in page.splitlines() if line.startswith("vllm:cache_config_info{")), "")
@@ -222,5 +220,5 @@ def kv_size(root: str) -> tuple[int | None, int | None]:
     try:
         blocks, size = int(labels["num_gpu_blocks"]), int(labels["block_size"])
     except (KeyError, ValueError):
-        return None, None
-    return blocks * size, size
+        return None
+    return KvPool(tokens=blocks * size, block_size=size)

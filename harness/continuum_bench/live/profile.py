@@ -10,11 +10,12 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from continuum_server.step_times.profile import DecodePoint, PrefillPoint, Profile, make_profile
+from continuum_traces.schema import KvPool
 
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import utc_now
 from continuum_bench.live.contexts import HIGHEST_ID, LOWEST_ID
-from continuum_bench.live.endpoint import Endpoint, kv_size
+from continuum_bench.live.endpoint import Endpoint
 from continuum_bench.live.http import Reply, RequestFailed, StreamingClient, open_session
 
 DECODE_TOKENS = 64
@@ -53,13 +54,14 @@ class _Profiler:
         self._client: StreamingClient
 
     async def run(self) -> Profile:
-        kv_tokens, block_size = kv_size(self._endpoint.root)
-        limit = min(self._endpoint.max_model_len or 32768, (kv_tokens or 2**20) - 2 * (block_size or 16))
+        pool = self._endpoint.kv_capacity or KvPool()
+        kv_tokens = pool.tokens or 2**20
+        limit = min(self._endpoint.max_model_len or 32768, kv_tokens - 2 * (pool.block_size or 16))
         async with open_session() as session:
             self._client = StreamingClient(session, self._clock, REQUEST_LIMIT_S)
             await self._send(self._ids(256), 8)  # the first request warms the server up
             prefill = [await self._prefill(length) for length in lengths_up_to(limit - 1)]
-            grid = decode_grid(limit, kv_tokens or 2**20)
+            grid = decode_grid(limit, kv_tokens)
             decode = [await self._decode(batch, context) for batch, context in grid]
         return make_profile(
             source=f"{self._endpoint.base_url}, vLLM {self._endpoint.vllm_version or 'or another server'}",
@@ -67,8 +69,8 @@ class _Profiler:
             created=utc_now(),
             prefill=prefill,
             decode=decode,
-            kv_tokens=kv_tokens,
-            block_size=block_size,
+            kv_tokens=pool.tokens,
+            block_size=pool.block_size,
             notes=("times to the first token include the request's own latency, which is the constant c",),
         )
 
