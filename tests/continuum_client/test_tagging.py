@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from any_values import ids, json_values, tags
+from continuum_traces.foreign_ids import find_id
 from continuum_traces.schema import Tags
+from continuum_traces.wire import tags_from_headers, tags_from_xargs
 from fake_server import EXTRA, refusal
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from continuum_client.dialects import DIALECTS, cache_key
 from continuum_client.endpoints import named_in
 from continuum_client.errors import InvalidTag
-from continuum_client.tagging import check_id, merged_body, tag_body
+from continuum_client.tagging import check_id, merged_body, tag_body, tag_headers
 
 long_ids = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=256)
 paths = st.sampled_from(["/chat/completions", "/completions", "/responses"])
@@ -27,6 +29,19 @@ def test_every_dialect_fits_its_servers_schema(sent: Tags, dialect: str, path: s
     body = tag_body(sent, DIALECTS[dialect], path, output_tokens)
     for schema in EXTRA if dialect == "headers" else [dialect]:
         assert refusal(schema, path, {"model": "m", **body}) is None
+
+
+@given(tags(ids))
+def test_what_the_server_reads_is_what_was_sent(sent: Tags) -> None:
+    assert tags_from_xargs(tag_body(sent, DIALECTS["vllm"])["vllm_xargs"]).tags == sent
+    headers = {name.lower(): value for name, value in tag_headers(sent).items()}
+    found, _ = find_id(headers, {})
+    assert tags_from_headers(headers).tags.turn_id == sent.turn_id
+    assert (found and found.program_id) == sent.program_id
+    if found is not None and sent.parent_id != sent.program_id:
+        assert found.parent_id == sent.parent_id
+    for value in tag_headers(sent).values():
+        value.encode("ascii")
 
 
 bodies = st.dictionaries(st.sampled_from(["session_id", "vllm_xargs", "nvext", "top_k"]), json_values(), max_size=3)
