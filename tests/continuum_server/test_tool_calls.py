@@ -35,6 +35,7 @@ OUTPUTS: list[tuple[str, str | None]] = [
     ('{"name": "execute_bash", "arguments": "{\\"command\\": \\"pip list\\"}"}', "pip"),
     ('[TOOL_CALLS] [{"name": "a", "arguments": {}}, {"name": "b", "arguments": {"x": [1]}}]', "a+b"),
     ('[{"type": "function", "function": {"name": "f", "arguments": "{}"}}]', "f"),
+    ('[3, {"name": "f", "arguments": {}}]', "f"),
     *(('{"name": "' + other, None) for other in ('Bob", "age": 3}', 'f", "arguments": {')),
     # Qwen coder, OpenHands, Llama
     ("<tool_call>\n<function=edit>\n<parameter=path>\n/x\n</parameter>\n</function>\n</tool_call>", "edit"),
