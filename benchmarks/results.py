@@ -1,9 +1,10 @@
-"""The data of the result pages (docs/results/data), from the grids of this folder's ``results``.
+"""The data of the result pages (docs/results/data), from the grids of this folder's ``results`` and from the figures.
 
     python benchmarks/results.py runs/results/tools     # writes docs/results/data/tools.json from this sweep
 
-``make results`` plays the grids (``continuum-bench sweep``), collects their metrics and writes the tables. A file holds
-for each point of the grid its axes, the checksum of a recorded trace, and each run's metrics by policy and seed.
+``make results`` plays the grids (``continuum-bench sweep`` and ``figure``), collects metrics and writes the tables.
+A file holds for each point of the grid its axes, the checksum of a recorded trace, and each run's metrics by policy and
+seed.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.sweep.tables import Sweep, read_sweep
+from continuum_bench.figures.spec import load_figure
 from continuum_bench.sweep.grid import Grid, read_grid
 from continuum_bench.sweep.plan import plan
 from continuum_traces.run_dir import MANIFEST, read_json, write_manifest
@@ -23,16 +26,17 @@ from continuum_traces.run_dir import MANIFEST, read_json, write_manifest
 REPO = Path(__file__).resolve().parents[1]
 GRIDS = REPO / "benchmarks" / "results"
 DATA = REPO / "docs" / "results" / "data"
+GOODPUT = "goodput.json"
 METRICS = (
     *("jct_mean_s", "jct_p95_s", "wall_s", "served_jobs_per_s", "bubble_mean_s", "prefix_hit_ratio", "pin_hit_ratio"),
     *("preemptions", "ttft_p99_s", "returns_elsewhere_share"),
 )
-"""The metrics that tables show."""
+"""The metrics that tables show, beside those that a figure draws."""
 
 
-def metrics_of(values: Any) -> dict[str, float]:
-    """Return the metrics of a run that have a value, to six digits."""
-    return {name: float(f"{values[name]:.6g}") for name in METRICS if values.get(name) is not None}
+def metrics_of(values: Any, names: Iterable[str]) -> dict[str, float]:
+    """Return those of the named metrics of a run that have a value, to six digits."""
+    return {name: float(f"{values[name]:.6g}") for name in names if values.get(name) is not None}
 
 
 def data_of(sweep: Sweep) -> dict[str, Any]:
@@ -41,10 +45,13 @@ def data_of(sweep: Sweep) -> dict[str, Any]:
     Raises:
         ValueError: a cell is missing.
     """
+    if (sweep.path / GOODPUT).exists():
+        return {"points": _sustained(json.loads((sweep.path / GOODPUT).read_bytes()))}
     missing = [group.folder for group in sweep.groups if len(group.cells) < group.asked]
     if missing:
         raise ValueError(f"{sweep.path}: {missing[0]}: a cell is missing; play it with continuum-bench sweep")
-    return {"points": [_point(sweep.path / group.folder, group) for group in sweep.groups]}
+    names = dict.fromkeys((*METRICS, *((sweep.plot or {}).get("y", ()))))
+    return {"points": [_point(sweep.path / group.folder, group, names) for group in sweep.groups]}
 
 
 def text_of(data: dict[str, Any]) -> str:
@@ -52,22 +59,32 @@ def text_of(data: dict[str, Any]) -> str:
     return json.dumps(data, allow_nan=False).replace('{"axes"', '\n{"axes"') + "\n"
 
 
-def _point(folder: Path, group: Any) -> dict[str, Any]:
+def _sustained(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the points of ``figure goodput``: the highest rate that each policy sustains, by seed."""
+    points: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        runs = points.setdefault(json.dumps(row["axes"]), {"axes": row["axes"], "runs": {}})["runs"]
+        runs[row["policy"]] = {str(seed): {"sustained_jobs_per_s": rate} for seed, rate in enumerate(row["by_seed"])}
+    return list(points.values())
+
+
+def _point(folder: Path, group: Any, names: Iterable[str]) -> dict[str, Any]:
     workload = read_json(next(folder.glob(f"*/{MANIFEST}")))["workload"]
     runs: dict[str, dict[str, Any]] = {}
     for cell in sorted(group.cells, key=lambda cell: cell.seed):
-        runs.setdefault(cell.policy, {})[str(cell.seed)] = metrics_of(cell.metrics)
+        runs.setdefault(cell.policy, {})[str(cell.seed)] = metrics_of(cell.metrics, names)
     trace = {} if workload["synthetic"] else {"trace_sha256": workload["sha256"][:12]}
     return {"axes": dict(group.axes), **trace, "runs": runs}
 
 
 def grid_of(name: str) -> Grid:
-    """Return the grid whose results are in the data file of this name.
+    """Return the grid, or the quick figure, whose results are in the data file of this name.
 
     Raises:
-        BenchError: a trace that it plays is not in the working directory.
+        BenchError: there is none, or a trace that it plays is not in the working directory.
     """
-    return read_grid(GRIDS / f"{name}.yaml")
+    file = GRIDS / f"{name}.yaml"
+    return read_grid(file) if file.exists() else load_figure(name).sweep("quick", ())
 
 
 def repeats(name: str, data: dict[str, Any]) -> bool:
@@ -93,7 +110,7 @@ def repeats(name: str, data: dict[str, Any]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         write_manifest(Path(folder), cell.manifest)
         cell.simulate(Path(folder))
-        return metrics_of(analyze_run(Path(folder)).values) == known[key]
+        return metrics_of(analyze_run(Path(folder)).values, known[key]) == known[key]
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.misses import CAUSES
 from continuum_analysis.slo import read_slo, slo_metrics
 from continuum_bench.cli import app
+from continuum_bench.figures.spec import load_figure
 from continuum_server.policy.limits import described
 from continuum_server.policy.registry import POLICIES
 from continuum_traces import exporters, run_dir, schema
@@ -276,6 +277,9 @@ def results(page: Path) -> str:
 
 
 def _results_table(table: Mapping[str, Any]) -> TextTable:
+    if table.get("by") == "figure":
+        rows = [_of_figure(name, table["base"].get(name, "vllm"), table) for name in table["from"]]
+        return TextTable(("figure", "published", "ours", ""), rows)
     points = [point for name in table["from"] for point in _points(name, table.get("apart", ()))]
     for number, other in enumerate(_points(table["with"], ())) if "with" in table else ():
         points[number]["runs"] |= other["runs"]
@@ -291,6 +295,28 @@ def _results_table(table: Mapping[str, Any]) -> TextTable:
     if table.get("mean"):
         rows.append(["**geometric mean**", *(_mean_of_points(points, said) for said in columns)])
     return TextTable(("", *heads), rows)
+
+
+def _of_figure(name: str, base: str, table: Mapping[str, Any]) -> list[str]:
+    """Return a row: the published result, and for the table's metrics that the figure draws the ranges over its points
+    of ratios."""
+    spec, found = load_figure(name), dict[str, dict[str, list[float]]]()
+    for runs in (point["runs"] for point in _points(name, ())):
+        first = base if base in runs else f"{base}+offload"
+        for metric in [each for each in table["metrics"] if each in spec.plot.get("y", ["jct_mean_s"])]:
+            ratios = found.setdefault(f"`{metric}` to `{first}`", {})
+            for arm in runs:
+                if arm != first and (ratio := _ratio(runs, metric, arm, first)):
+                    ratios.setdefault(arm, []).append(ratio.mean)
+    ours = [
+        f"{what}: {', '.join(f'`{arm}` {_range(ratios)}' for arm, ratios in arms.items())}"
+        for what, arms in found.items()
+    ]
+    return [f"`{name}` ({spec.paper})", spec.claim.removesuffix("."), "; ".join(ours), table["says"][name]]
+
+
+def _range(values: Sequence[float]) -> str:
+    return "-".join(dict.fromkeys(f"{end:.2f}" for end in (min(values), max(values))))
 
 
 def _points(name: str, apart: Sequence[str]) -> list[dict[str, Any]]:
@@ -319,6 +345,9 @@ def _of_arm(runs: Mapping[str, Any], arm: str, said: str) -> str:
 
 def _of_point(runs: Mapping[str, Any], said: str) -> str:
     metric, _, arm = said.partition(" ")
+    if arm.endswith(" seeds"):
+        values = _values(runs, arm.removesuffix(" seeds"), metric).values()
+        return ", ".join(map(_form(metric, None), values))
     return _ratio_text(_ratio(runs, metric, *arm.split("/"))) if "/" in arm else _of_arm(runs, arm, metric)
 
 

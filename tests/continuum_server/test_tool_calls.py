@@ -143,6 +143,23 @@ def test_real_calls_are_known_by_a_program(real_calls: list[dict[str, Any]]) -> 
     assert first_words.count("cd") > len(keys) / 4
 
 
+def test_real_commands_in_every_format(real_calls: list[dict[str, Any]]) -> None:
+    """The same command, written as each model family writes it, has the same key."""
+    for call in real_calls[::5]:
+        command = command_of(call)
+        as_json = json.dumps({"name": "bash", "arguments": {"command": command}})
+        texts = [
+            f"Let me look.\n<tool_call>\n{as_json}\n</tool_call>",
+            as_json,
+            f"<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>{command}</arg_value>\n</tool_call>",
+            f"<function=execute_bash>\n<parameter=command>{command}</parameter>\n</function>",
+            f"bash(command={command!r})",
+            json.dumps({"analysis": "x", "commands": [{"keystrokes": command + "\n"}]}),
+            *([] if "```" in command else [f"THOUGHT: x\n\n```bash\n{command}\n```"]),
+        ]
+        assert {tool_key(text) for text in texts} == {openai_key([call])}
+
+
 SHELL = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "cd x && make"}'}}
 
 
