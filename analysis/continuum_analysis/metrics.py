@@ -441,8 +441,8 @@ def ttft_worst_s(f: RunFacts) -> list[float | None]:
 @_distribution("mean", "p95", "max")
 def slowdown(f: RunFacts) -> list[float | None]:
     """over finished programs of JCT / JCT alone on an empty engine. Virtual runs record it (`alone_s` of `turns.jsonl`,
-    plus the gaps); others need a run of the same programs one at a time (`analyze --alone DIR`), else null. Below 1 if
-    a program finds a prefix that other programs left in the cache"""
+    plus the gaps); others need a run of the same programs one at a time (`analyze --alone DIR`), else null. It
+    is below 1 if a program finds KV in the cache that another program left there"""
     return [program.slowdown for program in f.programs]
 
 

@@ -33,9 +33,9 @@ class HttpServer(BoundProcess):
     """A process that answers HTTP requests on a port.
 
     Args:
-        what: what it is, in messages.
+        what: the name of the process in messages.
         command: the command with its arguments.
-        environment: variables that are set in addition to this process's.
+        environment: variables that the new process has beside those of this one.
         host: the address to listen on.
         held: a socket that holds the port until the process listens there.
         log: file for the process's output; None: this process's stderr.
@@ -196,7 +196,7 @@ def _check_outputs(config: ServerConfig) -> None:
 
 @contextmanager
 def _output(log: Path | None) -> Iterator[IO[bytes] | int]:
-    """Open a log, for the time in which a process is started; None: this process's stderr."""
+    """Open a log, so that a process can be started with it. None: this process's stderr."""
     if log is None:
         yield sys.stderr.fileno()
         return

@@ -53,7 +53,7 @@ reload_bytes reload_mean_s tool_time_slowest_tenth_share
 one gap has no slowest
 tenth, and two programs show no growth."""
 FASTER, SLOWER = (3.0 - 1.5) / 19, (8.0 - 4.25) / 9
-"""Seconds per output token after the first: of a's first turn, and of b's."""
+"""TPOT, in seconds, of the first turn of program a and of program b."""
 EXPECTED = {
     "jct_mean_s": (6.0 + 4.0) / 2,
     "jct_p50_s": 6.0,  # 4, 6 and one that never finished

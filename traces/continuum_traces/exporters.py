@@ -49,7 +49,7 @@ class _Segments:
 
 
 def _prompts(program: Program) -> Iterator[tuple[Turn, int, list[Segment]]]:
-    """Yield each turn with its prompt: the number of its tokens, and its segments."""
+    """Yield each turn, the number of tokens in its prompt, and the segments of the prompt."""
     segments = _Segments(program)
     for index, (turn, tokens) in enumerate(zip(program.turns, program.prompt_tokens(), strict=True)):
         open_turn(segments, program, index)

@@ -100,7 +100,7 @@ def stacks(
     looks: Mapping[str, tuple[str, str]],
     meanings: Mapping[str, str] | None = None,
 ) -> list[Stack]:
-    """Return a layer for each kind of thing that some policy has.
+    """Return the layers of stacked bars, one bar for each policy. A kind that no policy has gets no layer.
 
     Args:
         counts: the number of each kind, by policy.

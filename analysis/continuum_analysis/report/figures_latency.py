@@ -8,8 +8,8 @@ from continuum_analysis.report.figure_kit import Figure, Groups, cdf_figure
 
 
 def distributions(groups: Groups) -> Iterator[Figure]:
-    """Yield the distributions of JCT and of the first turns' queue waits of all programs, then of TTFT and TPOT, on the
-    client's clock, of the turns of finished programs."""
+    """Yield four distributions: of all programs JCT and the queue wait of the first turn; of the turns of finished
+    programs TTFT and TPOT, which the client measured."""
     yield cdf_figure(
         groups,
         "jct-cdf",

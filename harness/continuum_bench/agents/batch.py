@@ -38,7 +38,7 @@ class Work:
     scored: bool = False
     """Programs without a test have a verdict too, so a program that is stopped has failed."""
     conclude: Callable[[Results], None] | None = None
-    """Called when everything is recorded, also after Ctrl-C."""
+    """This function is called once all records are written. It is called after Ctrl-C too."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Facts about the workload for the manifest."""
     config: tuple[str, ...] = ()

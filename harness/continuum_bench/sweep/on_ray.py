@@ -43,7 +43,7 @@ def play_on_ray(tasks: Sequence[CellTask], address: str, jobs: int | None, on_re
         on_report: called at the start and the end of each cell.
 
     Returns:
-        Whether Ctrl-C ended it.
+        True if Ctrl-C stopped the play.
 
     Raises:
         BenchError: Ray is not installed, or the cluster does not answer.

@@ -30,7 +30,10 @@ SERVE_OPTIONS = ("model", "time_scale", "replies", "max_model_len", "tool_call_p
 
 
 def play_live(tasks: Sequence[CellTask], engine: str, serve: Mapping[str, Any], on_report: Listener) -> bool:
-    """Play each cell into its folder. Returns whether Ctrl-C ended it, which stops the server."""
+    """Play the cells one after the other, and write each run into its task's folder.
+
+    Ctrl-C stops the server too. Return True if it stopped the play.
+    """
     for task in tasks:
         on_report(Report(task.name, state="loading"))
         try:

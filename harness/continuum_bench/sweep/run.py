@@ -64,13 +64,13 @@ def play_missing(
 
 
 def _keep(store: SweepStore, cell: Cell, folder: Path) -> str:
-    """Move a complete cell to its final directory. Returns the text to display."""
+    """Move a complete cell to its final directory. Return the text to display."""
     mean = analyze_run(store.complete(cell, folder)).values["jct_mean_s"]
     return "no program finished" if mean is None else f"{mean:.1f} s"
 
 
 def _play(grid: Grid, tasks: Sequence[CellTask], players: PlayerOptions, on_report: Listener) -> bool:
-    """Play each cell into its folder. Returns whether Ctrl-C ended it."""
+    """Play the cells, and write each run into its task's folder. Return True if Ctrl-C stopped the play."""
     if grid.engine != "virtual":
         return play_live(tasks, grid.engine, grid.serve, on_report)
     if players.ray_address is not None:
@@ -81,7 +81,8 @@ def _play(grid: Grid, tasks: Sequence[CellTask], players: PlayerOptions, on_repo
 
 
 def exit_code(outcome: Outcome, store: SweepStore, cells: Sequence[Cell], what: str = "cells") -> int:
-    """Print what failed or was stopped. Returns the exit code: 0, 1 if cells failed, 130 after Ctrl-C."""
+    """Print why cells failed, or how many are complete after Ctrl-C. Return the exit code: 0, 1 (a cell failed) or 130
+    (Ctrl-C)."""
     for name, error in outcome.failed.items():
         print_notice(f"error: {name}: {error}")
     if outcome.interrupted:
