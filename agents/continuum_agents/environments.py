@@ -185,7 +185,7 @@ def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
 
 
 def find_python(framework: Framework) -> str:
-    """Return an interpreter on which the framework runs: this one if possible, else one that uv finds.
+    """Return an interpreter on which the framework runs: this one if possible, else one of pyenv or one that uv finds.
 
     Raises:
         NoPython: this machine has no such interpreter, or no uv.
@@ -196,12 +196,15 @@ def find_python(framework: Framework) -> str:
     uv = _uv()
     if uv:
         wanted = [*uv, "python", "find", "--no-project", "--no-python-downloads", f">={oldest},<{too_new}"]
-        found = subprocess.run(wanted, capture_output=True, text=True, cwd=Path.home()).stdout.strip()
+        pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")  # uv reads its shims only, which may fail
+        path = [*map(str, sorted(pyenv.glob("versions/*/bin"))), os.environ.get("PATH", "")]
+        seen = {**os.environ, "PATH": os.pathsep.join(path)}
+        found = subprocess.run(wanted, capture_output=True, text=True, cwd=Path.home(), env=seen).stdout.strip()
         if found:
             return found
     raise NoPython(
-        f"{framework.name} needs Python {oldest} or later, before {too_new}, and uv found none; install one "
-        f"(pip install uv; uv python install {oldest}), then: {framework.setup_command}"
+        f"{framework.name} needs Python {oldest} or later, before {too_new}, and neither pyenv nor uv has one; "
+        f"install one (pip install uv; uv python install {oldest}), then: {framework.setup_command}"
     )
 
 

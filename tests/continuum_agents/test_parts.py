@@ -144,11 +144,17 @@ def test_every_version_is_pinned(framework: Framework) -> None:
 
 
 def test_pythons_for_a_framework(nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours where it will do. Neither a broken one on PATH nor an old one under the right name does."""
+    """Ours where it will do, else pyenv's. Neither a broken one on PATH nor an old one under the right name does."""
     version = sys.version_info[:2]
     ours = replace(find_framework("openhands"), pythons=(version, (version[0], version[1] + 1)))
     assert find_python(ours) == sys.executable
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    installed = tmp_path / "pyenv/versions/any/bin/python"
+    installed.parent.mkdir(parents=True)
+    installed.symlink_to(sys._base_executable)
+    with monkeypatch.context() as old:
+        old.setattr(sys, "version_info", (3, 1))
+        assert find_python(ours) == str(installed)
     (tmp_path / "python3.97").write_text("#!/bin/sh\nexit 127\n")
     (tmp_path / "python3.97").chmod(0o755)
     (tmp_path / "python3.98").symlink_to(sys.executable)
