@@ -18,6 +18,7 @@ from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nano import BITING, BLOCK_BYTES, TIERS, Played, build, each_policy, play, program, tier, workloads
+from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 
 
 @each_policy()
@@ -109,6 +110,18 @@ def test_blocks_on_their_way_out_are_not_overwritten() -> None:
     ends = [max(turn.finish_s or 0.0 for turn in played.turns) for played in (fast, slow)]
     assert ends[1] - ends[0] > 1.0
     assert fast.loop.counters.busy_s == pytest.approx(slow.loop.counters.busy_s, rel=0.1)
+
+
+def test_turns_of_one_step_end_in_the_same_order_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight end at once. vLLM tells the tier in the order of a set of names, which is another one in each process."""
+    ended: list[str] = []
+    end = CPUOffloadingManager.on_request_finished
+    monkeypatch.setattr(
+        CPUOffloadingManager, "on_request_finished", lambda self, of: (ended.append(of.req_id), end(self, of))
+    )
+    play([Job(program(f"p{i}", turns=1, new=32, output=2), 0.0) for i in range(8)], offload=TIERS["endless"])
+    assert len(ended) == 8
+    assert ended == sorted(ended)
 
 
 # ------------------------------------------------------------------------------------------- policies see the tiers

@@ -237,6 +237,15 @@ class Transfers:
             ssd.links = _links(clock, offload.ssd, gpus)
             self.ssd = ssd
         self._acted = False
+        tiers: Any = scheduler.connector.connector_scheduler
+        build = tiers.build_connector_meta
+
+        def build_in_order(output: SchedulerOutput) -> Any:
+            """vLLM reads a set of names here, whose order is another one in every process, and evicts in that order."""
+            output.finished_req_ids = sorted(output.finished_req_ids)  # type: ignore[assignment]
+            return build(output)
+
+        tiers.build_connector_meta = build_in_order
 
     def run_step(self, output: SchedulerOutput) -> tuple[KVConnectorOutput, float]:
         """Run a step's transfers. Return the workers' report, and the time at which the forward pass may start.
