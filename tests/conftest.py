@@ -30,7 +30,7 @@ EXPECTED_SKIPS = (
     "runs in an environment of its own",  # test_in_its_own_environment runs it there
     "may not make namespaces here",  # a sandbox around CI may forbid bubblewrap its own
     "could not install it from",  # there may be no npm, and packages may have no build for this machine
-    "and none was found",  # an agent framework that needs another Python
+    "and neither pyenv nor uv has one",  # an agent framework that needs another Python
 )
 """Parts of the reasons for which CI may skip a test. A test that is skipped for another reason fails there."""
 
