@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from continuum_server.vllm_plugin.request_tags import ANYBODY, SOURCE_KEY, WEAK_KEY, Caller, normalize_tags, read_caller
+from continuum_server.vllm_plugin.request_tags import normalize_tags, read_caller
 from continuum_traces.foreign_ids import ROWS, find_id
 from continuum_traces.wire import tags_from_xargs
 
@@ -135,14 +135,3 @@ def test_a_conversation_is_not_its_own_parent() -> None:
     found, _ = find_id({"thread-id": "t", "x-codex-parent-thread-id": "t"}, {})
     assert found is not None
     assert found.parent_id is None
-
-
-def test_a_client_cannot_say_how_its_program_was_recognised() -> None:
-    forged = {SOURCE_KEY: "header:thread-id", WEAK_KEY: 1, "program_id": "p"}
-    tagged = normalize_tags(json.dumps({"vllm_xargs": forged}).encode(), {})
-    assert json.loads(tagged.body)["vllm_xargs"] == {"program_id": "p"}
-    assert set(tagged.rejected) == {SOURCE_KEY, WEAK_KEY}
-    assert read_caller(passed_on({"vllm_xargs": forged}, {})) == ANYBODY
-    assert passed_on({"prompt_cache_key": "k"}, {}, caller=None) == {}
-    known = Caller("a" * 16)
-    assert read_caller(passed_on({"prompt_cache_key": "k"}, {}, caller=known)).client == "a" * 16

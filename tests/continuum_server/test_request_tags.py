@@ -21,7 +21,8 @@ from continuum_server.vllm_plugin.request_tags import (
     normalize_tags,
     read_caller,
 )
-from continuum_traces.wire import PROGRAM_ID_ALIASES, TAG_NAMES, tags_from_xargs
+from continuum_traces.foreign_ids import ROWS
+from continuum_traces.wire import FORMER_TAGS, PROGRAM_ID_ALIASES, TAG_NAMES, tags_from_xargs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,32 +80,8 @@ def test_tags_are_read_where_they_are(body: dict[str, Any], headers: dict[str, s
     assert found.rejected == ()
 
 
-FORGERIES = [
-    '{"vllm_xargs": {"continuum_client": "ffffffffffffffff", "continuum_namespace": "ffffffffffffffff", "x": 1}}',
-    '{"vllm_xargs": {"continuum_client": ["a"], "continuum_namespace": {}, "x": 1}}',
-    r'{"vllm\u005fxargs": {"continuum\u005fclient": "ffffffffffffffff", "continuum_n\u0061mespace": "f", "x": 1}}',
-    '{"vllm_xargs": {}, "vllm_xargs": {"continuum_client": "ffffffffffffffff", "x": 1}}',
-    '{"vllm_xargs": {"continuum_client": 1, "continuum_client": "ffffffffffffffff", "x": 1}}',
-]
 DEEP = '{"a":[' * 3000 + "1" + "]}" * 3000
 HUGE = "9" * 5000
-
-
-@pytest.mark.parametrize("text", FORGERIES)
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_who_sends_it_cannot_be_forged(text: str, encoding: str) -> None:
-    for caller in (ANYBODY, MINE, None):
-        tagged = normalize_tags(text.encode(encoding), {}, caller)
-        assert json.loads(tagged.body)["vllm_xargs"] == {"x": 1, **(OURS if caller is MINE else {})}
-        assert caller is None or {CLIENT_KEY, NAMESPACE_KEY} & set(tagged.rejected)
-
-
-@pytest.mark.parametrize("value", [3, "2,8", [2, 8], "soon", {"a": [1]}])
-def test_former_tags_reach_nobody_and_are_no_fault(value: Any) -> None:
-    body = {"prompt": "x", "vllm_xargs": {"program_id": "p", "remaining_turns": value, "remaining_tokens": value}}
-    tagged = normalize_tags(json.dumps(body).encode(), {})
-    assert json.loads(tagged.body) == {"prompt": "x", "vllm_xargs": {"program_id": "p"}}
-    assert tagged.rejected == ()
 
 
 def test_tags_inside_sampling_parameters() -> None:
@@ -142,13 +119,14 @@ def test_the_caller_is_read_by_type() -> None:
     assert read_caller({}) == ANYBODY
 
 
-def test_a_malformed_tag_is_dropped_and_named_and_what_is_no_tag_is_left_to_vllm() -> None:
-    body = {"vllm_xargs": {"program_id": "p", "is_last_step": "maybe", "pred_tool_s": -1, "odd": None}}
-    tagged = normalize_tags(json.dumps(body).encode(), {})
-    assert json.loads(tagged.body) == {"vllm_xargs": {"program_id": "p", "odd": None}}
-    assert sorted(tagged.rejected) == ["is_last_step", "pred_tool_s"]
-
-
+FORGED = (
+    "",
+    r'"vllm\u005fxargs": {"continuum\u005fclient": "ffffffffffffffff", "continuum_n\u0061mespace": "f", "x": 1}',
+    '"vllm_xargs": {"continuum_source": "header:thread-id", "continuum_weak": 1, "continuum_client": ["a"]}',
+    '"vllm_xargs": {}, "vllm_xargs": {"continuum_client": 1, "continuum_client": "ffffffffffffffff", "x": 1}',
+)
+"""Members with which a client says who it is, as no encoder writes them: escapes, and equal names."""
+FOUND = {("", False), *((row.source, row.weak) for row in ROWS if row.source != "header:thread-id")}
 places = st.sampled_from(
     [
         *(*BODY_FIELDS, "session_id", "prompt_cache_key", "metadata", "vllm_xargs", "sampling_params", "extra_args"),
@@ -161,6 +139,7 @@ carriers = st.fixed_dictionaries({}, optional=dict.fromkeys(["vllm_xargs", "samp
 
 @given(
     st.builds(dict.__or__, members, carriers) | anything,
+    st.sampled_from(FORGED),
     st.dictionaries(st.sampled_from(["x-session-id", "session-id", "x-dynamo-session-final"]), st.text()),
     st.booleans(),
     st.booleans(),
@@ -168,10 +147,14 @@ carriers = st.fixed_dictionaries({}, optional=dict.fromkeys(["vllm_xargs", "samp
     st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"]),
 )
 def test_what_comes_out_is_the_same_json_but_for_tags_and_these_are_valid(
-    data: Any, headers: dict[str, str], ascii_only: bool, nested: bool, caller: Caller | None, encoding: str
+    data: Any, said: str, headers: dict[str, str], ascii_only: bool, nested: bool, caller: Caller | None, encoding: str
 ) -> None:
     text = json.dumps(data, ensure_ascii=ascii_only, indent=2)
-    found = json.loads(normalize_tags(text.encode(encoding, "surrogatepass"), headers, caller, nested).body)
+    if isinstance(data, dict) and said:
+        text = f"{text[:-1]}{',' if data else ''} {said}}}"
+        data = json.loads(text)
+    tagged = normalize_tags(text.encode(encoding, "surrogatepass"), headers, caller, nested)
+    found = json.loads(tagged.body)
     if not isinstance(data, dict):
         assert same(found, data)
         return
@@ -189,9 +172,20 @@ def test_what_comes_out_is_the_same_json_but_for_tags_and_these_are_valid(
     xargs = carrier or {}
     ours = {} if caller is not MINE or (nested and not isinstance(before, dict)) else OURS
     assert {key: value for key, value in xargs.items() if key in (CLIENT_KEY, NAMESPACE_KEY)} == ours
+    reads = read_caller(xargs)
+    assert ((reads.source, reads.weak) in FOUND, reads.rejected) == (True, ())  # found here, not said by the client
     assert tags_from_xargs(xargs).rejected == ()
-    assert caller is not None or not set(TAG_NAMES) & set(xargs)
+    assert caller is not None or not {*TAG_NAMES, SOURCE_KEY, WEAK_KEY} & set(xargs)
     assert all(type(xargs[name]) in (str, int, float) for name in set(TAG_NAMES) & set(xargs))  # what vLLM takes
+    inner = before.get("extra_args") if nested and isinstance(before, dict) else None
+    kept = {} if nested and not isinstance(before, dict) else {**others(inner), **others(data.get("vllm_xargs"))}
+    assert same(others(xargs), kept)  # what is no tag is left to vLLM
+    assert not set(FORMER_TAGS) & {*xargs, *tagged.rejected}
+
+
+def others(xargs: Any) -> dict[str, Any]:
+    ours = {*TAG_NAMES, *PROGRAM_ID_ALIASES, CLIENT_KEY, NAMESPACE_KEY, SOURCE_KEY, WEAK_KEY}
+    return {name: value for name, value in xargs.items() if name not in ours} if isinstance(xargs, dict) else {}
 
 
 def same(one: Any, other: Any) -> bool:

@@ -30,12 +30,3 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """The control: vLLM's own scheduler, all else equal."""
     with live(tmp_path_factory.mktemp("stock"), policy="stock", **FAST) as found:
         yield found
-
-
-@pytest.fixture(scope="session")
-def cpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A tiny model that is really computed; blocks of 32 tokens, the same pool."""
-    config = {"kv_blocks": 600, "block_size": 32, "max_model_len": 16_000, "max_num_seqs": 16}
-    folder = tmp_path_factory.mktemp("cpu")
-    with live(folder, engine="cpu", policy="static-ttl", policy_options={"ttl_s": 2.0}, **config) as found:
-        yield found

@@ -1,10 +1,9 @@
-"""What clients send and get over HTTP: tags in every form, scripted agents, metrics, keys."""
+"""What clients get over HTTP: scripted answers, structured output, and a state without their text."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -12,7 +11,6 @@ import openai
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from live_server import Live, live
-from waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -21,26 +19,16 @@ LONG = "first " * 6000
 """A reply that takes two seconds: a client that leaves after its first token leaves long before its end."""
 SCRIPT = [
     {
-        "program": "agent",
-        "replies": [
-            {"text": "Let me look.", "tool_calls": [{"name": "bash", "arguments": {"command": "cd src && ls é"}}]},
-            {"tool_calls": [{"name": "search", "arguments": {}}, {"name": "fetch", "arguments": {"url": "u"}}]},
-            {"text": "THOUGHT\n\n```bash\nFOO=1 sudo pytest -q | tail\n```"},
-            {"text": "Done."},
-        ],
-    },
-    {
         "program": "strict",
         "replies": [{"text": "Look:", "tool_calls": [{"name": "bash", "arguments": {"wrong": "ls"}}]}],
     },
     {"program": "again", "replies": [{"text": LONG}, {"text": "second"}]},
 ]
-TOOLS: Any = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}]
 
 
 @pytest.fixture(scope="module")
 def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server with a key, scripts, a policy that learns, and asynchronous scheduling switched off."""
+    """A server with a key and scripts, and asynchronous scheduling switched off."""
     folder = tmp_path_factory.mktemp("agents")
     script = folder / "script.jsonl"
     script.write_text("".join(json.dumps(line) + "\n" for line in SCRIPT))
@@ -52,30 +40,6 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 def client_of(server: Live) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{server.server.url}/v1", api_key=KEY, max_retries=0)
-
-
-def test_a_scripted_agent_is_a_real_conversation(agents: Live) -> None:
-    messages: list[Any] = [{"role": "system", "content": "You fix things. " * 50}, "Fix it."]
-    seen: list[tuple[str, int, int]] = []
-    for _ in range(4):
-        done = chat(agents, *messages, tools=TOOLS, extra_body={"vllm_xargs": {"program_id": "agent"}})
-        message, usage = done.choices[0].message, done.usage
-        seen.append((done.choices[0].finish_reason, usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens))
-        messages.append(message.model_dump(exclude_none=True))
-        calls = message.tool_calls or []
-        messages += [{"role": "tool", "tool_call_id": call.id, "content": "output " * 20} for call in calls]
-        messages += [] if calls else ["output " * 20]
-    assert [reason for reason, _, _ in seen] == ["tool_calls", "tool_calls", "stop", "stop"]
-    arguments = messages[2]["tool_calls"][0]["function"]["arguments"]
-    assert json.loads(arguments) == {"command": "cd src && ls é"}
-    for (_, before, _), (_, _, found) in pairwise(seen):
-        assert found >= before - 16  # the template repeats what was generated, token by token
-    until(lambda: len(tools_of(agents)) == 4)
-    assert tools_of(agents) == ["ls", "fetch+search", "pytest", None]
-
-
-def tools_of(server: Live) -> list[str | None]:
-    return [event.tool for event in server.events("agent") if event.event == "finish"]
 
 
 def test_an_aborted_reply_is_given_again(agents: Live) -> None:

@@ -42,7 +42,7 @@ def endings(server: Live, program: str) -> list[str | None]:
 def _nothing_leaks(request: pytest.FixtureRequest) -> Any:
     """After every test, once the pins have ended, all blocks are free again."""
     yield
-    for name in {"emulated", "paced", "cpu"} & set(request.fixturenames):
+    for name in {"emulated", "paced"} & set(request.fixturenames):
         server: Live = request.getfixturevalue(name)
         until(server.is_idle)
         for held in [*server.state()["pins"], *server.state()["soft_holds"]]:
@@ -77,11 +77,6 @@ def test_a_soft_hold_survives_a_crowd_that_evicts_it_in_stock_vllm(emulated: Liv
     _, theirs = second_turn_hit(stock, "survives")
     assert ours >= context - 2 * 16
     assert theirs < context // 4
-
-
-def test_the_same_on_a_model_that_is_computed(cpu: Live) -> None:
-    context, ours = second_turn_hit(cpu, "computed")
-    assert ours >= context - 2 * 32
 
 
 def test_a_conversation_without_an_id_is_held(paced: Live) -> None:
@@ -147,12 +142,3 @@ def test_an_expired_pin_is_gone(emulated: Live) -> None:
     events = emulated.events(program, last="unpin")
     assert (said(events, "pin", "ttl_s"), said(events, "unpin", "reason")) == ([2.0], ["expired"])
     assert said(events, "unpin", "t")[0] > said(events, "pin", "t")[0] + 2.0
-
-
-def test_untagged_answers_are_as_in_stock_vllm(emulated: Live, stock: Live) -> None:
-    _, seed = fresh("untagged")
-    prompt = tokens(2000, seed)
-    for server in (emulated, stock):
-        answers = [server.complete(prompt, 20) for _ in range(2)]
-        assert [cached(answer) for answer in answers] == [0, 1984]
-        assert answers[0].choices[0].token_ids == answers[1].choices[0].token_ids

@@ -1,4 +1,4 @@
-"""What a client cannot do: fail a request by its tags, reach another key's programs, hang what others ask for.
+"""What a client cannot do: fail a request by its tags, or make the server grow.
 
 A request's status is that of the same request without tags, whatever form these have.
 """
@@ -6,8 +6,6 @@ A request's status is that of the same request without tags, whatever form these
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,9 +16,8 @@ import psutil
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.policy.program_table import Guards
-from live_server import Live, live, tokens
+from live_server import Live, live
 from request_fuzz import AUTHORIZATIONS, KEYS, ROUTES, Pair, Sent, pairs
-from waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -76,46 +73,6 @@ def test_no_tag_fails_a_request_or_grows_the_server(server: Live) -> None:
     assert server.state(KEYS[0])["tags_rejected"] > REQUESTS / 10
 
 
-def test_a_program_is_its_key_s_own(server: Live) -> None:
-    def released(key: str) -> bool:
-        return bool(post(server, "/continuum/programs/shared%2Fid/release", key).json()["released"])
-
-    turn = {"model": server.model, "prompt": tokens(64, 1), "max_tokens": 2, "vllm_xargs": {"program_id": "shared/id"}}
-    assert [post(server, "/v1/completions", key, turn).status_code for key in KEYS] == [200, 200]
-    assert [[pin["program_id"] for pin in server.state(key)["pins"]] for key in KEYS] == [["shared/id"]] * 2
-    assert server.state(KEYS[0])["pinned_tokens"] >= 64  # of everybody; equal prompts share blocks
-    assert released(KEYS[1])
-    assert [len(server.state(key)["pins"]) for key in KEYS] == [1, 0]
-    assert [released(key) for key in reversed(KEYS)] == [False, True]
-
-
-def test_a_refused_request_costs_the_engine_nothing(server: Live) -> None:
-    before = server.state(KEYS[0])["tags_rejected"]
-    xargs = {"program_id": "p", **dict.fromkeys([str(number) for number in range(1000)], None)}
-    for path, status in (("/v1/completions", 401), ("/invocations", 200)):
-        body = {"model": server.model, "prompt": [1], "max_tokens": 1, "vllm_xargs": xargs}
-        assert post(server, path, "wrong", body).status_code == status
-    assert server.state(KEYS[0])["tags_rejected"] == before
-
-
-def test_a_stopped_engine_hangs_nothing(server: Live) -> None:
-    [engine] = [int(name.split()[-1]) for name in resident_mb(server.server.process.pid) if "EngineCor" in name]
-    headers = {"Authorization": f"Bearer {KEYS[0]}"}
-
-    def get(path: str) -> httpx.Response:
-        return httpx.get(server.server.url + path, headers=headers, timeout=60.0)
-
-    os.kill(engine, signal.SIGSTOP)
-    try:
-        page, state = get("/metrics").text, get("/continuum/state")
-    finally:
-        os.kill(engine, signal.SIGCONT)
-    shown = [word in page for word in ("vllm:num_requests_running", "continuum:up 0", "continuum:pins")]
-    assert shown == [True, True, False]
-    assert (state.status_code, state.json()) == (503, {"error": "the engine did not answer within 5 s"})
-    until(lambda: "continuum:up 1" in get("/metrics").text)
-
-
 def differences(wanted: list[Pair], url: str) -> tuple[list[Any], Counter[int]]:
     """Requests whose status is not that of their plain twins, with both; how often each status came."""
     requests = list(dict.fromkeys([sent for pair in wanted for sent in (pair.plain, pair.tagged)]))
@@ -150,7 +107,3 @@ def resident_mb(pid: int) -> dict[str, float]:
     owner = psutil.Process(pid)
     family = [owner, *owner.children(recursive=True)]
     return {f"{each.name()} {each.pid}": each.memory_info().rss / 1e6 for each in family}
-
-
-def post(server: Live, path: str, key: str, body: Any = None) -> httpx.Response:
-    return httpx.post(server.server.url + path, json=body, headers={"Authorization": f"Bearer {key}"}, timeout=60.0)
