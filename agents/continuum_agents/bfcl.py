@@ -12,7 +12,6 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -67,7 +66,7 @@ class TaggedHandler(Handler):
         """Call the model as BFCL does. Return the response and its seconds."""
         with self.turns.call():
             response, seconds = super().generate_with_backoff(**call)
-        self.turns.answered(response)
+        self.turns.turn_ended()
         return response, seconds
 
 
@@ -140,7 +139,7 @@ def run(start: Start, channel: Channel) -> Done:
     trajectory = Path(start.trajectory)
     trajectory.parent.mkdir(parents=True, exist_ok=True)
     write_json(trajectory, result)
-    return Done(status, answer_of(result), turns.count, passed=benchmark.valid(handler, result))
+    return Done(status, answer_of(result), passed=benchmark.valid(handler, result))
 
 
 def infer(handler: TaggedHandler, entry: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -184,4 +183,4 @@ def warm_up() -> None:
 
 
 if __name__ == "__main__":
-    serve(version("bfcl-eval"), warm_up, run)
+    serve(warm_up, run)

@@ -39,7 +39,7 @@ class Reporter(Reports):
 
     def turn(self, reply: Reply) -> None:
         """Report a reply that has ended."""
-        self.turn_ended(reply.prompt_tokens, reply.output_tokens, reply.cached_tokens)
+        self.turn_ended()
         if self._step_limit is not None and self.count >= self._step_limit:
             self.at_limit.set()
 
@@ -78,9 +78,9 @@ async def _run(start: Start, channel: Channel) -> Done:
     except (subprocess.CalledProcessError, OSError):  # the agent may have damaged its folder
         patch = ""
     if status is None:
-        return Done(LIMIT, patch, reporter.count, False)
+        return Done(LIMIT, patch, passed=False)
     exit_status = FINISHED if status == 0 else f"Exit {status}" if status > 0 else f"Signal {-status}"
-    return Done(exit_status, patch, reporter.count, status == 0)
+    return Done(exit_status, patch, passed=status == 0)
 
 
 async def _play(words: list[str], folder: str, environment: Mapping[str, str], reporter: Reporter) -> int | None:
@@ -120,4 +120,4 @@ def _signal(process: asyncio.subprocess.Process, number: int) -> None:
 
 
 if __name__ == "__main__":
-    serve("", lambda: None, run)
+    serve(lambda: None, run)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from continuum_agents.channel import Channel
 from continuum_agents.protocol import CHECK, Done, Failed, Ready, Start, ToolEnded, TurnEnded, read_start
@@ -29,7 +29,6 @@ class Stopped(KeyboardInterrupt):
 
 
 def serve(
-    version: str,
     warm_up: Callable[[], None],
     run: Callable[[Start, Channel], Done],
     check: Callable[[Start], object] = lambda start: None,
@@ -40,7 +39,6 @@ def serve(
     and on stderr; 130, the harness stopped the program.
 
     Args:
-        version: the version of the framework.
         warm_up: loads the modules that the framework loads at its first call, so that no program contains this time.
         run: runs the program.
         check: raises an exception if the start's configuration cannot be used. With the argument ``protocol.CHECK`` it
@@ -48,7 +46,7 @@ def serve(
     """
     if sys.argv[1:] == [CHECK]:
         sys.exit(_fault(check, read_start(sys.stdin.readline())))
-    status = _serve(Channel(), version, warm_up, run)
+    status = _serve(Channel(), warm_up, run)
     sys.stderr.flush()
     os._exit(status)  # all records are written, and the clean-up of the libraries would take seconds
 
@@ -62,12 +60,12 @@ def _fault(check: Callable[[Start], object], start: Start) -> str | None:
     return None
 
 
-def _serve(channel: Channel, version: str, warm_up: Callable[[], None], run: Callable[[Start, Channel], Done]) -> int:
+def _serve(channel: Channel, warm_up: Callable[[], None], run: Callable[[Start, Channel], Done]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the harness receives Ctrl-C too, and stops this process
     signal.signal(signal.SIGTERM, _stop)
     try:
         warm_up()
-        channel.say(Ready(version))
+        channel.say(Ready())
         start = channel.wait_for_start()
         if start is None:
             return 0
@@ -126,14 +124,14 @@ class Reports:
         """The number of calls that were answered."""
         self._channel = channel
 
-    def turn_ended(self, *tokens: int | None) -> None:
-        """Report a reply, with its tokens: prompt, output, cached."""
-        self._channel.say(TurnEnded(self.count, *tokens))
+    def turn_ended(self) -> None:
+        """Report a reply."""
+        self._channel.say(TurnEnded())
         self.count += 1
 
-    def tool_ended(self, name: str, seconds: float, returncode: int | None = None) -> None:
+    def tool_ended(self, name: str, seconds: float) -> None:
         """Report a tool that ran after the latest reply."""
-        self._channel.say(ToolEnded(max(0, self.count - 1), name, round(seconds, 6), returncode))
+        self._channel.say(ToolEnded(name, round(seconds, 6)))
 
 
 class Turns(Reports):
@@ -157,12 +155,6 @@ class Turns(Reports):
             self.program.last_step()
         with self.program.active():
             yield
-
-    def answered(self, response: Any) -> None:
-        """Report a reply, with its token counts if it contains them."""
-        usage = getattr(response, "usage", None)
-        cached = getattr(getattr(usage, "prompt_tokens_details", None), "cached_tokens", None)
-        self.turn_ended(getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None), cached)
 
 
 def tool_name(name: str) -> str:

@@ -12,14 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import minisweagent
 from continuum_traces.shell import first_program
 from minisweagent.agents.default import AgentConfig, DefaultAgent
 from minisweagent.config import get_config_from_spec
 from minisweagent.environments.docker import DockerEnvironment
 from minisweagent.environments.extra.bubblewrap import BubblewrapEnvironment, BubblewrapEnvironmentConfig
 from minisweagent.environments.local import LocalEnvironment
-from minisweagent.exceptions import Submitted
 from minisweagent.models.litellm_model import LitellmModel
 from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 from minisweagent.utils.serialize import recursive_merge
@@ -54,7 +52,7 @@ class Tagged:
 
     def _query(self, messages: list[dict[str, Any]], **options: Any) -> Any:
         response = super()._query(messages, **options)  # type: ignore[misc]
-        self._turns.answered(response)
+        self._turns.turn_ended()
         return response
 
 
@@ -80,20 +78,15 @@ class Timed:
     def execute(self, action: dict[str, Any], cwd: str = "", **options: Any) -> dict[str, Any]:
         """Run a command and measure it. The next call sends its time to the server."""
         tool = self._turns.program.tool(first_program(str(action.get("command", ""))) or BASH)
-        returncode: int | None = None
         try:
             with tool:
                 output: dict[str, Any] = super().execute(action, cwd, **options)  # type: ignore[misc]
-            returncode = output.get("returncode")
-        except Submitted:
-            returncode = 0
-            raise
         except KeyboardInterrupt:
             kill_children()
             raise
         finally:
             seconds = round(tool.seconds or 0.0, 6)
-            self._turns.tool_ended(tool.name, seconds, returncode)
+            self._turns.tool_ended(tool.name, seconds)
         output.setdefault("extra", {})["tool_time_s"] = seconds
         return output
 
@@ -195,8 +188,8 @@ def run(start: Start, channel: Channel) -> Done:
             info: dict[str, Any] = agent.run(start.task)
         finally:
             environment.cleanup()
-        return Done(str(info.get("exit_status")), str(info.get("submission") or ""), turns.count)
+        return Done(str(info.get("exit_status")), str(info.get("submission") or ""))
 
 
 if __name__ == "__main__":
-    serve(minisweagent.__version__, warm_up, run, check)
+    serve(warm_up, run, check)

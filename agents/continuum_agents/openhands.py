@@ -9,9 +9,7 @@ limit for commands.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,50 +36,27 @@ CONDENSER = "condenser"
 """``usage_id`` of the LLM with which OpenHands' condenser shortens a history."""
 
 
-class Calls:
-    """Makes the LLM's calls belong to the program.
+class TaggedLLM(LLM):  # type: ignore[misc]
+    """OpenHands' LLM, whose calls belong to the program and are sent by our client. OpenHands retries within a call,
+    and every try has the same tags.
 
     A call of the condenser is a program of its own, a child that ends after this call. Its prompt shares no prefix with
     the conversation, and it must not end the pin of the conversation's KV cache.
     """
 
-    def __init__(self, client: OpenAI, turns: Turns) -> None:
-        self._client = client
-        self._turns = turns
-        self.metrics: dict[str, Any] = {}
-        """OpenHands' own metrics of the agent's calls."""
-
-    def agent(self, call: Callable[[OpenAI], Any]) -> Any:
-        """Make a call of the agent."""
-        with self._turns.call():
-            response = call(self._client)
-        self._turns.answered(response.raw_response)
-        return response
-
-    def condenser(self, call: Callable[[OpenAI], Any]) -> Any:
-        """Make a call of the condenser."""
-        with self._turns.program.child() as child:
-            child.last_step()
-            return call(self._client)
-
-
-class TaggedLLM(LLM):  # type: ignore[misc]
-    """OpenHands' LLM, which calls through our client. OpenHands retries within a call, and every try has the same
-    tags."""
-
-    _calls: Calls = PrivateAttr()
+    _client: OpenAI = PrivateAttr()
+    _turns: Turns = PrivateAttr()
 
     def completion(self, *arguments: Any, **options: Any) -> Any:
         """Call the model as OpenHands does, through our client."""
-        plain = super().completion
-
-        def call(client: OpenAI) -> Any:
-            return plain(*arguments, **{**options, "client": client})
-
+        options["client"] = self._client
         if self.usage_id == CONDENSER:
-            return self._calls.condenser(call)
-        response = self._calls.agent(call)
-        self._calls.metrics = self.telemetry.metrics.get()
+            with self._turns.program.child() as child:
+                child.last_step()
+                return super().completion(*arguments, **options)
+        with self._turns.call():
+            response = super().completion(*arguments, **options)
+        self._turns.turn_ended()
         return response
 
 
@@ -102,31 +77,26 @@ class ToolClock:
         elif isinstance(event, ObservationBaseEvent):
             action = self._under_way.pop(event.tool_call_id, None)
             if action is not None:
-                self._ended(action, _instant_s(event), _returncode(event))
+                self._ended(action, _instant_s(event))
 
     def stop(self) -> None:
         """Report the tools that are still running at the end of the program."""
         now_s = datetime.now().timestamp()
         for action in list(self._under_way.values()):
-            self._ended(action, now_s, None)
+            self._ended(action, now_s)
         self._under_way.clear()
 
-    def _ended(self, action: ActionEvent, end_s: float, returncode: int | None) -> None:
+    def _ended(self, action: ActionEvent, end_s: float) -> None:
         start_s = min(end_s, max(_instant_s(action), self._free_s))
         self._free_s = end_s
         name = recorded_name(action.tool_call.name, action.tool_call.arguments)
         seconds = round(end_s - start_s, 6)
         self._turns.program.ran(name, seconds, ended_ago_s=max(0.0, datetime.now().timestamp() - end_s))
-        self._turns.tool_ended(name, seconds, returncode)
+        self._turns.tool_ended(name, seconds)
 
 
 def _instant_s(event: Any) -> float:
     return datetime.fromisoformat(event.timestamp).timestamp()
-
-
-def _returncode(event: Any) -> int | None:
-    code = getattr(getattr(event, "observation", None), "exit_code", None)
-    return code if isinstance(code, int) else None
 
 
 def recorded_name(name: str, arguments: str) -> str:
@@ -141,24 +111,26 @@ def run(start: Start, channel: Channel) -> Done:
     program = client.program(start.program_id)
     with ending(program):
         turns = Turns(program, channel, settings.conversation["max_iteration_per_run"])
-        calls, clock = Calls(client, turns), ToolClock(turns)
+        clock = ToolClock(turns)
         base = head_of(start.workspace)
         os.chdir(start.workspace)
-        conversation = _conversation(start, settings, calls, clock)
+        conversation = _conversation(start, settings, client, turns, clock)
         try:
             conversation.send_message(settings.message(start))
             conversation.run()
             patch = patch_of(start.workspace, base)
-            return Done(_status(conversation), patch, turns.count)
+            return Done(_status(conversation), patch)
         finally:
             clock.stop()
             conversation.close()
-            _write_trajectory(start, conversation, calls.metrics)
+            _write_trajectory(start, conversation)
 
 
-def _conversation(start: Start, settings: OpenHandsSettings, calls: Calls, clock: ToolClock) -> LocalConversation:
+def _conversation(
+    start: Start, settings: OpenHandsSettings, client: OpenAI, turns: Turns, clock: ToolClock
+) -> LocalConversation:
     llm = TaggedLLM(**settings.llm)
-    llm._calls = calls
+    llm._client, llm._turns = client, turns
     agent = get_default_agent(llm, cli_mode=True)
     terminal = Tool(name=TERMINAL, params={**settings.terminal, "limit_s": start.tool_limit_s})
     tools = [terminal if tool.name == TERMINAL else tool for tool in agent.tools]
@@ -184,13 +156,14 @@ def _status(conversation: LocalConversation) -> str:
     return str(status.value).capitalize()
 
 
-def _write_trajectory(start: Start, conversation: LocalConversation, metrics: dict[str, Any]) -> None:
+def _write_trajectory(start: Start, conversation: LocalConversation) -> None:
     """Write the events to one file, in the format of OpenHands' evaluation logs."""
     history = [event.model_dump(mode="json") for event in conversation.state.events]
+    metrics = conversation.agent.llm.metrics.get()
     file = Path(start.trajectory)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json(file, {"instance_id": start.program_id, "history": history, "metrics": metrics}, indent=None)
 
 
 if __name__ == "__main__":
-    serve(version("openhands-sdk"), warm_up, run, settings_of)
+    serve(warm_up, run, settings_of)

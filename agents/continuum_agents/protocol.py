@@ -72,7 +72,6 @@ class Ready:
     """The framework is loaded."""
 
     kind: ClassVar[str] = "ready"
-    framework_version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +79,6 @@ class TurnEnded:
     """The model has replied."""
 
     kind: ClassVar[str] = "turn"
-    turn: int
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +86,8 @@ class ToolEnded:
     """A tool has run."""
 
     kind: ClassVar[str] = "tool"
-    turn: int
     name: str
     seconds: float
-    returncode: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +97,6 @@ class Done:
     kind: ClassVar[str] = "done"
     exit_status: str
     submission: str = ""
-    turns: int = 0
     passed: bool | None = None
     """The result of the framework's own scorer; None if there is no scorer or it was not run."""
 

@@ -17,7 +17,7 @@ from continuum_bench.agents.process import AgentDied, AgentProcess
 
 from continuum_client import child_process
 
-READY = """printf '{"type":"ready","framework_version":"7"}\\n'"""
+READY = """printf '{"type":"ready"}\\n'"""
 DONE = """printf '{"type":"done","exit_status":"Submitted"}\\n'"""
 
 
