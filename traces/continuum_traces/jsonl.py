@@ -14,32 +14,11 @@ from typing import IO, Any
 
 from continuum_traces.lines import encoded, end_line, header_line, program_line, read_program, read_turn, turn_line
 from continuum_traces.schema import TRACE_SCHEMA, TRACE_VERSION, Program, Turn
+from continuum_traces.typed import FieldFault
 
 
 class TraceError(Exception):
     """A trace cannot be read or written. The message names file, line and field."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault in a trace file."""
-
-    file: str
-    line: int
-    field: str
-    message: str
-
-    def __str__(self) -> str:
-        where = f"{self.file}:{self.line}: " if self.line else f"{self.file}: "
-        return where + (f"{self.field}: " if self.field else "") + self.message
-
-
-class DamagedFile(TraceError):
-    """A trace file cannot be read to its end."""
-
-    def __init__(self, path: Path, line: int, message: str) -> None:
-        self.fault = Fault(str(path), line, "", message)
-        super().__init__(str(self.fault))
 
 
 @dataclass(slots=True)
@@ -60,19 +39,15 @@ def read_programs(path: Path | str) -> Iterator[Program]:
     Raises:
         TraceError: the file has a fault. The message names file, line and field.
     """
+    for found in _Reader(Path(path)).read():
+        if isinstance(found, TraceError):
+            raise found
+        yield found
 
-    def report(fault: Fault) -> None:
-        raise TraceError(str(fault))
 
-    yield from _Reader(Path(path), report).programs()
-
-
-def validate(path: Path | str) -> list[Fault]:
+def validate(path: Path | str) -> list[TraceError]:
     """Return every fault of a file, in the order of its lines."""
-    faults: list[Fault] = []
-    for _ in _Reader(Path(path), faults.append).programs():
-        pass
-    return faults
+    return [found for found in _Reader(Path(path)).read() if isinstance(found, TraceError)]
 
 
 def write_programs(path: Path | str, programs: Iterable[Program], **header: Any) -> int:
@@ -125,7 +100,7 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the numbered lines of a text file, which may be compressed with gzip or xz.
 
     Raises:
-        DamagedFile: the file is missing, unreadable, truncated or not UTF-8.
+        TraceError: the file is missing, unreadable, truncated or not UTF-8.
     """
     number = 0
     try:
@@ -134,11 +109,11 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
         kind = path.suffix.replace(".gz", "gzip").removeprefix(".")
-        raise DamagedFile(path, number + 1, f"the {kind} stream is damaged or cut short: {error}") from error
+        raise TraceError(f"{path}:{number + 1}: the {kind} stream is damaged or cut short: {error}") from error
     except UnicodeDecodeError as error:
-        raise DamagedFile(path, number + 1, f"not UTF-8: {error.reason}") from error
+        raise TraceError(f"{path}:{number + 1}: not UTF-8: {error.reason}") from error
     except OSError as error:
-        raise DamagedFile(path, 0, f"cannot read: {error.strerror or error}") from error
+        raise TraceError(f"{path}: cannot read: {error.strerror or error}") from error
 
 
 def whole_text(path: Path) -> str:
@@ -152,85 +127,77 @@ def _opened(path: Path) -> IO[str]:
     return lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8")
 
 
-class _Reader:
-    """Reads one trace file, and passes each fault to ``report``."""
+Found = Iterator[Program | TraceError]
+"""What is found in a file: programs and faults, in the order of the lines."""
 
-    def __init__(self, path: Path, report: Callable[[Fault], None]) -> None:
+
+class _Reader:
+    """Reads one trace file. ``read`` may be called once."""
+
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._report_fault = report
         self._open: dict[str, _Open] = {}
         self._seen: set[str] = set()
         self._has_header = False
 
-    def programs(self) -> Iterator[Program]:
+    def read(self) -> Found:
         last = 0
         try:
             for last, text in text_lines(self._path):
                 if text.strip():
                     yield from self._line(last, text)
-        except DamagedFile as error:
-            self._report_fault(error.fault)
+        except TraceError as error:
+            yield error
         else:
             if last == 0:
-                self._report(0, "", "the file is empty")
+                yield TraceError(f"{self._path}: the file is empty")
         for program_id in list(self._open):
             yield from self._close(program_id, last)
 
-    def _report(self, line: int, field: str, message: str) -> None:
-        self._report_fault(Fault(str(self._path), line, field, message))
+    def _fault(self, line: int, fault: FieldFault | str) -> TraceError:
+        return TraceError(f"{self._path}:{line}: {fault}")
 
-    def _line(self, number: int, text: str) -> Iterator[Program]:
+    def _line(self, number: int, text: str) -> Found:
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            return self._report(number, "", f"not JSON: {error}")
+            yield self._fault(number, f"not JSON: {error}")
+            return
         if not isinstance(data, dict):
-            return self._report(number, "", "expected an object")
+            yield self._fault(number, "expected an object")
+            return
         kind = str(data.get("kind"))
         if not self._has_header:
             self._has_header = True
             if kind != "header":
-                self._report(number, "kind", "the first line must be the header")
-        readers = {"header": self._header, "program": self._program, "turn": self._turn, "gap": self._turn}
-        if kind == "end":
-            yield from self._end(number, data)
-        elif kind in readers:
-            readers[kind](number, data)
+                yield self._fault(number, "kind: the first line must be the header")
+        if kind in _KINDS:
+            yield from _KINDS[kind](self, number, data)
         else:
-            self._report(number, "kind", f"unknown kind {kind!r}; there are header, program, turn, gap, end")
+            yield self._fault(number, f"kind: unknown kind {kind!r}; there are {', '.join(_KINDS)}")
 
-    def _end(self, number: int, data: dict[str, Any]) -> Iterator[Program]:
-        program_id = str(data.get("program_id"))
-        if program_id in self._open:
-            yield from self._close(program_id, number)
-        elif program_id not in self._seen:
-            self._report(number, "program_id", f"no program {program_id!r} is open")
-
-    def _header(self, number: int, data: dict[str, Any]) -> None:
+    def _header(self, number: int, data: dict[str, Any]) -> Found:
         if data.get("schema") != TRACE_SCHEMA:
-            self._report(number, "schema", f"expected {TRACE_SCHEMA!r}, found {data.get('schema')!r}")
+            yield self._fault(number, f"schema: expected {TRACE_SCHEMA!r}, found {data.get('schema')!r}")
         if data.get("version") != TRACE_VERSION:
-            self._report(number, "version", f"this reader knows {TRACE_VERSION}, found {data.get('version')!r}")
+            yield self._fault(number, f"version: this reader knows {TRACE_VERSION}, found {data.get('version')!r}")
 
-    def _program(self, number: int, data: dict[str, Any]) -> None:
+    def _program(self, number: int, data: dict[str, Any]) -> Found:
         program, faults = read_program(data)
         program_id = data.get("program_id")
         if isinstance(program_id, str) and program_id in self._seen:
-            self._report(number, "program_id", f"{program_id!r} appears twice")
+            yield self._fault(number, f"program_id: {program_id!r} appears twice")
             return
         if isinstance(program_id, str):
             self._seen.add(program_id)
-            placeholder = program or Program(program_id, ())
-            self._open[program_id] = _Open(placeholder, number, bad=program is None)
-        for fault in faults:
-            self._report(number, fault.field, fault.message)
+            self._open[program_id] = _Open(program or Program(program_id, ()), number, bad=program is None)
+        yield from (self._fault(number, fault) for fault in faults)
 
-    def _turn(self, number: int, data: dict[str, Any]) -> None:
+    def _turn(self, number: int, data: dict[str, Any]) -> Found:
         program_id = data.get("program_id")
         held = self._open.get(program_id) if isinstance(program_id, str) else None
         if held is None:
-            if not (isinstance(program_id, str) and program_id in self._seen):
-                self._report(number, "program_id", f"no program {program_id!r} is open")
+            yield from self._not_open(number, program_id)
             return
         if data["kind"] == "gap" and held.turns:  # it completes the latest turn
             held.turns.pop()
@@ -239,24 +206,37 @@ class _Reader:
         turn, faults = read_turn(data)
         wanted = len(held.turns)
         if data.get("turn") != wanted:
-            held.bad = True
-            self._report(number, "turn", f"expected {wanted}, found {data.get('turn')!r}")
-        for fault in faults:
-            held.bad = True
-            self._report(number, fault.field, fault.message)
+            faults.insert(0, FieldFault("turn", f"expected {wanted}, found {data.get('turn')!r}"))
+        held.bad = held.bad or bool(faults)
         held.turns.append(turn or Turn(0, 1))
+        yield from (self._fault(number, fault) for fault in faults)
 
-    def _close(self, program_id: str, line: int) -> Iterator[Program]:
+    def _end(self, number: int, data: dict[str, Any]) -> Found:
+        program_id = str(data.get("program_id"))
+        return self._close(program_id, number) if program_id in self._open else self._not_open(number, program_id)
+
+    def _not_open(self, number: int, program_id: object) -> Found:
+        if not (isinstance(program_id, str) and program_id in self._seen):
+            yield self._fault(number, f"program_id: no program {program_id!r} is open")
+
+    def _close(self, program_id: str, line: int) -> Found:
         held = self._open.pop(program_id)
         if not held.turns:
-            self._report(held.line, "program_id", f"program {program_id!r} has no turns")
+            yield self._fault(held.line, f"program_id: program {program_id!r} has no turns")
         elif not held.bad:
             program = replace(held.program, turns=tuple(held.turns))
             message = _contradiction(program)
-            if message:
-                self._report(line, "kept_tokens", message)
-            else:
-                yield program
+            yield self._fault(line, f"kept_tokens: {message}") if message else program
+
+
+_KINDS: dict[str, Callable[[_Reader, int, dict[str, Any]], Found]] = {
+    "header": _Reader._header,
+    "program": _Reader._program,
+    "turn": _Reader._turn,
+    "gap": _Reader._turn,
+    "end": _Reader._end,
+}
+"""What reads each kind of line."""
 
 
 def _contradiction(program: Program) -> str | None:

@@ -127,47 +127,26 @@ def simple_commands(text: str) -> list[list[str]]:
     The lines of a here-document count as commands: they come after the program that reads them, so no key is theirs.
     """
     text = text[:_MAX_COMMAND]
-    words, at = _Words(), 0
+    commands: list[list[str]] = [[]]
+    word: str | None = None
+    is_file = False  # the word is the name of a file after ``>`` or ``<``
+    at = 0
     while token := _TOKEN.match(text, at):
         at, kind = token.end(), token.lastgroup
-        if kind == "end":
-            words.end_command()
-        elif kind in ("space", "redirect"):
-            words.end_word(kind == "redirect")
+        if kind in ("end", "space", "redirect"):
+            if word is not None and not is_file:
+                commands[-1].append(word)
+            is_file = kind == "redirect" or (kind == "space" and is_file and word is None)
+            word = None
+            if kind == "end":
+                commands.append([])
         elif kind == "group":
-            words.add("$")
-            at = _after_brackets(text, at)
+            word, at = (word or "") + "$", _after_brackets(text, at)
         elif kind != "skipped":
-            words.add(_unquoted(token))
-    words.end_command()
-    return words.commands
-
-
-class _Words:
-    """Collects the words of commands."""
-
-    def __init__(self) -> None:
-        self.commands: list[list[str]] = []
-        self._words: list[str] = []
-        self._word: str | None = None
-        self._is_file = False
-        """Whether the next word is the name of a file after ``>`` or ``<``."""
-
-    def add(self, piece: str) -> None:
-        self._word = (self._word or "") + piece
-
-    def end_word(self, before_file: bool = False) -> None:
-        if self._word is not None and not self._is_file:
-            self._words.append(self._word)
-        self._is_file = before_file or (self._is_file and self._word is None)
-        self._word = None
-
-    def end_command(self) -> None:
-        self.end_word()
-        self._is_file = False
-        if self._words:
-            self.commands.append(self._words)
-            self._words = []
+            word = (word or "") + _unquoted(token)
+    if word is not None and not is_file:
+        commands[-1].append(word)
+    return [words for words in commands if words]
 
 
 def _unquoted(token: re.Match[str]) -> str:
