@@ -11,11 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from continuum_agents.environments import COMMAND
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from agent_batches import MARK, Batch, environment
+from continuum_agents.environments import COMMAND
 
 
 @pytest.fixture

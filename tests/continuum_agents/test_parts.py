@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from agent_batches import SCENARIOS, environment
+from agent_batches import SCENARIOS
 from continuum_agents import environments
 from continuum_agents.edge import recording_client, tool_name
 from continuum_agents.environments import (
@@ -45,7 +45,6 @@ from continuum_bench.cli import app
 from continuum_bench.errors import BenchError
 from continuum_bench.options.agent import MiniSweOptions
 from continuum_server.emulated.replies import read_script
-from fake_server import FakeServer
 from typer.testing import CliRunner
 
 from continuum_client.tagging import check_tool
@@ -187,19 +186,10 @@ def multi(**change: Any) -> str:
 
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "t.jsonl": read_tasks,
     "w.jsonl": read_web,
     ENTRIES: lambda path: read_entries(path, "web_search_base"),
 }
 FAULTS = [
-    ("t.jsonl", "{", ":1: not JSON"),
-    ("t.jsonl", '{"instance_id": "../x", "problem_statement": "x"}', "matching regex"),
-    ("t.jsonl", '\n{"instance_id": "a"}', ":2: Object missing required field `problem_statement`"),
-    ("t.jsonl", '{"instance_id": "a", "problem_statement": "x"}\n' * 2, ":2: instance_id: 'a'"),
-    ("t.jsonl", '{"instance_id": "a", "problem_statement": "x", "folder": ""}', "not empty - at `$.folder`"),
-    ("t.jsonl", "\n", "no task in it"),
-    ("t.jsonl", multi(resolved_issues=[]), "`$.resolved_issues`"),
-    ("t.jsonl", multi(base={}), "missing required field `sha` - at `$.base`"),
     ("w.jsonl", "{", ":1: Invalid JSON"),
     ("w.jsonl", '{"query": "a", "url": "b", "seconds": 1}', ":1: expected query or url"),
     ("w.jsonl", '{"query": "a", "response": {}, "seconds": -1}', ":1: seconds: "),
@@ -335,45 +325,6 @@ def test_the_workspace_is_the_base_commit_and_nothing_later(tmp_path: Path) -> N
 
 
 # ------------------------------------------------------------------------------------------- options
-
-MISTAKES = [
-    ("setup nobody", "there are: mini-swe"),
-    ("mini-swe --subset lite --tasks x", "give --tasks FILE or --subset NAME"),
-    ("mini-swe --subset lite --environment cloud", "local, bubblewrap, docker"),
-    ("bfcl {entries}", "SERPAPI_API_KEY"),
-    ("bfcl {entries} --web nowhere.jsonl", "nowhere.jsonl: cannot read"),
-    ("bfcl {entries} {web} --record-web x.jsonl", "--record-web"),
-    ("bfcl {entries} {web} --temperature 3", "--temperature 3"),
-    ("bfcl {entries} {web} --category memory", "web_search_base"),
-    ("bfcl {entries} {web} --slice 3", "START:STOP"),
-    ("bfcl {web} --tasks /nowhere", "BFCL_v4_web_search.json: cannot read"),
-    (
-        "mini-swe --tasks {tasks} -c agent.step_limit=3",
-        "AgentConfig system_template Field required",
-    ),
-    ("openhands --tasks {oh_tasks} -c llm.nonsense=1", "-c llm.nonsense=1: ValueError: configuration llm.nonsense"),
-    ("openhands --tasks {oh_tasks} --arrivals concurrency:2 --workers 3", "give one of them"),
-    ("openhands --tasks {oh_tasks} --arrivals recorded:2", "no recorded arrivals"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("words", "said"), MISTAKES)
-def test_a_user_s_mistakes_are_one_line_before_anything_is_made(
-    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SERPAPI_API_KEY", raising=False)
-    framework = words.split()[0]
-    files = {"tasks": SCENARIOS / "tasks.jsonl", "oh_tasks": SCENARIOS / "openhands-tasks.jsonl"}
-    options = {"entries": f"--tasks {BFCL}", "web": f"--web {BFCL / 'web.jsonl'}"}
-    given = words.format(**files, **options).split()
-    with FakeServer() as server:
-        if framework in FRAMEWORKS:
-            environment(framework)
-            given += ["--base-url", server.url, "--out", str(tmp_path / "out")]
-        done = CliRunner().invoke(app, ["agent", *given])
-    assert (done.exit_code, len(done.stderr.splitlines()), said in done.stderr) == (2, 1, True), done.output
-    assert not (tmp_path / "out").exists()
 
 
 def test_without_an_environment_or_bubblewrap(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,27 +38,6 @@ def test_a_sure_difference_fails(tmp_path: Path) -> None:
     assert not Condition("min(jct_mean) > 12.05").apply(sure).failed
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("jct_mean_ratio >", "expected METRIC"),
-        ("jct_mean_ratio", "expected METRIC"),
-        ("1 < jct_mean_ratio < 2", "expected METRIC"),
-        ("jct_mean == 2", "expected METRIC"),
-        ("jct_mean > 1 or jct_mean > 2", "expected METRIC"),
-        ("jct_mean > ttft_mean", "expected METRIC"),
-        ("jct_mean > nan", "expected METRIC"),
-        ("sum(jct_mean) > 1", "expected METRIC"),
-        ("speed > 1", "no such metric; .*docs.metrics.md lists them"),
-        ("pin_hit_ratio_ratio > 1", "no value of it for continuum"),
-    ],
-)
-def test_what_is_no_condition(tmp_path: Path, text: str, why: str) -> None:
-    runs = pair(tmp_path, [1.0, 1.0], [1.0, 1.0])
-    with pytest.raises(AnalysisError, match=f"--fail-if .*{why}"):
-        Condition(text).apply(runs)
-
-
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_few_seeds_have_no_interval(tmp_path: Path, seeds: int) -> None:
     one = pair(tmp_path, [2.0, 2.1][:seeds], [1.0, 1.0][:seeds])

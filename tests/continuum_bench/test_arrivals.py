@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from continuum_bench.errors import BenchError
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.arrivals import arrival_times
 from continuum_bench.workload.load import load_trace
@@ -42,8 +41,6 @@ def test_a_ramp_grows() -> None:
 def test_recorded_offsets_are_scaled_to_the_rate() -> None:
     times = arrival_times("recorded")(np.random.default_rng(1), 2.0, programs(5, 10.0))
     assert list(times) == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0])
-    with pytest.raises(BenchError, match="'p0' has no arrival_s"):
-        arrival_times("recorded")(np.random.default_rng(1), 2.0, programs(5))
 
 
 def test_a_trace_is_read_once_whatever_the_rate_and_again_once_it_changed(tmp_path: Path) -> None:

@@ -67,8 +67,6 @@ def test_seeds_are_added_until_the_interval_is_narrow(trace: Path, tmp_path: Pat
     number, width = played(f"{first * 70:.4f}%")  # goes on from there
     assert number > 3
     assert width <= first * 0.7
-    said = "--until 3: expected a share above 0, such as 3%"
-    assert said in bench("replay", trace, "--until", "3").output
 
 
 def test_equal_commands_write_equal_bytes(trace: Path, experiment: Path, tmp_path: Path) -> None:
@@ -203,7 +201,6 @@ def test_help_cuts_no_name(monkeypatch: pytest.MonkeyPatch, columns: str) -> Non
 
     check(get_command(app))
     assert "--pins-yield-to" not in bench("swebench", "--help").stdout
-    assert "--resume: it is gone; --out DIR continues the run in DIR" in bench("swebench", "--resume", "r").stderr
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -216,7 +213,6 @@ def test_help_imports_nothing_heavy() -> None:
 def test_a_directory_of_trajectories_is_played_on_the_server_of_a_profile(tmp_path: Path) -> None:
     folder, profile = tmp_path / "trajectories", tmp_path / "mine.json"
     folder.mkdir()
-    assert "no file in a known format in it" in refused("replay", folder)
     messages = [{"role": "user", "content": "x" * 400}, {"role": "assistant", "content": "y" * 40}]
     (folder / "a.traj.json").write_text(json.dumps({"messages": messages, "info": {}}))
     assert bench("profile", "--out", profile).exit_code == 0

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
-from bench_cli import bench, refused
+from bench_cli import bench
 from continuum_analysis.compare.runs import load_runs
 from continuum_traces.token_gaps import gaps_ms
 from fake_server import good, hang_up, streaming
@@ -56,9 +56,6 @@ def test_an_slo_limits_the_longest_gap(tmp_path: Path) -> None:
     for limit, share in (("itl=300ms", 1.0), ("itl=299ms,ttft=1s", 0.0)):
         done = json.loads(bench("analyze", tmp_path / "with", "--slo", limit, "--json").stdout)
         assert done[str(tmp_path / "with")]["slo_requests_share"] == share
-    write_recorded(tmp_path / "without", "vllm", 0, [2.5])
-    said = refused("compare", tmp_path / "without", "--slo", "itl=1s")
-    assert "without has turns without the gaps between their tokens; give a run of --token-times\n" in said
 
 
 async def one_by_one(request: web.Request, number: int) -> Any:

@@ -21,7 +21,7 @@ from sdk import ask, ours_of, ran, trace_of, value
 import continuum_client
 from continuum_client import ContinuumWarning, UnknownDialect, current_program, instrument, uninstrument
 from continuum_client.hook import hook
-from continuum_client.instrument_command import STARTUP, main
+from continuum_client.instrument_command import STARTUP
 
 CLASSES = (openai.OpenAI, openai.AsyncOpenAI, openai.AzureOpenAI, openai.AsyncAzureOpenAI)
 
@@ -323,8 +323,3 @@ def test_behind_opentelemetry(vllm: FakeServer, tmp_path: Path) -> None:
     done = run(instrumented("--dialect", "vllm", "sh", "-c", inner), tmp_path)
     assert done.stderr.startswith("continuum-instrument: 2 calls in 1 program tagged"), done.stderr
     assert vllm.released == [vllm.ids[0]]
-
-
-def test_users_mistakes(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["no-such-command"]) == 127
-    assert capfd.readouterr().err == "continuum-instrument: no-such-command: No such file or directory\n"

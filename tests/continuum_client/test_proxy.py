@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from waiting import until
 
 from continuum_client.proxy import Proxy, _web_proxy, with_fields
-from continuum_client.proxy_command import main, proxy_settings
+from continuum_client.proxy_command import proxy_settings
 from continuum_client.reply import Reply
 from continuum_client.shape import shape_of
 
@@ -324,24 +324,6 @@ def test_signals_reach_the_program(vllm: FakeServer, number: int, status: int) -
     assert process.wait(300) == status
     process.stdout.close()
     assert vllm.released == ["p"]
-
-
-ENDS = [
-    ("-- true", 0, "the command never called the proxy; its model URL"),
-    ("-- {folder}/none", 127, "none"),
-    ("-- {folder}/plain", 126, "plain"),
-]
-
-
-@pytest.mark.parametrize(("words", "status", "said"), ENDS)
-def test_what_the_command_says(
-    server: FakeServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], words: str, status: int, said: str
-) -> None:
-    (tmp_path / "plain").write_text("")
-    with pytest.raises(SystemExit) as ended:
-        main(["--upstream", server.url, *words.format(folder=tmp_path).split()])
-    error = capfd.readouterr().err
-    assert (ended.value.code, said in error.splitlines()[-1]) == (status, True), error
 
 
 def test_a_killed_proxy_leaves_no_program(server: FakeServer) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,20 +76,11 @@ def test_turn_scaling_keeps_the_context() -> None:
     assert [turn.kept_tokens for turn in scale_turns(rewritten, 2).turns] == [None] * 4  # no repetition cuts the others
 
 
-@pytest.mark.parametrize(
-    ("use", "said"),
-    [
-        (lambda folder: load_profile("moon"), "swebench"),
-        (lambda folder: next(bundled("moon")), "bfcl"),
-        (lambda folder: fit([], "x"), "two programs"),
-        (lambda folder: trace_stats([]), "no programs"),
-        (lambda folder: load_profile(str(folder / "p.json")), "not a profile"),
-    ],
-)
-def test_mistakes(tmp_path: Path, use: Callable[[Path], object], said: str) -> None:
-    (tmp_path / "p.json").write_text('{"name": "x"}')
-    with pytest.raises(TraceError, match=said):
-        use(tmp_path)
+def test_mistakes() -> None:
+    with pytest.raises(TraceError, match="bfcl"):
+        next(bundled("moon"))
+    with pytest.raises(TraceError, match="no programs"):
+        trace_stats([])
 
 
 def test_claude_code_shapes() -> None:
