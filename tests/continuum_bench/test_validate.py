@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,6 @@ from continuum_bench.validate.logs import read_log
 from continuum_bench.validate.replay import play
 from continuum_bench.validate.served import LoggedRun
 from continuum_server.virtual.config import times_of
-from continuum_traces.run_dir import TURNS, write_manifest, write_rows
-from continuum_traces.schema import Manifest, TurnRecord
 
 ROWS = [(0.0, 0.2, 1.2, 100, 11), (0.5, 0.9, 2.0, 200, 21), (0.7, 1.0, 1.0, 30, 1)]
 """Arrival, first token, end; prompt and output tokens."""
@@ -38,122 +36,44 @@ def only(path: Path) -> LoggedRun:
     return run
 
 
-def simulator_rows() -> list[dict[str, Any]]:
-    return [
-        {
-            "input_toks": prompt,
-            "output_toks": output,
-            "arrival_time": 1e9 + arrival,
-            "queued_ts": 50.0 + arrival + 0.01 * number,
-            "first_token_ts": 50.0 + first,
-            "last_token_ts": 50.0 + end,
-        }
-        for number, (arrival, first, end, prompt, output) in enumerate(ROWS)
-    ]
+SAMPLES = Path(__file__).with_name("samples")
+"""These requests, and one that failed, as each tool logs them; and sessions of aiperf."""
+BENCH, SIMULATOR = "vllm-bench/bench.json", "llmservingsim/requests.jsonl"
+AIPERF, GUIDELLM = "aiperf/profile_export.jsonl", "guidellm/benchmarks.json"
 
 
-def llmservingsim(folder: Path) -> Path:
-    options = {"max_num_seqs": 64, "pipeline_parallel_size": 2, "kv_cache_dtype": "fp8", "enable_prefix_caching": False}
-    meta = {"model": "meta-llama/Llama-3.1-8B", "vllm_version": "0.19.0", "engine_kwargs": options}
-    write(folder / "meta.json", {**meta, "kv_cache": {"num_gpu_blocks": 2100}})
-    failed = {"arrival_time": 1e9, "first_token_ts": None, "last_token_ts": None}
-    return write(folder / "requests.jsonl", *simulator_rows(), failed)
+def changed(name: str, **fields: Any) -> str:
+    """A sample whose second line, or whose only line, has other values of some fields."""
+    lines = (SAMPLES / name).read_text().splitlines()
+    at = min(1, len(lines) - 1)
+    lines[at] = json.dumps(json.loads(lines[at]) | fields)
+    return "\n".join(lines)
 
 
-def aiperf_row(start_s: float, first_s: float, latency_s: float, prompt: int, output: int, **metadata: Any) -> Any:
-    def measured(value: Any, unit: str) -> dict[str, Any]:
-        return {"value": value, "unit": unit}
-
-    return {
-        "metadata": {"request_start_ns": int((1e9 + start_s) * 1e9), "was_cancelled": False, **metadata},
-        "metrics": {
-            "time_to_first_token": measured(first_s * 1e3, "ms"),
-            "request_latency": measured(latency_s, "s"),
-            "inter_chunk_latency": measured([5.0, 5.3], "ms"),
-            "input_sequence_length": measured(prompt, "tokens"),
-            "output_sequence_length": measured(output, "tokens"),
-        },
-        "error": None,
-    }
+def replaced(name: str, old: str, new: str) -> str:
+    """A sample with another text in one place."""
+    return (SAMPLES / name).read_text().replace(old, new, 1)
 
 
-def aiperf(folder: Path) -> Path:
-    rows = [aiperf_row(arrival, first - arrival, end - arrival, *tokens) for arrival, first, end, *tokens in ROWS]
-    failed = {"metadata": {"request_start_ns": 0}, "metrics": {}, "error": {"code": 499}}
-    return write(folder / "profile_export.jsonl", *rows, failed)
-
-
-def guidellm_log(made: int = 3, **changed: Any) -> dict[str, Any]:
-    rows = [
-        {
-            "request_start_time": 1e9 + arrival,
-            "request_end_time": 1e9 + end,
-            "time_to_first_token_ms": (first - arrival) * 1e3,
-            "prompt_tokens": prompt,
-            "output_tokens": output,
-            "info": {"conversation_id": f"c{prompt}"},
-            **changed,
-        }
-        for arrival, first, end, prompt, output in ROWS
-    ]
-    cut = {"request_start_time": 1e9 + 5, "prompt_tokens": 40, "output_tokens": 6}
-    requests = {"successful": rows, "incomplete": [cut], "errored": [{"prompt_tokens": 3, "output_tokens": None}]}
-    strategy = {"strategy": {"type_": "constant", "rate": 4.0}}
-    benchmark = {"config": strategy, "metrics": {"request_totals": {"successful": made}}, "requests": requests}
-    return {"args": {"model": "Qwen/Qwen3-14B"}, "benchmarks": [benchmark]}
-
-
-def guidellm(folder: Path) -> Path:
-    return write(folder / "benchmarks.json", guidellm_log())
-
-
-def vllm_result(**changed: Any) -> dict[str, Any]:
-    return {
-        "model_id": "Qwen/Qwen3-14B",
-        "request_rate": 4.0,
-        "max_concurrency": None,
-        "start_times": [70.0 + row[0] for row in ROWS],
-        "ttfts": [first - arrival for arrival, first, *_ in ROWS],
-        "itls": [[(end - first) / 2] * 2 for _, first, end, *_ in ROWS],
-        "input_lens": [row[3] for row in ROWS],
-        "output_lens": [row[4] for row in ROWS],
-        "errors": ["", "", ""],
-        **changed,
-    }
-
-
-def vllm_bench(folder: Path) -> Path:
-    return write(folder / "bench.json", vllm_result())
-
-
-def own_run(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    times = [[3.0 + instant for instant in (arrival, arrival, first, end)] for arrival, first, end, *_ in ROWS]
-    rows = [TurnRecord(f"p{n}", 0, *times[n], *row[3:]) for n, row in enumerate(ROWS)]
-    write_rows(folder / TURNS, [*rows, TurnRecord("failed", 0, 3.0, 3.0, error="http-500: no")])
-    write_manifest(folder, Manifest(versions={"vllm": "0.26.0"}))
-    return folder
-
-
-@pytest.mark.parametrize("log", [llmservingsim, aiperf, guidellm, vllm_bench, own_run])
-def test_every_format_says_the_same(log: Callable[[Path], Path], tmp_path: Path) -> None:
-    run = only(log(tmp_path))
+@pytest.mark.parametrize("tool", ["llmservingsim", "aiperf", "guidellm", "vllm-bench", "own-run"])
+def test_every_format_says_the_same(tool: str) -> None:
+    run = only(SAMPLES / tool)
     found = [(r.arrival_s, r.first_token_s, r.finish_s, r.prompt_tokens, r.output_tokens) for r in run.served]
     assert found == [pytest.approx(row, abs=1e-5) for row in ROWS]
-    assert run.unreported.get("failed", 0) == (log is not vllm_bench)
+    assert run.unreported.get("failed", 0) == (tool != "vllm-bench")
 
 
-def test_facts_of_the_server_are_in_the_log_or_beside_it(tmp_path: Path) -> None:
-    server = only(llmservingsim(tmp_path)).server
+def test_facts_of_the_server_are_in_the_log_or_beside_it() -> None:
+    server = only(SAMPLES / SIMULATOR).server
     found = (server.vllm, server.model, server.max_num_seqs, server.pp, server.kv_cache_dtype, server.kv_blocks)
     assert found == ("0.19.0", "meta-llama/Llama-3.1-8B", 64, 2, "fp8", 2100)
     assert server.enable_prefix_caching is False
-    assert only(own_run(tmp_path / "own")).server.vllm == "0.26.0"
-    assert only(guidellm(tmp_path)).server.model == only(vllm_bench(tmp_path)).server.model == "Qwen/Qwen3-14B"
+    assert only(SAMPLES / "own-run").server.vllm == "0.26.0"
+    assert only(SAMPLES / GUIDELLM).server.model == only(SAMPLES / BENCH).server.model == "Qwen/Qwen3-14B"
 
 
 def test_an_option_replaces_what_the_log_says(tmp_path: Path) -> None:
-    run = only(llmservingsim(tmp_path))
+    run = only(SAMPLES / SIMULATOR)
     config = engine_of(run, ValidateOptions(log=tmp_path, gpu="h100", kv_blocks=900, enable_prefix_caching=True))
     assert (config.kv_blocks, config.prefix_caching, config.max_num_seqs) == (900, True, 64)
     assert engine_of(run, ValidateOptions(log=tmp_path, gpu="h100")).kv_blocks == 2100
@@ -161,23 +81,17 @@ def test_an_option_replaces_what_the_log_says(tmp_path: Path) -> None:
 
 def test_vllm_bench_with_failed_and_empty_answers(tmp_path: Path) -> None:
     for errors in (["", "Service Unavailable", ""], ["", None, ""], None):
-        log = vllm_result(output_lens=[3, 0, 0], ttfts=[0.1, 0.0, 0.2], itls=[[0.02, 0.03], [], []], errors=errors)
-        run = only(write(tmp_path / "vllm-4.0qps.json", log))
+        times = {"ttfts": [0.1, 0.0, 0.2], "itls": [[0.02, 0.03], [], []]}
+        (tmp_path / "vllm-4.0qps.json").write_text(changed(BENCH, output_lens=[3, 0, 0], errors=errors, **times))
+        run = only(tmp_path / "vllm-4.0qps.json")
         assert run.name == "vllm-4.0qps (4 requests/s)"
         assert run.unreported == {"failed": 1, "without output": 1}
         assert [(each.arrival_s, each.prompt_tokens) for each in run.load] == [(pytest.approx(0.7), 30)]
         assert run.served[0].finish_s == pytest.approx(0.15)
 
 
-def test_aiperf_phases_and_sessions(tmp_path: Path) -> None:
-    rows = [
-        aiperf_row(0, 0.25, 1.0, 550, 9, benchmark_phase="warmup"),
-        aiperf_row(1, 0.25, 1.0, 551, 9, x_correlation_id="one"),
-        aiperf_row(2, 0.25, 1.0, 552, 0),
-        aiperf_row(3, 0.25, 1.0, 553, 9, x_correlation_id="other"),
-        aiperf_row(4, 0.25, 1.0, 554, 9, x_correlation_id="one"),
-    ]
-    run = only(write(tmp_path / "profile_export.jsonl", *rows))
+def test_aiperf_phases_and_sessions() -> None:
+    run = only(SAMPLES / "aiperf-sessions")
     assert [each.arrival_s for each in run.served] == pytest.approx([1.0, 3.0, 4.0])
     assert [each.program_id for each in run.served] == ["one", None, "one"]
     assert [each.gap_s for each in run.served] == pytest.approx([2.0, 0.0, 0.0])
@@ -186,10 +100,10 @@ def test_aiperf_phases_and_sessions(tmp_path: Path) -> None:
 
 
 def test_guidellm_counts_what_it_left_out(tmp_path: Path) -> None:
-    run = only(guidellm(tmp_path))
+    run = only(SAMPLES / GUIDELLM)
     assert run.name == "benchmark 0 (constant, rate 4.0)"
     assert (run.unreported, [each.output_tokens for each in run.load]) == ({"cut off": 1, "failed": 1}, [6])
-    log = guidellm_log(made=11)
+    log = json.loads(replaced(GUIDELLM, '"successful": 3', '"successful": 11'))
     log["benchmarks"][0]["requests"]["successful"] *= 3
     assert only(write(tmp_path / "b.json", log)).unreported["not in the log"] == 2
 
@@ -197,46 +111,36 @@ def test_guidellm_counts_what_it_left_out(tmp_path: Path) -> None:
 def test_a_folder_holds_several_logs(tmp_path: Path) -> None:
     """Every log in it and in its folders; JSON of other kinds is left alone, and results may be appended."""
     folder = tmp_path / "results"
-    write(folder / "sweep.json", *(vllm_result(request_rate=rate) for rate in (2.0, "inf", "inf")))
+    shutil.copytree(SAMPLES / "aiperf", folder / "aiperf")
+    write(folder / "aiperf" / "inputs.json", {"data": []})
+    (folder / "sweep.json").write_text("\n".join(changed(BENCH, request_rate=rate) for rate in (2.0, "inf", "inf")))
     write(folder / "qps2.pytorch.json", {"metric": "Latency"})
     with gzip.open(folder / "z.json.gz", "wt", encoding="utf-8") as file:
-        file.write(json.dumps(vllm_result(request_rate=3.0, max_concurrency=8)))
-    write(folder / "aiperf" / "profile_export.jsonl", aiperf_row(0, 0.2, 1.0, 9, 9))
-    write(folder / "aiperf" / "inputs.json", {"data": []})
+        file.write(changed(BENCH, request_rate=3.0, max_concurrency=8))
     (folder / "notes.txt").write_text("no log", encoding="utf-8")
     names = ["aiperf", "sweep (2 requests/s)", "sweep, number 3", "sweep, number 4"]
     assert [run.name for run in read_log(folder)] == [*names, "z (3 requests/s, at most 8 at once)"]
 
 
-def bad_row(**changed: Any) -> str:
-    rows = simulator_rows()
-    rows[1] |= changed
-    return "\n".join(map(json.dumps, rows))
-
-
-def without_stream() -> str:
-    row = aiperf_row(0, 0.2, 1.0, 9, 9)
-    del row["metrics"]["time_to_first_token"]
-    return json.dumps(row)
-
-
-def columns(**changed: Any) -> str:
-    return json.dumps(vllm_result(**changed))
-
-
 FAULTS = [
-    (without_stream(), "x.json:1: time_to_first_token: missing; run aiperf profile with --streaming"),
-    (bad_row(input_toks=None), "x.json:2: Expected `float`, got `null` - at `$.input_toks`"),
-    (bad_row(output_toks=0), "x.json:2: output tokens: 0; expected a whole number"),
-    (bad_row(first_token_ts=50.3), "x.json:2: the first token comes 0.200 s before arrival"),
-    (bad_row(last_token_ts=50.8), "x.json:2: the end comes 0.100 s before the first token"),
-    (columns(ttfts=None), "`$.ttfts`; run vllm bench serve with --save-result --save-detailed"),
-    (columns(itls=[[0.1]]), "x.json: ttfts, itls, input_lens, output_lens, start_times, errors: of different"),
-    (columns(itls=[0.1] * 3), "Expected `array`, got `float` - at `$.itls[0]`"),
-    (columns(input_lens=[float("nan"), 1, 1]), "`$.input_lens[0]`"),
-    (columns(ttfts=[-0.1, 0, 0]), "x.json: request 0: the first token comes 0.100 s before arrival"),
-    (json.dumps(guidellm_log(time_to_first_token_ms=None)), "missing: time_to_first_token_ms; run guidellm 0.4"),
-    (json.dumps(guidellm_log(made=9)), "successful: 3 of 9 answered requests; run guidellm without"),
+    (
+        replaced(AIPERF, "time_to_first_token", "x"),
+        "x.json:1: time_to_first_token: missing; run aiperf profile with --str",
+    ),
+    (changed(SIMULATOR, input_toks=None), "x.json:2: Expected `float`, got `null` - at `$.input_toks`"),
+    (changed(SIMULATOR, output_toks=0), "x.json:2: output tokens: 0; expected a whole number"),
+    (changed(SIMULATOR, first_token_ts=50.3), "x.json:2: the first token comes 0.200 s before arrival"),
+    (changed(SIMULATOR, last_token_ts=50.8), "x.json:2: the end comes 0.100 s before the first token"),
+    (changed(BENCH, ttfts=None), "`$.ttfts`; run vllm bench serve with --save-result --save-detailed"),
+    (changed(BENCH, itls=[[0.1]]), "x.json: ttfts, itls, input_lens, output_lens, start_times, errors: of different"),
+    (changed(BENCH, itls=[0.1] * 3), "Expected `array`, got `float` - at `$.itls[0]`"),
+    (changed(BENCH, input_lens=[float("nan"), 1, 1]), "`$.input_lens[0]`"),
+    (changed(BENCH, ttfts=[-0.1, 0, 0]), "x.json: request 0: the first token comes 0.100 s before arrival"),
+    (replaced(GUIDELLM, "token_ms", "token_s"), "missing: time_to_first_token_ms; run guidellm 0.4"),
+    (
+        replaced(GUIDELLM, '"successful": 3', '"successful": 9'),
+        "successful: 3 of 9 answered requests; run guidellm without",
+    ),
 ]
 
 
