@@ -125,7 +125,7 @@ def test_a_folder_holds_several_logs(tmp_path: Path) -> None:
 FAULTS = [
     (
         replaced(AIPERF, "time_to_first_token", "x"),
-        "x.json:1: time_to_first_token: missing; run aiperf profile with --str",
+        "x.json:1: time_to_first_token: missing; run aiperf profile",
     ),
     (changed(SIMULATOR, input_toks=None), "x.json:2: Expected `float`, got `null` - at `$.input_toks`"),
     (changed(SIMULATOR, output_toks=0), "x.json:2: output tokens: 0; expected a whole number"),
@@ -139,7 +139,7 @@ FAULTS = [
     (replaced(GUIDELLM, "token_ms", "token_s"), "missing: time_to_first_token_ms; run guidellm 0.4"),
     (
         replaced(GUIDELLM, '"successful": 3', '"successful": 9'),
-        "successful: 3 of 9 answered requests; run guidellm without",
+        "successful: 3 of 9 answered requests; run guidellm",
     ),
 ]
 
