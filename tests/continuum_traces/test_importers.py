@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -91,90 +92,27 @@ def test_bfcl_heads(real_traces: Path) -> None:
 SAMPLES = Path(__file__).with_name("samples")
 """Files of each format, by what is special. System prompts have 720 characters: 180 tokens by estimate, 181 with the
 line feed behind them."""
-PYTEST: list[Any] = [("pytest", None)] * 2
-FETCH: list[Any] = [("fetch_url_content", None)] * 2
-TYPED: list[Any] = [[("make", 3.0)], [("C-c", 3.0)], [("mark_task_complete", None)]]
-EDITED: list[Any] = [[("pytest", 2.0), ("file_editor", 0.5)], [("terminal", 0.25)]]
-WANTED: dict[str, tuple[str, list[Any]]] = {
-    "our-own": ("continuum", [("p", [9, 14], [[("ls", 1.0)], []], 0)]),
-    "numbers": ("numeric", [("p", [9], [[("unknown", 2.0), ("unknown", 0.0)]], 0)]),  # tools without names
-    "fenced-and-typed": (  # a fenced command, and one in Terminal-Bench's form
-        "mini-swe-agent",
-        [(name, [400, last], [[("pytest", 2.5)], []], 400) for name, last in (("a", 430), ("b", 440))],
-    ),
-    "shell": ("terminal-bench", [(name, [500, 560, 600], TYPED, 181) for name in ("s-1", "s-2")]),
-    "sdk-events": ("openhands", [(name, [400, 450], EDITED, 181) for name in "ab"]),  # two actions of one reply
-    "older-events": ("openhands", [("a", [400, 450], [PYTEST] * 2, 181), ("b", [500], [PYTEST], 181)]),
-    "results": ("bfcl", [("web_search_base_1", [10, 50, 90], [[("search_engine_query", None)], FETCH, []], 0)]),
-    "rows": ("mooncake", [("s", [100, 205], [[], []], 0)]),
-    "rows-with-tool-times": ("agentic-mooncake", [("s", [100, 100], [[("unknown", 0.005)], []], 0)]),
-    "thinking": ("weka", [("c", [100, 150], [[], []], 0)]),
-    "messages": ("mlperf-agentic", [(name, [183, 212], [[("browse", 1.5)], []], 181) for name in "ab"]),
-    "requests": (  # a child shares the system prompt; a rewritten history; a request without ids
-        "dynamo",
-        [
-            ("counter", [85, 146, 187], [[("search", 0.05), ("shell", 0.11)], [("agent", 0.104669)], []], 48),
-            ("helper", [99], [[]], 48),
-            ("rewriter", [59, 100, 37], [[], [], []], 0),
-            ("5090c258-7554-48ab-bad5-200d0b64292a", [71], [[]], 0),
-        ],
-    ),
-    "sharegpt": ("sharegpt", [("g_0", [10, 30], [[], []], 0)]),
-    "chats": ("openai-messages", [("conversation-1", [6, 37], [[("search", None)], []], 0)]),
-    "azure-table": ("azure", [("request-1", [374], [[]], 0), ("request-2", [396], [[]], 0)]),
-    "burst-table": ("burstgpt", [("request-1", [472], [[]], 0)]),  # the second has no answer
-}
-"""Of each sample its format, and of each program its id, prompts, tools and shared prefix."""
+IMPORTED = {file.name.split(".")[0]: file for file in sorted(Path(__file__).with_name("imported").iterdir())}
+"""What is to be read of each sample, as a trace of ours: ``SAMPLE.FORMAT.jsonl``. ``REWRITE=1`` in the environment
+writes what is read now."""
+
+
+def form_of(name: str) -> str:
+    return IMPORTED[name].name.split(".")[1]
 
 
 def files_of(name: str) -> list[Path]:
     return sorted(file for file in (SAMPLES / name).rglob("*") if file.is_file())
 
 
-@pytest.mark.parametrize("name", WANTED)
+@pytest.mark.parametrize("name", IMPORTED)
 def test_each_format(name: str) -> None:
-    form, wanted = WANTED[name]
-    programs = list(read_any(SAMPLES / name))
+    programs, form = list(read_any(SAMPLES / name)), form_of(name)
     assert {detect(file) for file in files_of(name)} == {form}
-    found = [
-        (
-            program.program_id,
-            program.prompt_tokens(),
-            [
-                [(call.name, call.duration_s and round(call.duration_s, 6)) for call in t.tool_calls]
-                for t in program.turns
-            ],
-            program.shared_prefix_tokens,
-        )
-        for program in programs
-    ]
-    assert found == wanted
-    prefixes = [{getattr(program, f"shared_prefix_{part}") for program in programs} for part in ("id", "tokens")]
-    assert len(prefixes[0]) == len(prefixes[1])
-    assert list(read_any(SAMPLES / name, form)) == programs
-    assert {form for form, _ in WANTED.values()} == set(READERS)
-
-
-def test_what_only_some_formats_say(tmp_path: Path) -> None:
-    """Reasoning that is not carried, cached tokens, the model, the model's seconds, other time, estimates."""
-    program = {name: next(read_any(SAMPLES / name)) for name in WANTED}
-    fenced = program["fenced-and-typed"]
-    assert (fenced.turns[0].output_tokens, fenced.turns[0].carried, fenced.model) == (30, 20, "m")
-    old = program["older-events"]
-    assert [(turn.carried, turn.cached_tokens) for turn in old.turns] == [(15, 64)] * 2
-    assert program["shell"].turns[1].cached_tokens == 550
-    assert [turn.llm_s for turn in program["results"].turns] == [1.0, 2.0, 3.0]
-    assert (program["thinking"].turns[0].gap_s, program["messages"].turns[0].gap_s) == (2.0, 1.5)
-    assert "estimated" in program["messages"].source
-    counter, helper, rewriter, other = read_any(SAMPLES / "requests")
-    assert [call.start_s for call in counter.turns[0].tool_calls] == pytest.approx([0.02, 0.02], abs=1e-3)
-    assert [turn.gap_s for turn in counter.turns] == pytest.approx([0.161649, 0.107669, 0.0], abs=1e-6)
-    assert [(turn.cached_tokens, turn.kept_tokens) for turn in rewriter.turns] == [(0, None), (48, None), (16, 16)]
-    assert (helper.parent_id, helper.model, helper.arrival_s, other.tagged) == ("counter", "tiny", 0.349, False)
-    messages = [{"role": "user", "content": "x" * 400}, {"role": "assistant", "content": "y" * 40}]
-    (estimated,) = read_any(lines(tmp_path / "e.traj.json", {"messages": messages, "info": {}}))
-    assert estimated.prompt_tokens() == [100]
-    assert "estimated" in estimated.source
+    if os.environ.get("REWRITE"):
+        write_programs(IMPORTED[name], programs)
+    assert programs == list(read_any(SAMPLES / name, form)) == list(read_programs(IMPORTED[name]))
+    assert set(map(form_of, IMPORTED)) == set(READERS)
 
 
 def test_the_server_reads_terminal_bench_s_answers_as_the_importer_does() -> None:
@@ -198,11 +136,11 @@ def damaged(draw: st.DrawFn, value: Any) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("name", [name for name in WANTED if "table" not in name])
+@pytest.mark.parametrize("name", [name for name in IMPORTED if "table" not in name])
 @given(data=st.data())
 def test_damaged_fields(tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject) -> None:
     """A fault is named, or the programs are good ones: they are written and read again as they are."""
-    form, sample = WANTED[name][0], files_of(name)[0]
+    form, sample = form_of(name), files_of(name)[0]
     text = sample.read_text(encoding="utf-8")
     rows = [json.loads(text)] if sample.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
     at = data.draw(st.integers(0, len(rows) - 1))
@@ -230,11 +168,6 @@ def test_no_reader_falls_over_rubbish(tmp_path: Path, form: str) -> None:
             list(read_any(tmp_path / name, form))
     with pytest.raises(TraceError):
         list(read_any(tmp_path / "absent", form))
-
-
-def test_tables_keep_arrivals() -> None:
-    assert [program.arrival_s for program in read_any(SAMPLES / "azure-table")] == [0.0, pytest.approx(1.5)]
-    assert [program.arrival_s for program in read_any(SAMPLES / "burst-table")] == [5.0]
 
 
 # -------------------------------------------------------------------------------------------- exporters
