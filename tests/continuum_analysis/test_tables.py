@@ -56,28 +56,6 @@ def test_every_form_holds_the_same_numbers(experiment: Path, tmp_path: Path, mon
     assert json.loads(table_text(table, "json"))[1]["jct_mean_s"] == pytest.approx(jct)
 
 
-def test_words_for_papers(experiment: Path) -> None:
-    words = summary_words({1.0: summarize(experiment)})
-    latex = table_text(words, "latex")
-    assert latex.startswith("\\begin{tabular}{llrrr")
-    assert "12.0 (11.2 to 12.8)" in latex  # mean of 35/3, 36/3, 37/3 over three seeds, t interval
-    assert "0.0\\%" in latex  # the pins' hit ratio, escaped
-    assert "program-fcfs" not in latex
-    markdown = table_text(words, "markdown")
-    assert markdown.splitlines()[0].startswith("| JPS")
-    assert "12.0 (11.2 to 12.8)" in markdown
-    assert "nan" not in latex + markdown
-
-
-@pytest.mark.parametrize(("name", "rows"), [("runs", 6), ("misses", 6), ("programs", 18), ("turns", 36), ("pins", 18)])
-def test_tables_of_runs(experiment: Path, name: str, rows: int) -> None:
-    table = TABLES[name](load_runs(experiment))
-    assert len(table) == rows
-    assert {"jps", "policy", "seed"} <= set(table.columns)
-    for form in ("csv", "json", "latex", "markdown"):
-        assert table_text(table, form)
-
-
 def test_a_turn_says_why_and_a_pin_what_it_was_for(experiment: Path) -> None:
     runs = load_runs(experiment)
     turns = TABLES["turns"](runs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -24,39 +23,11 @@ def experiment(tmp_path: Path) -> Path:
     return write_seeds(tmp_path / "e", "continuum", 5.0, ttft_s=0.25)
 
 
-def test_latencies_are_in_the_terminal_and_in_files(experiment: Path) -> None:
-    said = bench("compare", experiment).stdout
-    assert "latency of all turns on the client's clock; percentiles of ITL need runs with --token-times" in said
-    (ttft,) = [line for line in said.splitlines() if "continuum" in line and "TTFT, s" in line]
-    assert [cell.strip() for cell in ttft.split("│")[3:-1]] == ["0.25"] * 5
-    arm = json.loads(bench("compare", experiment, "--json").stdout)["policies"]["vllm"]
-    assert arm["ttft_p90_s"] == 0.5
-    assert arm["throughput_output_tokens_per_s_per_gpu"] == pytest.approx(arm["throughput_output_tokens_per_s"] / 2)
-    assert "itl_mean_s" in bench("compare", experiment, "--format", "csv").stdout.splitlines()[0]
-
-
-def test_goodput_in_the_terminal_and_in_files(experiment: Path) -> None:
-    slo = ("--slo", "ttft=300ms,jct=6s")
-    assert "Goodput: TTFT <= 0.3 s, JCT <= 6 s" in bench("compare", experiment, *slo).stdout
-    arms = json.loads(bench("compare", experiment, *slo, "--json").stdout)["policies"]
-    assert (arms["vllm"]["slo_requests_share"], arms["continuum"]["slo_requests_share"]) == (0.0, 1.0)
-    assert arms["continuum"]["slo_programs_share"] == pytest.approx((1 + 1 + 0.5) / 3)
-    rows = bench("analyze", experiment, "--slo", "jct=6s", "--format", "csv").stdout.splitlines()
-    assert "slo_programs_share" in rows[0]
-    assert "slo_programs_per_s" in bench("analyze", experiment / "vllm-seed0", "--slo", "jct=6s").stdout
-    alone = ("--alone", experiment / "vllm-seed0", "--slo", "jct=0.9x", "--json")
-    arms = json.loads(bench("compare", experiment, *alone).stdout)["policies"]
-    assert arms["continuum"]["slo_programs_share"] == 1.0
-    assert arms["continuum"]["slowdown_max"] < 0.8
-
-
-def test_a_condition_that_holds_is_exit_code_3_and_a_failed_test(experiment: Path, tmp_path: Path) -> None:
+def test_a_condition_that_holds_is_a_failed_test(experiment: Path, tmp_path: Path) -> None:
     file = tmp_path / "gate.xml"
     conditions = ["--fail-if", "jct_mean_ratio > 1.05", "--fail-if", "vllm: jct_mean > 8"]
     done = bench("compare", experiment, *conditions, "--junit", file)
     assert done.exit_code == 3
-    assert "ok: continuum: jct_mean_ratio > 1.05: jct_mean_ratio 0.5" in done.stderr
-    assert "FAILED: vllm: jct_mean > 8: jct_mean 11" in done.stderr
     root = ElementTree.parse(file).getroot()
     assert root.attrib == {"tests": "2", "failures": "1", "errors": "0"}
     cases = [
@@ -64,7 +35,6 @@ def test_a_condition_that_holds_is_exit_code_3_and_a_failed_test(experiment: Pat
     ]
     wanted = [("continuum", "not (jct_mean_ratio > 1.05)", False), ("vllm", "not (jct_mean > 8)", True)]
     assert cases == wanted
-    assert bench("compare", experiment, "--fail-if", "jct_mean_ratio > 1.05").exit_code == 0
 
 
 def test_an_arm_that_is_a_class(experiment: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -28,20 +27,7 @@ def experiment(tmp_path: Path) -> Path:
     return tmp_path / "e"
 
 
-def test_misses_as_a_table_and_as_json(experiment: Path) -> None:
-    said = bench("analyze --misses", experiment / "vllm-seed0").stdout
-    assert "no pins" in said
-    assert "nothing held it" in said
-    (run,) = json.loads(bench("analyze --json", experiment / "vllm-seed0").stdout).values()
-    assert (run["misses"][0]["cause"], run["misses"][0]["lost_tokens"]) == ("no pins", 4 * 64)
-    assert run["throughput_jobs_per_hour_per_gpu"] == pytest.approx(1800 * run["throughput_jobs_per_s"])
-
-
-def test_tables_in_every_form(experiment: Path, tmp_path: Path) -> None:
-    for form in ("csv", "json", "latex", "markdown"):
-        said = bench("compare", experiment, "--format", form).stdout
-        assert "continuum" in said
-        assert "measured" in said or form == "json"  # the manifests name nothing that is modelled
+def test_tables_are_written_to_files(experiment: Path, tmp_path: Path) -> None:
     file, parquet = tmp_path / "t.json", tmp_path / "t.parquet"
     bench("compare", experiment, "--format", "json", "--out", file)
     assert file.read_text() == bench("compare", experiment, "--json").stdout
@@ -60,17 +46,6 @@ def test_several_directories_are_one_experiment(experiment: Path, tmp_path: Path
     page = tmp_path / "joint.html"
     succeeded("report", experiment, tmp_path / "load", "--out", page)
     assert "Completion time against load" in page.read_text()
-
-
-def test_the_table_has_intervals_where_there_are_seeds_enough(tmp_path: Path) -> None:
-    for seed in range(3):
-        write_run(tmp_path / f"vllm-seed{seed}", "vllm", seed, 2.0)
-        write_run(tmp_path / f"continuum-seed{seed}", "continuum", seed, 1.0)
-    caption, *table = bench("compare", tmp_path).stdout.splitlines()
-    assert "programs at 1/s, m on 2 x g" in caption
-    assert "in brackets: 95% intervals over seeds" in caption
-    (row,) = [line for line in table if "continuum" in line and "." in line and "TTFT" not in line][:1]
-    assert len(re.findall(r"[0-9.]+ \([0-9.]+ to [0-9.]+\)", row)) == 2  # the mean and the ratio
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
-from bench_cli import bench
 from continuum_analysis.compare.runs import load_runs
 from continuum_traces.token_gaps import gaps_ms
 from fake_server import good, hang_up, streaming
@@ -36,26 +35,6 @@ def test_statistics_are_those_of_all_gaps_of_all_turns(tmp_path: Path) -> None:
     for q in (50, 90, 95, 99):
         assert run.metrics.values[f"itl_p{q}_s"] == pytest.approx(np.percentile(pooled, q))
     assert run.metrics.values["itl_mean_s"] == pytest.approx(np.mean(pooled))
-
-
-def test_tables_say_what_is_missing(tmp_path: Path) -> None:
-    write_recorded(tmp_path / "with" / "vllm-seed0", "vllm", 0, [2.5], token_gaps_ms={"10": 9, "300": 1})
-    write_recorded(tmp_path / "without" / "vllm-seed0", "vllm", 0, [2.5])
-    said, missing = bench("compare", tmp_path / "with").stdout, bench("compare", tmp_path / "without").stdout
-    assert "percentiles of ITL need runs with --token-times" in missing
-    assert "--token-times" not in said
-    itl = [next(line for line in each.splitlines() if "ITL, ms" in line).split("│")[3:8] for each in (said, missing)]
-    assert [cell.strip() for cell in itl[0]] == ["39.0", "10.0", "39.0", "169.5", "273.9"]
-    assert [cell.strip() for cell in itl[1]] == ["200.0", "-", "-", "-", "-"]
-    gate = bench("compare", tmp_path / "with", "--fail-if", "itl_p99 > 0.2", "--point-estimate")
-    assert gate.exit_code == 3
-
-
-def test_an_slo_limits_the_longest_gap(tmp_path: Path) -> None:
-    write_recorded(tmp_path / "with", "vllm", 0, [2.5], token_gaps_ms={"10": 9, "300": 1})
-    for limit, share in (("itl=300ms", 1.0), ("itl=299ms,ttft=1s", 0.0)):
-        done = json.loads(bench("analyze", tmp_path / "with", "--slo", limit, "--json").stdout)
-        assert done[str(tmp_path / "with")]["slo_requests_share"] == share
 
 
 async def one_by_one(request: web.Request, number: int) -> Any:

@@ -1,4 +1,4 @@
-"""What a user of this project can see, as JSON: commands and options, files of a run, wire forms, metric names.
+"""What a user of this project can see, as JSON: commands and options, files of a run, tables, wire forms, metric names.
 
 ``python tests/golden/surface.py`` writes the golden files beside this script anew. Do that only when what users see is
 meant to change, and say so in CHANGELOG.md.
@@ -9,9 +9,11 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import shlex
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import chdir
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -111,6 +113,16 @@ def _keys(value: Any, path: str = "") -> set[str]:
     return set()
 
 
+def tables() -> dict[str, list[str]]:
+    """What commands print of the runs beside this script; the commands are those of the golden file."""
+    found = {}
+    with chdir(HERE / "recorded"):
+        for command in golden("tables"):
+            done = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "160"})
+            found[command] = [*done.output.splitlines(), f"exit code {done.exit_code}"]
+    return found
+
+
 def wire() -> dict[str, Any]:
     """Headers and the body's additions of one fully tagged request, for each dialect and route."""
     routes = ("/chat/completions", "/completions", "/responses")
@@ -162,6 +174,7 @@ def _shape(value: Any) -> Any:
 SURFACES: dict[str, Callable[[], dict[str, Any]]] = {
     "commands": commands,
     "run_files": run_files,
+    "tables": tables,
     "wire": wire,
     "metrics": metrics,
     "api": api,
@@ -178,4 +191,4 @@ def as_json(surface: Mapping[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     for name, surface in SURFACES.items():
-        (HERE / f"{name}.json").write_text(json.dumps(surface(), indent=1) + "\n")
+        (HERE / f"{name}.json").write_text(json.dumps(surface(), indent=1, ensure_ascii=False) + "\n")
