@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+from continuum_traces.jsonl import whole_text
 
 from continuum_bench.errors import BenchError
 
@@ -54,9 +54,10 @@ def documents(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the JSON documents of a file, each with the file and the line where it begins.
 
     Raises:
-        BenchError: the file cannot be read, or is not JSON.
+        TraceError: the file cannot be read.
+        BenchError: it is not JSON.
     """
-    text, decoder, at, line = _text(path), json.JSONDecoder(), 0, 1
+    text, decoder, at, line = whole_text(path).removeprefix("\ufeff"), json.JSONDecoder(), 0, 1
     while (start := _after_spaces(text, at)) < len(text):
         line += text.count("\n", at, start)
         try:
@@ -70,13 +71,3 @@ def documents(path: Path) -> Iterator[tuple[str, Any]]:
 def _after_spaces(text: str, at: int) -> int:
     found = SPACES.match(text, at)
     return found.end() if found else at
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.suffix == ".gz":
-            with gzip.open(path, "rt", encoding="utf-8-sig") as file:
-                return file.read()
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise BenchError(f"{path}: cannot read: {getattr(error, 'strerror', None) or error}") from error

@@ -16,8 +16,6 @@ from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.step_times.model import StepTimesError
 from continuum_server.step_times.profile import read_profile
 from continuum_server.virtual.offload import OffloadError, read_offload
-from continuum_server.virtual.routers import ROUTERS, VLLM_ROUTER_NAMES
-from continuum_traces.names import which
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import Declared
@@ -27,7 +25,6 @@ from continuum_bench.workload.arrivals import arrival_times
 from continuum_bench.workload.hints import hint_error
 from continuum_bench.workload.tool_times import tool_times
 from continuum_bench.workload.window import read_edge
-from continuum_client.dialects import DIALECTS
 
 
 def read_percent(text: str) -> float:
@@ -42,28 +39,18 @@ def read_percent(text: str) -> float:
     return float(number) / 100
 
 
-def _one_of(names: Mapping[str, object]) -> Callable[[str], object]:
-    def read(name: str) -> None:
-        if name not in names:
-            raise BenchError(which(name, names))
-
-    return read
-
-
 READERS: Mapping[str, Callable[[Any], object]] = {
     "policy": arms_of,
     "gpu": find_gpu,
     "model": find_model,
     "profile": lambda path: read_profile(Path(path)),
     "offload": lambda preset: read_offload(preset, RunOptions.gpu),
-    "router": _one_of({**ROUTERS, **VLLM_ROUTER_NAMES}),
     "arrivals": arrival_times,
     "tool_times": tool_times,
     "hint_error": hint_error,
     "warm_up": lambda text: read_edge("--warm-up", text),
     "cool_down": lambda text: read_edge("--cool-down", text),
     "until": read_percent,
-    "dialect": _one_of(DIALECTS),
 }
 """The function that parses an option's value, by field name. Its error may begin with ``--option VALUE:``."""
 

@@ -10,10 +10,10 @@ from typing import cast
 
 from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.words import TextTable
-from continuum_traces.exporters import EXPORTERS, export
+from continuum_traces.exporters import export
 from continuum_traces.importers.registry import OWN, LeftOut, detect, read_any
 from continuum_traces.jsonl import TraceError, validate, write_programs
-from continuum_traces.names import counted, which
+from continuum_traces.names import counted
 from continuum_traces.run_dir import EVENTS, create, read_events, write_json, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
@@ -21,6 +21,7 @@ from continuum_traces.stats import TABLE_2, Published, TraceStats, trace_stats
 from continuum_traces.synth import BUNDLED, Reading, bundled, fit, load_profile, mix, synthesize
 
 from continuum_bench.errors import BenchError
+from continuum_bench.options.declare import number_in
 from continuum_bench.options.traces import ConvertOptions, FitOptions, SynthOptions
 from continuum_bench.show import print_json, print_line, print_notice, print_table
 
@@ -92,12 +93,9 @@ def _kinds(text: str) -> dict[str, float]:
     kinds = dict[str, float]()
     for part in text.split(","):
         kind, _, share = part.rpartition(":")
-        try:
-            kinds[kind] = float(share)
-        except ValueError:
-            raise BenchError(f"--mix {part}: write KIND:SHARE, for example chat:0.9") from None
+        kinds[kind] = number_in(share)
         if not kind or not 0.0 < kinds[kind] <= 1.0:
-            raise BenchError(f"--mix {part}: a share is above 0 and at most 1")
+            raise BenchError(f"--mix {part}: expected KIND:SHARE, a share above 0 and at most 1, for example chat:0.9")
     if abs(sum(kinds.values()) - 1.0) > 1e-6 or len(kinds) != text.count(",") + 1:
         raise BenchError(f"--mix {text}: the shares of different kinds add up to 1, not to {sum(kinds.values()):g}")
     return kinds
@@ -211,9 +209,7 @@ def convert_trace(options: ConvertOptions) -> int:
         write_rows(create(target) / EVENTS, rows)
     elif to == "continuum":
         return import_traces(source, target, options.form, options.overwrite)
-    elif to in EXPORTERS:
-        export(target, _read_source(source, options.form)[0], to)
     else:
-        raise BenchError(f"--to {to}: {which(to, ['continuum', *EXPORTERS, 'preview', 'native'])}")
+        export(target, _read_source(source, options.form)[0], to)
     print_notice(f"written to {target}")
     return 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from continuum_agents.environments import AgentEnvironmentError
 from continuum_analysis.records.timeline import AnalysisError
+from continuum_server.emulated.settings import EmulatedError
 from continuum_server.policy.registry import PolicyError
+from continuum_server.server_config import ServerError
 from continuum_server.step_times.model import StepTimesError
 from continuum_server.virtual.config import EngineError
 from continuum_server.vllm_plugin.versions import PluginError
@@ -13,11 +16,14 @@ from continuum_traces.run_dir import RunDirError
 from continuum_bench.errors import BenchError
 
 USER_ERRORS = (
+    AgentEnvironmentError,
     AnalysisError,
     BenchError,
+    EmulatedError,
     EngineError,
     PluginError,
     PolicyError,
+    ServerError,
     StepTimesError,
     TraceError,
     RunDirError,

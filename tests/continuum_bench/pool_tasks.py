@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from continuum_bench.virtual.pool import Listener, Report
+from continuum_bench.virtual.pool import Listener, Play, Report
 
 LONG_S = 600.0
 """Longer than any test lasts: who sleeps so long is killed, or the test has failed."""
@@ -56,3 +56,7 @@ class Presses:
             os.kill(self.process, signal.SIGINT)
         time.sleep(0.5 if self.ends else LONG_S)
         tell(Report(self.name, state="done"))
+
+
+def plays(*tasks: Ends | Lingers | Presses) -> dict[str, Play]:
+    return {task.name: task.play for task in tasks}

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from continuum_bench.virtual.pool import Report, play_here
-from pool_tasks import Ends, Lingers, Presses
+from pool_tasks import Ends, Lingers, Presses, plays
 
 
 def test_ctrl_c_again_where_a_process_does_not_end(tmp_path: Path) -> None:
     told, before = tmp_path / "told", signal.getsignal(signal.SIGINT)
     said: list[Report] = []
-    assert play_here([Lingers("a", told), Presses("b", os.getpid(), 2, told)], 2, said.append)
+    assert play_here(plays(Lingers("a", told), Presses("b", os.getpid(), 2, told)), 2, said.append)
     assert not [report for report in said if report.error]
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -27,7 +27,7 @@ def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     said: list[Report] = []
     try:
-        interrupted = play_here([Presses("a", os.getpid(), 2, ends=True)], 1, said.append)
+        interrupted = play_here(plays(Presses("a", os.getpid(), 2, ends=True)), 1, said.append)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
@@ -37,7 +37,7 @@ def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
 @pytest.mark.slow
 def test_in_another_thread() -> None:
     said: list[Report] = []
-    thread = threading.Thread(target=lambda: play_here([Ends("a")], 1, said.append))
+    thread = threading.Thread(target=lambda: play_here(plays(Ends("a")), 1, said.append))
     thread.start()
     thread.join()
     assert said[-1] == Report("a", state="done")

@@ -14,8 +14,7 @@ from typing import Any
 from continuum_traces.conversation import open_turn
 from continuum_traces.importers.dynamo import SCHEMA
 from continuum_traces.importers.serving import WHOLE
-from continuum_traces.jsonl import TraceError, replacing
-from continuum_traces.names import which
+from continuum_traces.jsonl import replacing
 from continuum_traces.schema import Program, Turn
 
 BLOCK_TOKENS = 512
@@ -208,10 +207,8 @@ def export(path: Path, programs: Iterable[Program], form: str) -> int:
         form: a key of ``EXPORTERS``.
 
     Raises:
-        TraceError: the format is unknown, or the file cannot be written.
+        TraceError: the file cannot be written.
     """
-    if form not in EXPORTERS:
-        raise TraceError(f"no exporter {form!r}; {which(form, EXPORTERS)}")
     rows = 0
     with replacing(path) as out:
         for row in EXPORTERS[form](programs):

@@ -12,7 +12,6 @@ from pathlib import Path
 from continuum_agents.environments import (
     COMMAND,
     FRAMEWORKS,
-    AgentEnvironmentError,
     Framework,
     NoPython,
     find_framework,
@@ -59,27 +58,21 @@ def environment_of(name: str) -> Environment:
     """Return the environment of a framework.
 
     Raises:
-        BenchError: the framework is unknown or not installed.
+        AgentEnvironmentError: the framework is unknown or not installed.
     """
     if name == COMMAND.name:
         return Environment(COMMAND, Path(sys.executable))
-    try:
-        framework = find_framework(name)
-        return Environment(framework, python_of(framework))
-    except AgentEnvironmentError as error:
-        raise BenchError(str(error)) from error
+    framework = find_framework(name)
+    return Environment(framework, python_of(framework))
 
 
 def setup_environments(names: Sequence[str], anew: bool) -> int:
     """Create the environments of these frameworks; by default, of all whose Python version this machine has."""
-    try:
-        for framework in [find_framework(name) for name in names or FRAMEWORKS]:
-            try:
-                set_up(framework, print_notice, anew)
-            except NoPython as error:
-                if names:
-                    raise
-                print_notice(f"left out: {error}")
-    except AgentEnvironmentError as error:
-        raise BenchError(str(error)) from error
+    for framework in [find_framework(name) for name in names or FRAMEWORKS]:
+        try:
+            set_up(framework, print_notice, anew)
+        except NoPython as error:
+            if names:
+                raise
+            print_notice(f"left out: {error}")
     return 0

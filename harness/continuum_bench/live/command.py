@@ -33,7 +33,7 @@ from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import conclude, goes_on, print_notice
 from continuum_bench.virtual.pool import Report
 from continuum_bench.workload.arrivals import pace
-from continuum_bench.workload.workload import JobSource, workload_of
+from continuum_bench.workload.workload import JobSource, load_workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
 def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
     api_key = os.environ.get(live.api_key_env) or None
     endpoint = probe_server(base_url, api_key)
-    workload = workload_of(name, options, endpoint.max_model_len or 131072)
+    workload = load_workload(name, options, options, endpoint.max_model_len or 131072)
     lanes = workload.lanes
     if lanes is not None and lanes.in_steps and live.processes > 1:
         raise BenchError(f"--processes {live.processes}: one process must play --arrivals {options.arrivals}")

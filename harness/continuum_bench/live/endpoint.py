@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
-from continuum_traces.names import which
 from continuum_traces.schema import Hardware, KvPool, Manifest
 
 from continuum_bench.errors import BenchError
@@ -66,13 +65,7 @@ class Endpoint:
         return BY_HOST.get(urlsplit(self.base_url).hostname or "") or BY_OWNER.get(self.owner or "", HEADERS)
 
     def dialect_of(self, asked: str | None) -> Dialect:
-        """Return the dialect named, or the server's if none is.
-
-        Raises:
-            BenchError: there is no dialect of that name.
-        """
-        if asked is not None and asked not in DIALECTS:
-            raise BenchError(f"--dialect {asked}: {which(asked, DIALECTS)}")
+        """Return the dialect named, or the server's if none is."""
         return self.dialect if asked is None else DIALECTS[asked]
 
     @property

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from continuum_agents.protocol import BUBBLEWRAP, DOCKER, LOCAL
 
 from continuum_bench.options.declare import ABOVE_ZERO, NOT_NEGATIVE, WRITABLE, Limit, Options, at_least, named, one_of
-from continuum_bench.options.run import ArrivalOptions, Jps, Json
+from continuum_bench.options.run import ArrivalOptions, Dialect, Jps, Json
 from continuum_bench.options.together import Needs
 
 
@@ -51,7 +51,7 @@ class AgentOptions(Options):
     seed: Annotated[int, NOT_NEGATIVE] = 0
     step_limit: Annotated[int | None, at_least(1)] = None
     tool_limit_s: Annotated[int | None, at_least(1), named("--tool-limit")] = None
-    dialect: str | None = None
+    dialect: Dialect = None
     content: Annotated[str, one_of("none", "digest", "full")] = "digest"
     json_output: Json = False
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from inspect import cleandoc
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 
@@ -80,6 +80,14 @@ SANE = Limit(lambda value: abs(value) <= MOST, f"must be a number of at most {MO
 
 MOST_S = 1e8
 """Longest time of a run in seconds (three years). Beyond it, a clock of floats cannot distinguish two steps."""
+
+
+def number_in(text: str) -> float:
+    """Return the number in a text; NaN, which is within no limits, if the text is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +186,6 @@ class Options:
     def __post_init__(self) -> None:
         for name, option in declared(type(self)).items():
             option.check(getattr(self, name))
-
-    def group(self, base: type[T]) -> T:
-        """Return the options that ``base``, a base class of this one, has."""
-        return base(**self.shared_with(base))
 
     def shared_with(self, kind: type) -> dict[str, Any]:
         """Return the values of the options that have the name of a field of this dataclass."""

@@ -9,6 +9,7 @@ from typing import Annotated, get_args
 from continuum_server import defaults
 from continuum_server.policy.program_table import Guards, PinsYieldTo
 from continuum_server.step_times.attention import BANDS
+from continuum_server.virtual.routers import ROUTERS, VLLM_ROUTER_NAMES
 from continuum_traces.conversation import Sends
 from continuum_traces.schema import CLOSED_LOOPS
 
@@ -28,6 +29,7 @@ from continuum_bench.options.declare import (
     one_of,
 )
 from continuum_bench.options.together import Needs, Without
+from continuum_client.dialects import DIALECTS
 
 RUN, ENGINE, WORKLOAD, OUTPUT, SERVER = "Run", "Engine", "Workload", "Output", "Live server"
 """Panels of ``--help``."""
@@ -50,6 +52,7 @@ def uses_rate(arrivals: str) -> bool:
 
 
 NO_RATE = Without("arrivals", "these arrivals have a rate of their own", lambda arrivals: not uses_rate(arrivals))
+ROUTER = one_of(*ROUTERS, *VLLM_ROUTER_NAMES)
 PIPELINE = named("--pp", "--pipeline-parallel-size")
 PROFILED = Without("profile", "the profile was measured on all GPUs together")
 SERVERS = Without("base_url", "the server decides that; start it as you want it")
@@ -78,6 +81,7 @@ Jobs = Annotated[
     Option("Number of runs at the same time. Default: the number of CPU cores.", panel=RUN),
 ]
 ServedModel = Annotated[str | None, Option("Model to request. Default: the first that the server lists.", panel=SERVER)]
+Dialect = Annotated[str | None, one_of(*DIALECTS)]
 NoReport = Annotated[bool, Option("Do not write report.html.", panel=OUTPUT)]
 Quiet = Annotated[bool, Option("Show only the results, without progress.", panel=OUTPUT)]
 Json = Annotated[bool, Option("Print JSON instead of tables.", names=("--json",), panel=OUTPUT)]
@@ -288,7 +292,7 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     offload: Annotated[str | None, SERVERS] = None
     profile: Annotated[Path | None, SERVERS] = None
     replicas: Annotated[int, at_least(1), at_most(1000), SERVERS] = 1
-    router: Annotated[str, Needs("replicas")] = "affinity"
+    router: Annotated[str, ROUTER, Needs("replicas")] = "affinity"
     token_times: Annotated[bool, Option(panel=OUTPUT)] = False
 
 
@@ -327,7 +331,7 @@ class LiveOptions(Options):
     base_url: str | None = None
     served_model: ServedModel = None
     label: str | None = None
-    dialect: str | None = None
+    dialect: Dialect = None
     prompts: Annotated[str | None, one_of("tokens", "text")] = None
     retries: Annotated[int, NOT_NEGATIVE] = 3
     request_limit_s: Annotated[float, ABOVE_ZERO] = 3600.0

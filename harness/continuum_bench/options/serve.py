@@ -10,7 +10,7 @@ from continuum_server import defaults
 from continuum_server.policy.program_table import Guards
 
 from continuum_bench.options.declare import ABOVE_ZERO, WRITABLE, Options, at_least, at_most, named
-from continuum_bench.options.run import EngineOptions, GpuOptions, Json, PolicyOption, ServedModel
+from continuum_bench.options.run import ROUTER, EngineOptions, GpuOptions, Json, PolicyOption, ServedModel
 from continuum_bench.options.together import Needs
 
 GUARDS = Guards()
@@ -62,7 +62,7 @@ class ServeOptions(EngineOptions):
     host: str = defaults.HOST
     port: Annotated[int, at_least(0), at_most(65535)] = defaults.PORT
     replicas: Annotated[int, at_least(1), at_most(1000)] = 1
-    router: Annotated[str, Needs("replicas")] = "affinity"
+    router: Annotated[str, ROUTER, Needs("replicas")] = "affinity"
     time_scale: Annotated[float, ABOVE_ZERO, Needs("engine", "emulated")] = 1.0
     replies: Annotated[Path | None, Needs("engine", "emulated")] = None
     block_size: Annotated[int | None, at_least(1)] = None

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from continuum_bench.options.declare import ABOVE_ZERO, NOT_NEGATIVE, WRITABLE, Option, Options, at_least, named
+from continuum_traces.exporters import EXPORTERS
+
+from continuum_bench.options.declare import ABOVE_ZERO, NOT_NEGATIVE, WRITABLE, Option, Options, at_least, named, one_of
 from continuum_bench.options.run import Format, TokensReading
 from continuum_bench.options.together import Without
 
@@ -76,6 +78,6 @@ class ConvertOptions(Options):
 
     source: Source
     target: Target
-    to: str
+    to: Annotated[str, one_of("continuum", *EXPORTERS, "preview", "native")]
     form: Annotated[Format, Without("to", "--format is for traces", lambda to: to in ("preview", "native"))] = None
     overwrite: Overwrite = False

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 
-from continuum_server.emulated.settings import EmulatedError
 from continuum_server.fleet import Fleet
 from continuum_server.launcher import Server, client_line
 from continuum_server.server_command import longest_request
@@ -33,27 +32,20 @@ def serve_until_stopped(options: ServeOptions, vllm_arguments: tuple[str, ...]) 
         0 after a signal; 1 if the server ended by itself.
 
     Raises:
-        BenchError: the server cannot start.
+        ServerError, EmulatedError: the server cannot start.
         KeyboardInterrupt: a signal came before the server was ready. No process is left.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        config = _config(options, vllm_arguments)
-        server = _server(config, options)
-    except (ServerError, EmulatedError) as error:
-        raise BenchError(str(error)) from error
+    config = _config(options, vllm_arguments)
+    server = _server(config, options)
     try:
         _print_longest(config)
-        _start(server, options.ready_timeout_s)
+        server.wait_until_healthy(options.ready_timeout_s)
         stopping = _stop_on_signals(server)
         _announce(server)
-        _wait(server, stopping)
-    except ServerError as error:
-        print_notice(f"error: {error}")
-        return 1
+        return _wait(server, stopping)
     finally:
         server.kill()  # vLLM that is stopped before it is ready may wait ten minutes for its engine
-    return 0
 
 
 def _server(config: ServerConfig, options: ServeOptions) -> Server | Fleet:
@@ -72,19 +64,18 @@ def _print_longest(config: ServerConfig) -> None:
         print_notice(f"{limit}; --max-model-len sets a shorter one")
 
 
-def _start(server: Server | Fleet, timeout_s: float) -> None:
-    try:
-        server.wait_until_healthy(timeout_s)
-    except ServerError as error:
-        raise BenchError(str(error)) from error
-
-
-def _wait(server: Server | Fleet, stopping: Sequence[int]) -> None:
-    """Wait until the server ends. It is killed if it does not end within its time to drain."""
+def _wait(server: Server | Fleet, stopping: Sequence[int]) -> int:
+    """Wait until the server ends, and return the exit status. It is killed if it does not end within its time to
+    drain."""
     patience = server.config.drain_s + TEARDOWN_S
     while True:
-        with suppress(subprocess.TimeoutExpired):
-            return server.wait(1.0)
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(1.0)
+                return 0
+        except ServerError as error:
+            print_notice(f"error: {error}")
+            return 1
         if stopping:
             patience -= 1
             if patience <= 0:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def config_of(cell: Cell, engine: str, serve: Mapping[str, Any], records: Path |
     if unknown:
         raise BenchError(f"serve: {unknown[0]}: unknown; {which(unknown[0], SERVE_OPTIONS)}")
     run = cell.group.point.options
-    given = asdict(run.group(EngineOptions)) | ({"model": run.model} if engine == "emulated" else {})
+    given = run.shared_with(EngineOptions) | ({"model": run.model} if engine == "emulated" else {})
     given |= {name: value for name, value in serve.items() if name != "vllm_arguments"}
     options = ServeOptions(
         **{**given, "replies": Path(given["replies"]) if given.get("replies") else None},

@@ -29,7 +29,7 @@ from continuum_bench.invocation import command_line
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.virtual.engine_options import engine_of
 from continuum_bench.virtual.pool import Listener, Report
-from continuum_bench.workload.workload import JobSource, workload_of
+from continuum_bench.workload.workload import JobSource, load_workload
 
 DIGEST_CHARS = 10
 LOG = "engine.log"
@@ -161,7 +161,7 @@ def plan(grid: Grid) -> list[Cell]:
 
 def group_of(point: Point, grid: Grid) -> Group:
     options = point.options
-    workload = workload_of(point.workload, options, find_model(options.model).max_context_tokens)
+    workload = load_workload(point.workload, options, options, find_model(options.model).max_context_tokens)
     engine, description = engine_of(options) if grid.engine == "virtual" else (None, None)
     group = Group("", point, workload, engine, description)
     if description is not None:

@@ -77,7 +77,7 @@ def _play(grid: Grid, tasks: Sequence[CellTask], players: PlayerOptions, on_repo
         from continuum_bench.sweep.on_ray import play_on_ray  # noqa: PLC0415 - Ray is an extra
 
         return play_on_ray(tasks, players.ray_address, players.jobs, on_report)
-    return play_here(tasks, players.jobs or os.cpu_count() or 1, on_report)
+    return play_here({task.name: task.play for task in tasks}, players.jobs or os.cpu_count() or 1, on_report)
 
 
 def exit_code(outcome: Outcome, store: SweepStore, cells: Sequence[Cell], what: str = "cells") -> int:

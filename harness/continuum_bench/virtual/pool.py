@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from types import FrameType
-from typing import Protocol
 
 PRELOAD = "continuum_server.virtual.preload"
 
@@ -37,35 +36,28 @@ class Report:
 Listener = Callable[[Report], None]
 
 
-class PoolTask(Protocol):
-    """One run. It is pickled and sent to its process."""
-
-    @property
-    def name(self) -> str: ...
-
-    def play(self, tell: Listener) -> None:
-        """Run, and ``tell`` the progress and, at the end, whether the task is done or failed."""
+Play = Callable[[Listener], None]
+"""One run, which is pickled and sent to its process. It reports its progress and, at its end, that it is done or
+failed."""
+Live = dict[Connection, tuple[str, BaseProcess]]
+"""The names and processes of the running tasks, by the connection of their reports."""
 
 
-Live = dict[Connection, tuple[PoolTask, BaseProcess]]
-"""The running tasks, by the connection of their reports."""
-
-
-def play_here(tasks: Sequence[PoolTask], jobs: int, on_report: Listener) -> bool:
-    """Run every task, at most ``jobs`` at once. Returns whether Ctrl-C stopped the tasks that ran."""
+def play_here(tasks: Mapping[str, Play], jobs: int, on_report: Listener) -> bool:
+    """Run every task, by its name, at most ``jobs`` at once. Returns whether Ctrl-C stopped the tasks that ran."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([PRELOAD])
-    pending, live, interrupted = list(tasks), Live(), False
+    pending, live, interrupted = list(tasks.items()), Live(), False
     with _ctrl_c() as pressed:
         try:
             _load_engine(context, pressed)
             while (pending or live) and not interrupted:
                 while pending and len(live) < jobs:
-                    task = pending.pop(0)
-                    _start(context, task, live)
-                    on_report(Report(task.name, state="loading"))
+                    name, play = pending.pop(0)
+                    _start(context, name, play, live)
+                    on_report(Report(name, state="loading"))
                 for ready in wait([pressed.signalled, *live]):
                     if ready is pressed.signalled:
                         interrupted = True
@@ -78,12 +70,12 @@ def play_here(tasks: Sequence[PoolTask], jobs: int, on_report: Listener) -> bool
     return interrupted
 
 
-def _start(context: ForkServerContext, task: PoolTask, live: Live) -> None:
+def _start(context: ForkServerContext, name: str, play: Play, live: Live) -> None:
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_body, args=(task, sender), daemon=True)
+    process = context.Process(target=_body, args=(play, sender), daemon=True)
     process.start()
     sender.close()
-    live[receiver] = (task, process)
+    live[receiver] = (name, process)
 
 
 def _kill(live: Live) -> None:
@@ -164,12 +156,12 @@ def _start_forkserver() -> None:
 
 
 def _listen(ready: Connection, live: Live, on_report: Listener) -> None:
-    task, process = live[ready]
+    name, process = live[ready]
     try:
         report: Report = ready.recv()
     except (EOFError, OSError):  # the process ended without a report, or while it sent one
         process.join()
-        report = Report(task.name, state="failed", error=f"its process ended with exit code {process.exitcode}")
+        report = Report(name, state="failed", error=f"its process ended with exit code {process.exitcode}")
     if report.state in ("done", "failed"):
         process.join()
         ready.close()
@@ -177,7 +169,7 @@ def _listen(ready: Connection, live: Live, on_report: Listener) -> None:
     on_report(report)
 
 
-def _body(task: PoolTask, sender: Connection) -> None:
-    """Run the task, as the body of its process."""
+def _body(play: Play, sender: Connection) -> None:
+    """Run a task, as the body of its process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    task.play(sender.send)
+    play(sender.send)

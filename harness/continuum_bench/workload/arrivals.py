@@ -12,7 +12,7 @@ from continuum_traces.closed_loop import Lanes
 from continuum_traces.schema import CLOSED_LOOPS, Program
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import MOST
+from continuum_bench.options.declare import MOST, number_in
 from continuum_bench.options.run import uses_rate
 
 Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -73,15 +73,12 @@ def lanes_of(spec: str) -> Lanes | None:
     name, *values = spec.split(":")
     if name not in CLOSED_LOOPS:
         return None
-    try:
-        number, seconds = int(values[0]), float(values[1]) if len(values) > 1 else 0.0
-    except (IndexError, ValueError):
-        number, seconds = 0, 0.0
+    number, seconds, *_ = (*map(number_in, values), 0.0, 0.0)
     in_steps = name == "steps"
-    if len(values) > 2 or number < 1 or not 0 <= seconds <= MOST:
+    if len(values) > 2 or not (number >= 1 and number.is_integer() and 0 <= seconds <= MOST):
         more = "PAUSE_SECONDS" if in_steps else "RAMP_SECONDS"
         raise BenchError(f"--arrivals {spec}: expected {name}:PROGRAMS or {name}:PROGRAMS:{more}")
-    return Lanes(number, in_steps=True, pause_s=seconds) if in_steps else Lanes(number, ramp_s=seconds)
+    return Lanes(int(number), in_steps=True, pause_s=seconds) if in_steps else Lanes(int(number), ramp_s=seconds)
 
 
 def pace(spec: str, jps: float) -> str:
@@ -90,10 +87,7 @@ def pace(spec: str, jps: float) -> str:
 
 
 def _number(spec: str, value: str, above: float) -> float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = float("nan")
+    number = number_in(value)
     if not (above < number and LEAST <= number <= 1 / LEAST):
         raise BenchError(
             f"--arrivals {spec}: expected a number above {above or LEAST:g} after the colon, at most {1 / LEAST:g}"

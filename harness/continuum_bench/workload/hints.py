@@ -17,6 +17,7 @@ from continuum_traces.schema import Program, Tags
 from continuum_traces.wire import MAX_HINT_S
 
 from continuum_bench.errors import BenchError
+from continuum_bench.options.declare import number_in
 
 NONE, ADVERSARIAL, SILENT = "none", "adversarial", "silent"
 ERRORS = "a number from 0 to 10, or adversarial[:SHARE[:silent]] with a share from 0 to 1"
@@ -118,13 +119,10 @@ def hint_error(spec: str) -> HintError:
         BenchError: the form is unknown, or a number is out of range.
     """
     name, *rest = spec.split(":")
-    try:
-        if name == ADVERSARIAL and (len(rest) < 2 or rest[1:] == [SILENT]):
-            error = HintError(adversaries=float(rest[0]) if rest else 1.0, silent=len(rest) == 2)
-        else:
-            error = HintError(sigma=float(spec))
-    except ValueError:
-        error = HintError(sigma=math.nan)
+    if name == ADVERSARIAL and (len(rest) < 2 or rest[1:] == [SILENT]):
+        error = HintError(adversaries=number_in(rest[0]) if rest else 1.0, silent=len(rest) == 2)
+    else:
+        error = HintError(sigma=number_in(spec))
     if not (0.0 <= error.sigma <= 10.0 and 0.0 <= error.adversaries <= 1.0):
         raise BenchError(f"--hint-error {spec}: expected {ERRORS}")
     return error

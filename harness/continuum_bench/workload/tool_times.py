@@ -6,7 +6,6 @@ same for every policy.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from dataclasses import replace
 from continuum_traces.schema import Program, Turn
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import MOST_S
+from continuum_bench.options.declare import MOST_S, number_in
 
 Change = Callable[[random.Random, Sequence[Program]], list[Program]]
 """Takes a run's programs in the order of their arrival, and returns them with other tool times."""
@@ -65,14 +64,11 @@ def tool_times(spec: str) -> Change:
 
 def _numbers(spec: str, given: Sequence[str]) -> list[float]:
     """Parse the numbers, which must be at least 0 and at most ``MOST_S``."""
-    for text in given:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
+    numbers = list(map(number_in, given))
+    for text, number in zip(given, numbers, strict=True):
         if not 0 <= number <= MOST_S:
             raise BenchError(f"--tool-times {spec}: {text!r}: expected {FORMS[spec.partition(':')[0]]}")
-    return [float(text) for text in given]
+    return numbers
 
 
 def _mixed(rng: random.Random, share: float, short_s: float, long_s: float) -> float:

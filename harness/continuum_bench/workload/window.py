@@ -14,7 +14,7 @@ from dataclasses import replace
 from continuum_traces.conversation import Job
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import MOST
+from continuum_bench.options.declare import MOST, number_in
 from continuum_bench.options.run import ArrivalOptions
 from continuum_bench.workload.arrivals import lanes_of
 
@@ -53,10 +53,7 @@ def read_edge(option: str, text: str) -> tuple[float, bool]:
         BenchError: the text has another form.
     """
     seconds = text.endswith("s")
-    try:
-        number = float(text[:-1]) if seconds else float(int(text))
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= MOST:
+    number = number_in(text.removesuffix("s"))
+    if not (0 <= number <= MOST and (seconds or number.is_integer())):
         raise BenchError(f"{option} {text}: expected a number of programs (10) or seconds (60s)")
     return number, seconds

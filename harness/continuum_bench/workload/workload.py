@@ -14,7 +14,7 @@ from continuum_traces.schema import Workload
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import MOST_S
-from continuum_bench.options.run import ArrivalOptions, RunOptions, TraceOptions, uses_rate
+from continuum_bench.options.run import ArrivalOptions, TraceOptions, uses_rate
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import arrival_times, lanes_of
 from continuum_bench.workload.hints import NONE, hint_error, with_hints
@@ -89,7 +89,13 @@ class JobSource:
 def load_workload(
     name: str, options: TraceOptions, arrivals: ArrivalOptions, context_tokens: int = 131072
 ) -> JobSource:
-    """Load a workload, and check it before anything runs. The arguments are those of ``load_trace``.
+    """Load a workload, and check it before anything runs. Programs that are left out are named on stderr.
+
+    Args:
+        name: swebench, bfcl or openhands; a trace file has its own name.
+        options: which programs.
+        arrivals: when they arrive, and their tools and hints.
+        context_tokens: the model's longest context.
 
     Raises:
         BenchError: as ``load_trace``; or the trace lacks the recorded arrivals or tools that the options need.
@@ -98,7 +104,9 @@ def load_workload(
     arrival_times(arrivals.arrivals)  # an invalid form is refused before a file is read
     tool_times(arrivals.tool_times)
     hint_error(arrivals.hint_error)
-    trace = load_trace(name, options, context_tokens)
+    trace = load_trace(options.traces.name.split(".")[0] if options.traces else name, options, context_tokens)
+    for problem in trace.skipped:
+        print_notice(f"skipped: {problem}")
     if arrivals.tool_times != RECORDED and not any(turn.tool_calls for p in trace.programs for turn in p.turns):
         raise BenchError(f"--tool-times {arrivals.tool_times}: the programs call no tools")
     workload = JobSource(trace, arrivals)
@@ -115,16 +123,3 @@ def _check_span(jobs: list[Job]) -> None:
     span_s = max(job.arrival_s + sum(turn.gap_s for turn in job.program.turns) for job in jobs)
     if not span_s <= MOST_S:
         raise BenchError(f"the arrivals and tool times of a run take {span_s:g} s; they may take {MOST_S:,.0f} s")
-
-
-def workload_of(name: str, options: RunOptions, context_tokens: int) -> JobSource:
-    """Load the workload of a command, the same for every engine. Programs that are left out are named on stderr.
-
-    Raises:
-        BenchError, TraceError: as ``load_workload``.
-    """
-    named = options.traces.name.split(".")[0] if options.traces else name
-    workload = load_workload(named, options.group(TraceOptions), options.group(ArrivalOptions), context_tokens)
-    for problem in workload.trace.skipped:
-        print_notice(f"skipped: {problem}")
-    return workload
