@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import pandas as pd
-from continuum_traces.names import which
 from continuum_traces.run_dir import writing
 
 from continuum_analysis.compare.runs import Run
@@ -17,9 +16,6 @@ from continuum_analysis.compare.words import TextTable, arm_table
 from continuum_analysis.records.misses import Return, cause_rows
 from continuum_analysis.records.timeline import AnalysisError, ProgramTimes, TurnTimes
 from continuum_analysis.report.experiment_facts import gpu_time
-
-Form = Literal["csv", "parquet", "json", "latex", "markdown"]
-FORMS: tuple[str, ...] = get_args(Form)
 
 SUMMED = ("prompt_tokens", "output_tokens", "preemptions")
 """Of ``TurnTimes``, over a program's turns."""
@@ -178,35 +174,17 @@ TABLES: Mapping[str, Callable[[Sequence[Run]], pd.DataFrame]] = {
 """Tables of runs, by their names on the command line."""
 
 
-def write_table(table: pd.DataFrame, form: str, file: Path | None) -> str:
-    """Write the table to the file, or return its text if ``file`` is None.
+def write_parquet(table: pd.DataFrame, file: Path | None) -> None:
+    """Write the table as a Parquet file.
 
     Raises:
-        AnalysisError: an unknown form, Parquet without a file, or without pyarrow.
+        AnalysisError: there is no file, or no pyarrow.
         RunDirError: the file cannot be written.
     """
-    if form not in FORMS:
-        raise AnalysisError(f"--format {form}: {which(form, FORMS)}")
-    if form == "parquet" and file is None:
+    if file is None:
         raise AnalysisError("--format parquet: binary; name a file with --out")
-    if form != "parquet" or file is None:
-        return write_text(table_text(table, form), file)
     try:
         with writing(file):
             table.to_parquet(file, index=False)
     except ImportError as error:
         raise AnalysisError("--format parquet: pyarrow is not installed; pip install pyarrow") from error
-    return ""
-
-
-def write_text(text: str, file: Path | None) -> str:
-    """Write the text to the file, or return it if ``file`` is None.
-
-    Raises:
-        RunDirError: the file cannot be written.
-    """
-    if file is None:
-        return text
-    with writing(file):
-        file.write_text(text, encoding="utf-8")
-    return ""

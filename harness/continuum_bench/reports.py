@@ -35,7 +35,7 @@ from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, w
 from continuum_analysis.sweep.report import write_sweep_report
 from continuum_analysis.sweep.tables import read_sweep, write_tables
 from continuum_traces.names import which
-from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts
+from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, write_text
 
 from continuum_bench.gate import apply_conditions, conclude, read_conditions, side_by_side
 from continuum_bench.options.reports import (
@@ -133,12 +133,12 @@ def _show_misses(runs: Sequence[Run]) -> int:
 
 def _write_run_table(runs: Sequence[Run], options: AnalyzeOptions) -> int:
     """Write a table of runs for another program (``continuum_analysis.tables``)."""
-    from continuum_analysis.tables import TABLES, write_table  # noqa: PLC0415 - pandas is slow to import
+    from continuum_analysis.tables import TABLES  # noqa: PLC0415 - pandas is slow to import
 
     name = options.table or ("misses" if options.misses else "runs")
     if name not in TABLES:
         raise AnalysisError(f"--table {name}: {which(name, TABLES)}")
-    return _wrote(write_table(TABLES[name](runs), options.form or "csv", options.out), options.out)
+    return _write_table(TABLES[name](runs), options.form or "csv", options.out)
 
 
 def write_reports(options: ReportOptions) -> int:
@@ -170,8 +170,6 @@ def _report_of(path: Path, baseline: str | None) -> Path:
 
 def compare_runs(options: CompareOptions, slo: SloOptions, gate: GateOptions) -> int:
     """Compare the runs of all directories, with seeds merged and a table for each load. Returns the exit code."""
-    if options.form is not None or options.out is not None:
-        return _write_comparison(options, slo)
     conditions = read_conditions(gate)
     directories = _directories(options.directories, slo)
     # With conditions, directories of the same arms and seeds are versions of one experiment, and not merged.
@@ -182,10 +180,13 @@ def compare_runs(options: CompareOptions, slo: SloOptions, gate: GateOptions) ->
         for group in groups
     }
     outcomes = apply_conditions(directories, conditions, options.baseline)
-    if options.json_output:
-        print_json(
-            _comparison_json([(title, *each) for (_, title), by_jps in summaries.items() for each in by_jps.items()])
-        )
+    every = [(title, *each) for (_, title), by_jps in summaries.items() for each in by_jps.items()]
+    if options.form == "json":
+        _write(json.dumps(_comparison_json(every), indent=2) + "\n", options.out)
+    elif options.form is not None or options.out is not None:
+        _write_comparison({jps: summary for _, jps, summary in every}, options.form or "csv", options.out)
+    elif options.json_output:
+        print_json(_comparison_json(every))
     else:
         for (caption, title), by_jps in summaries.items():
             _print_comparison(", ".join(filter(None, (caption, title))), by_jps, slo)
@@ -221,18 +222,10 @@ def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], s
         print_verdict(verdict(summary))
 
 
-def _write_comparison(options: CompareOptions, slo: SloOptions) -> int:
-    from continuum_analysis.tables import summary_table, summary_words, write_table, write_text  # noqa: PLC0415 - pandas is slow to import
+def _write_comparison(summaries: Mapping[float | None, Summary], form: str, out: Path | None) -> None:
+    from continuum_analysis.tables import summary_table, summary_words  # noqa: PLC0415 - pandas is slow to import
 
-    form, out = options.form or "csv", options.out
-    summaries = _summaries(directories := _directories(options.directories, slo), list(directories), options.baseline)
-    if form == "json":
-        return _wrote(
-            write_text(json.dumps(_comparison_json([("", *each) for each in summaries.items()]), indent=2) + "\n", out),
-            out,
-        )
-    table = summary_words(summaries) if form in ("latex", "markdown") else summary_table(summaries)
-    return _wrote(write_table(table, form, out), out)
+    _write_table((summary_words if form in ("latex", "markdown") else summary_table)(summaries), form, out)
 
 
 def _comparison_json(summaries: Sequence[tuple[str, float | None, Summary]]) -> object:
@@ -264,9 +257,21 @@ def _summaries(
     return {jps: summarize_runs(whole, runs, baseline) for jps, runs in loads.items()}
 
 
-def _wrote(text: str, out: Path | None) -> int:
-    """Print ``text``, which is empty if the table was written to ``out``. Returns the exit code."""
-    sys.stdout.write(text)
-    if out is not None:
+def _write_table(table: Any, form: str, out: Path | None) -> int:
+    """Write a table of pandas for another program. Returns the exit code."""
+    from continuum_analysis.tables import table_text, write_parquet  # noqa: PLC0415 - pandas is slow to import
+
+    if form == "parquet":
+        write_parquet(table, out)
         print_notice(f"table: {out}")
+    else:
+        _write(table_text(table, form), out)
     return 0
+
+
+def _write(text: str, out: Path | None) -> None:
+    """Write a table to the file, or print it."""
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        print_notice(f"table: {write_text(out, text)}")

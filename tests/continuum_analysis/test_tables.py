@@ -18,8 +18,8 @@ from continuum_analysis.compare.summary import summarize, summarize_runs
 from continuum_analysis.compare.words import verdict
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.page import write_joint_report
-from continuum_analysis.tables import TABLES, summary_table, summary_words, table_text, write_table
-from continuum_traces.run_dir import EVENTS, read_events, write_rows
+from continuum_analysis.tables import TABLES, summary_table, summary_words, table_text, write_parquet
+from continuum_traces.run_dir import EVENTS, read_events, write_rows, write_text
 from continuum_traces.schema import Engine
 from recorded_runs import write_recorded
 
@@ -45,13 +45,13 @@ def test_every_form_holds_the_same_numbers(experiment: Path, tmp_path: Path, mon
     jct = table.set_index("policy").loc["continuum", "jct_mean_s"]
     assert jct == pytest.approx(np.mean([[6, 9, 20], [7, 9, 20], [8, 9, 20]]))
     if find_spec("pyarrow"):  # an environment for contributors may lack it
-        assert write_table(table, "parquet", tmp_path / "t.parquet") == ""
+        write_parquet(table, tmp_path / "t.parquet")
         pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), table)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "pyarrow", None)
         with pytest.raises(AnalysisError, match="pip install pyarrow"):
-            write_table(table, "parquet", tmp_path / "u.parquet")
-    write_table(table, "csv", tmp_path / "t.csv")
+            write_parquet(table, tmp_path / "u.parquet")
+    write_text(tmp_path / "t.csv", table_text(table, "csv"))
     assert pd.read_csv(tmp_path / "t.csv").loc[1, "jct_mean_s"] == pytest.approx(jct, rel=1e-5)
     assert json.loads(table_text(table, "json"))[1]["jct_mean_s"] == pytest.approx(jct)
 

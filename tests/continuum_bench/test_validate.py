@@ -193,7 +193,6 @@ def test_a_replay_of_a_modelled_run_has_no_error(tmp_path: Path) -> None:
     assert found["kv_blocks"]["from"].startswith("computed")
     for name in ("e2e_mean_error", "ttft_mean_error", "tpot_mean_error", "e2e_p99_error"):
         assert found[name] == pytest.approx(0.0, abs=1e-6)
-    assert found["timeline"]["measured"] == found["timeline"]["modelled"]
     sooner = play(run, config, times_of(config), asynchronous=False)
     assert sum(r.first_token_s for r in sooner) < sum(r.first_token_s for r in modelled)
     fitted = validated(log, *OPTIONS, "--step-overhead-ms", 1, "--fit")

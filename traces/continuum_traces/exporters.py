@@ -5,7 +5,6 @@ Prompts are written as ids of blocks of tokens: prompts with equal leading block
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from continuum_traces.conversation import open_turn
 from continuum_traces.importers.dynamo import SCHEMA
 from continuum_traces.importers.serving import WHOLE
 from continuum_traces.jsonl import replacing
+from continuum_traces.lines import encoded
 from continuum_traces.schema import Program, Turn
 
 BLOCK_TOKENS = 512
@@ -198,8 +198,8 @@ EXPORTERS: dict[str, Callable[[Iterable[Program]], Iterator[dict[str, Any]]]] = 
 }
 
 
-def export(path: Path, programs: Iterable[Program], form: str) -> int:
-    """Write programs in another format, and return the number of rows.
+def export(path: Path, programs: Iterable[Program], form: str) -> None:
+    """Write programs in another format.
 
     Args:
         path: the file to write.
@@ -209,9 +209,5 @@ def export(path: Path, programs: Iterable[Program], form: str) -> int:
     Raises:
         TraceError: the file cannot be written.
     """
-    rows = 0
     with replacing(path) as out:
-        for row in EXPORTERS[form](programs):
-            rows += 1
-            out.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
-    return rows
+        out.writelines(map(encoded, EXPORTERS[form](programs)))

@@ -20,10 +20,8 @@ _FAILED = ("abort", "error")
 class _Attempt:
     """One try of a turn at one server."""
 
-    turn: int
-    replica: int | None
-    prompt_tokens: int | None
-    request_id: str | None
+    arrival: SchedulerEvent
+    """With the turn's number over all servers."""
     ended_well: bool = False
 
 
@@ -73,19 +71,19 @@ def _renumbered(event: SchedulerEvent, programs: dict[str, _Program]) -> Schedul
     if event.event == "arrive":
         turn = _turn_of(event, programs)
         program = programs[event.program_id]
-        attempt = _Attempt(turn, event.replica, event.prompt_tokens, event.request_id)
-        program.latest = program.at_server[key] = attempt
+        event = replace(event, turn=turn)
+        program.latest = program.at_server[key] = _Attempt(event)
         program.next_turn = max(program.next_turn, turn + 1)
         if event.turn_id is not None:
             program.by_id[event.turn_id] = turn
-        return replace(event, turn=turn)
+        return event
     known = programs.get(event.program_id)
     arrived = None if known is None else known.at_server.get(key)
     if arrived is None:  # the record begins after this turn's arrival
         return event
-    if event.event == "finish" and event.request_id == arrived.request_id:
+    if event.event == "finish" and event.request_id == arrived.arrival.request_id:
         arrived.ended_well = event.status not in _FAILED
-    return replace(event, turn=arrived.turn)
+    return replace(event, turn=arrived.arrival.turn)
 
 
 def _turn_of(event: SchedulerEvent, programs: dict[str, _Program]) -> int:
@@ -97,7 +95,7 @@ def _turn_of(event: SchedulerEvent, programs: dict[str, _Program]) -> int:
     if event.turn_id is None:
         for before in (here, program.latest):
             if before is not None and _is_another_try(event, before, before is here):
-                return before.turn
+                return before.arrival.turn
     if event.turn == 0 and here is not None:
         programs[event.program_id] = _Program()
         return 0
@@ -105,5 +103,5 @@ def _turn_of(event: SchedulerEvent, programs: dict[str, _Program]) -> int:
 
 
 def _is_another_try(event: SchedulerEvent, before: _Attempt, same_number: bool) -> bool:
-    elsewhere = before.replica != event.replica
-    return (same_number or elsewhere) and before.prompt_tokens == event.prompt_tokens and not before.ended_well
+    arrival, elsewhere = before.arrival, before.arrival.replica != event.replica
+    return (same_number or elsewhere) and arrival.prompt_tokens == event.prompt_tokens and not before.ended_well

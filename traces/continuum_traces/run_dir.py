@@ -75,6 +75,14 @@ def write_json(path: Path, data: Any, indent: int | None = 2) -> None:
         temporary.replace(path)
 
 
+def write_text(path: Path, text: str) -> Path:
+    """Write a text file. Its folder is made if it is missing."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
 class JsonLines:
     """A file to which JSON lines are appended; flushed after every ``flush_every`` rows. A file has one writer.
 

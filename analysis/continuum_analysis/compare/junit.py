@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
 
-from continuum_traces.run_dir import writing
+from continuum_traces.run_dir import write_text
 
 from continuum_analysis.compare.conditions import Outcome
 
@@ -35,5 +35,4 @@ def write_junit(outcomes: Sequence[Outcome], file: Path) -> None:
     Raises:
         RunDirError: the file cannot be written.
     """
-    with writing(file):
-        file.write_text(junit_xml(outcomes), encoding="utf-8")
+    write_text(file, junit_xml(outcomes))

@@ -346,10 +346,13 @@ def write_summary_of(path: Path, runs: Sequence[Run], baseline: str | None = Non
     """Do the same as ``write_summary`` for runs that ``load_runs`` has read."""
     summary = summarize_runs(path, runs, baseline)
     write_json(path / SUMMARY, summary.to_json())
-    rows = [{"policy": name, **arm.row()} for name, arm in summary.arms.items()]
-    file = path / "summary.csv"
+    write_csv(path / "summary.csv", [{"policy": name, **arm.row()} for name, arm in summary.arms.items()])
+    return summary
+
+
+def write_csv(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows that have the same columns."""
     with writing(file), file.open("w", encoding="utf-8", newline="") as out:
         table = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
-    return summary

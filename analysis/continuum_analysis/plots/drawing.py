@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from continuum_traces.run_dir import writing
+from continuum_traces.run_dir import write_text
 
 from continuum_analysis.plots.arm_styles import ArmStyle, arm_styles
 from continuum_analysis.plots.axis import LETTER, words
@@ -82,10 +82,7 @@ def save(drawings: Sequence[Drawing], file: Path) -> Path:
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height:.0f}'><style>{STYLE}</style>"
         f"<rect width='100%' height='100%' fill='var(--paper)'/>{''.join(parts)}</svg>\n"
     )
-    with writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(re.sub(r"var\((--\w+)\)", lambda name: light[name[1]], page), encoding="utf-8")
-    return file
+    return write_text(file, re.sub(r"var\((--\w+)\)", lambda name: light[name[1]], page))
 
 
 def _keys(panels: Sequence[Panel], looks: Mapping[str, ArmStyle]) -> Iterator[tuple[str, str]]:

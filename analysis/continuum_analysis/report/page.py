@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from continuum_traces.run_dir import writing
+from continuum_traces.run_dir import write_text
 
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS, Comparison, interval_text, number_text
 from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
@@ -87,7 +87,7 @@ def write_report(path: Path, baseline: str | None = None) -> Path:
         AnalysisError, RunDirError: there are no runs, or a file cannot be written.
     """
     home = path.parent if path.is_file() else path
-    return _write(page_of(path.resolve().name, load_runs(path), home, baseline), home / "report.html")
+    return write_text(home / "report.html", render(page_of(path.resolve().name, load_runs(path), home, baseline)))
 
 
 def write_joint_report(paths: Sequence[Path], target: Path, baseline: str | None = None) -> Path:
@@ -97,14 +97,7 @@ def write_joint_report(paths: Sequence[Path], target: Path, baseline: str | None
         AnalysisError, RunDirError: there are no runs, they have different workloads, or a file cannot be written.
     """
     name = ", ".join(path.resolve().name for path in paths)
-    return _write(page_of(name, load_all(paths), None, baseline), target)
-
-
-def _write(page: Page, target: Path) -> Path:
-    with writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(render(page), encoding="utf-8")
-    return target
+    return write_text(target, render(page_of(name, load_all(paths), None, baseline)))
 
 
 def figures_of(page: Page) -> dict[str, Figure]:

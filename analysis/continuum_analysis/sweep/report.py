@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import read_json, writing
+from continuum_traces.run_dir import read_json, write_text
 
 from continuum_analysis.compare.runs import SWEEP
 from continuum_analysis.plots.drawing import draw_each, save
@@ -55,10 +55,7 @@ def write_page(folder: Path, name: str, panels: Sequence[Panel], **values: Any) 
         save(drawings, folder / f"{name}.svg")
     optional = dict.fromkeys(("base", "line", "verdict", "trust"))
     page = fill_page("sweep_report.html.j2", drawings=drawings, **(optional | values))
-    target = folder / "report.html"
-    with writing(target):
-        target.write_text(page, encoding="utf-8")
-    return target
+    return write_text(folder / "report.html", page)
 
 
 def _facts(sweep: Sweep, plan: dict[str, object]) -> list[tuple[str, str]]:

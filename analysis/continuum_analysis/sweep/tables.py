@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-from continuum_traces.run_dir import ENGINE, SUMMARY, read_json, write_json, writing
+from continuum_traces.run_dir import ENGINE, SUMMARY, read_json, write_json
 
 from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.runs import SWEEP, Run, cells_of, read_run_metrics, reading_sweep
-from continuum_analysis.compare.summary import ArmSummary, Summary, summarize_runs
+from continuum_analysis.compare.summary import ArmSummary, Summary, summarize_runs, write_csv
 from continuum_analysis.compare.words import COLUMNS, Column, TextTable, ratio_column
-from continuum_analysis.metrics import METRICS, Value
+from continuum_analysis.metrics import Value
 from continuum_analysis.records.timeline import AnalysisError
 
 SHOWN = ("jct_mean_s", "jct_p95_s", "served_jobs_per_s", "prefix_hit_ratio")
@@ -152,25 +151,17 @@ def _group(path: Path, group: Mapping[str, Any], baseline: str | None) -> GroupS
     return GroupSummary(group["folder"], group["axes"], len(group["cells"]), summary, cells)
 
 
-def cell_frame(sweep: Sweep) -> pd.DataFrame:
-    """Return one row for each complete cell: its axes, policy, seed and every metric."""
-    axes = list(dict.fromkeys(name for group in sweep.groups for name in group.axes))
+def write_tables(sweep: Sweep) -> None:
+    """Write two files: sweep.csv has a row for each complete cell with its axes, policy, seed and every metric, and
+    summary.json summarises each group of cells."""
+    axes = {name: None for group in sweep.groups for name in group.axes}
     rows = [
-        {**group.axes, "policy": cell.policy, "seed": cell.seed, **cell.metrics}
+        {**axes, **group.axes, "policy": cell.policy, "seed": cell.seed, **cell.metrics}
         for group in sweep.groups
         for cell in group.cells
     ]
-    columns = [*axes, "policy", "seed", *(metric.name for metric in METRICS)]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def write_tables(sweep: Sweep) -> None:
-    """Write two files: sweep.csv has one row per cell, and summary.json summarises each group of cells."""
-    target = sweep.path / "sweep.csv"
-    temporary = target.with_name("sweep.csv.tmp")
-    with writing(target):
-        cell_frame(sweep).to_csv(temporary, index=False, float_format="%.6g")
-        temporary.replace(target)
+    if rows:
+        write_csv(sweep.path / "sweep.csv", rows)
     write_json(sweep.path / SUMMARY, sweep.as_json())
 
 

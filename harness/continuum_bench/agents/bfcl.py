@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from continuum_agents.recorded_web import RecordedWebError, read_web
+from continuum_agents.recorded_web import read_web
 from continuum_traces.names import which
 from msgspec import Meta, Struct
 
@@ -114,22 +114,16 @@ def _config(options: BfclOptions) -> tuple[str, ...]:
     """Return the configuration of the agents' processes, with absolute paths."""
     if options.web == LIVE and not os.environ.get(KEY_VARIABLE):
         raise BenchError(f"--web live: searches through SerpAPI, whose key is to be in {KEY_VARIABLE}; or --web FILE")
+    if options.web != LIVE:
+        read_web(Path(options.web))  # a fault is shown before anything runs
     settings = {
-        "web": options.web if options.web == LIVE else str(_readable_web(Path(options.web)).absolute()),
+        "web": options.web if options.web == LIVE else str(Path(options.web).absolute()),
         "record_web": None if options.record_web is None else str(options.record_web.absolute()),
         "data": None if options.tasks is None else str(options.tasks.absolute()),
         "temperature": f"{options.temperature:g}",
         "prompting": str(options.prompting),
     }
     return tuple(f"{name}={value}" for name, value in settings.items() if value is not None)
-
-
-def _readable_web(file: Path) -> Path:
-    try:
-        read_web(file)
-    except RecordedWebError as error:
-        raise BenchError(f"--web {error}") from error
-    return file
 
 
 def _web_facts(web: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_agents.protocol import BUBBLEWRAP, DOCKER
+from continuum_traces.run_dir import write_text
 
 from continuum_bench.agents.batch import Work, batch_label
 from continuum_bench.agents.containers import pull_images, remove_containers
@@ -93,9 +94,4 @@ def _load(agent: Environment, options: MiniSweOptions, out: Path) -> Path:
     chosen += [f"--slice={options.slice_spec}", f"--filter={options.filter_spec}"]
     chosen += ["--shuffle"] if options.shuffle else []
     tasks = agent.run(LOADER, *chosen, asked=f"--subset {options.subset}")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / TASKS).write_text(tasks, encoding="utf-8")
-    except OSError as error:
-        raise BenchError(f"--out {out}: {error.strerror}") from error
-    return out / TASKS
+    return write_text(out / TASKS, tasks)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from continuum_bench.options.declare import WRITABLE, Option, Options
+from continuum_bench.options.declare import WRITABLE, Option, Options, one_of
 from continuum_bench.options.run import Json
 from continuum_bench.options.together import Needs, Without
 
@@ -26,6 +26,7 @@ Baseline = Annotated[
 ]
 TableForm = Annotated[
     str | None,
+    one_of("csv", "parquet", "json", "latex", "markdown"),
     Option("Write a table for other programs: csv, json, latex, markdown or parquet.", names=("--format",)),
 ]
 TableFile = Annotated[Path | None, WRITABLE, Option("File for that table. Default: standard output.")]

@@ -21,7 +21,7 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.validate import ValidateOptions
 from continuum_bench.show import print_notice, print_table
 from continuum_bench.validate.logs import read_log
-from continuum_bench.validate.numbers import errors_of, numbers_of, timeline
+from continuum_bench.validate.numbers import errors_of, numbers_of
 from continuum_bench.validate.replay import CalibratedStepTimes, Calibration, fit, play
 from continuum_bench.validate.served import LoggedRun, Served
 
@@ -62,7 +62,6 @@ def _compare(run: LoggedRun, options: ValidateOptions) -> dict[str, Any]:
     calibration = fit(score) if options.fit else None
     served, answered = run.served[half:], played(calibration)[half:]
     measured, modelled = numbers_of(served), numbers_of(answered)
-    until_s = max(each.finish_s for each in served)
     return {
         "name": run.name,
         "requests": len(served),
@@ -70,10 +69,6 @@ def _compare(run: LoggedRun, options: ValidateOptions) -> dict[str, Any]:
         **errors_of(modelled, measured),
         "measured": measured,
         "modelled": modelled,
-        "timeline": {
-            "measured": [asdict(moment) for moment in timeline(served, until_s)],
-            "modelled": [asdict(moment) for moment in timeline(answered, until_s)],
-        },
         "calibration": asdict(calibration) if calibration else None,
         "step_times": asdict(times.provenance),
         "engine": asdict(config),
@@ -161,13 +156,6 @@ def _print(run: dict[str, Any]) -> None:
     rows = [_row(run, name, 1e3, "ms") for name in SHOWN if name in run["measured"]]
     rows.append(_row(run, "output_tokens_per_s", 1.0, "tokens/s"))
     print_table(TextTable(("", "measured", "modelled", "error", "unit"), rows), run["name"], words=("unit",))
-    pairs = zip(run["timeline"]["measured"], run["timeline"]["modelled"], strict=True)
-    moments = [
-        [f"{a['at_s']:.1f}", str(a["running"]), str(b["running"]), str(a["waiting"]), str(b["waiting"])]
-        for a, b in pairs
-    ]
-    heads = ("second", "running", "modelled", "waiting", "modelled ")
-    print_table(TextTable(heads, moments), "requests with and without a first token")
 
 
 def _gpus(engine: dict[str, Any]) -> str:

@@ -1,9 +1,8 @@
-"""Statistics of a run's requests: times, throughput, and the numbers of running and waiting requests."""
+"""Statistics of a run's requests: times and throughput."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
@@ -11,17 +10,6 @@ import numpy as np
 from continuum_bench.validate.served import Served
 
 STATISTICS = ("mean", "p50", "p99")
-INSTANTS = 12
-"""Rows of the timeline."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """Numbers of requests at one instant. A ``waiting`` request has no token yet, a ``running`` one has."""
-
-    at_s: float
-    running: int
-    waiting: int
 
 
 def numbers_of(served: Sequence[Served]) -> dict[str, float]:
@@ -49,13 +37,3 @@ def _statistic(values: Sequence[float], which: str) -> float:
 def errors_of(modelled: dict[str, float], measured: dict[str, float]) -> dict[str, float]:
     """Return ``NAME_error`` = modelled / measured - 1 for each measured number above 0."""
     return {f"{name}_error": modelled[name] / measured[name] - 1.0 for name in measured if measured[name] > 0.0}
-
-
-def timeline(served: Sequence[Served], until_s: float) -> list[Moment]:
-    """Return moments that are spread evenly over the run."""
-
-    def moment(at_s: float) -> Moment:
-        running = sum(each.first_token_s <= at_s < each.finish_s for each in served)
-        return Moment(at_s, running, sum(each.arrival_s <= at_s < each.first_token_s for each in served))
-
-    return [moment(until_s * (n + 0.5) / INSTANTS) for n in range(INSTANTS)]
