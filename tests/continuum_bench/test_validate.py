@@ -18,6 +18,7 @@ from continuum_bench.validate.logs import read_log
 from continuum_bench.validate.replay import play
 from continuum_bench.validate.served import LoggedRun
 from continuum_server.virtual.config import times_of
+from continuum_traces.jsonl import TraceError
 
 ROWS = [(0.0, 0.2, 1.2, 100, 11), (0.5, 0.9, 2.0, 200, 21), (0.7, 1.0, 1.0, 30, 1)]
 """Arrival, first token, end; prompt and output tokens."""
@@ -153,7 +154,7 @@ def test_a_fault_of_a_log_is_named_with_its_place(text: str, words: str, tmp_pat
 
 def test_a_file_that_is_no_gzip(tmp_path: Path) -> None:
     (tmp_path / "x.json.gz").write_bytes(b"no gzip")
-    with pytest.raises(BenchError, match=r"x.json.gz: cannot read"):
+    with pytest.raises(TraceError, match=r"x.json.gz:1: the gzip stream is damaged"):
         read_log(tmp_path)
 
 
