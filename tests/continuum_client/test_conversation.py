@@ -14,6 +14,7 @@ import openai
 import pytest
 from fake_server import FakeServer
 
+import continuum_client
 from continuum_client import OpenAI
 from continuum_client.proxy import Proxy
 from continuum_client.proxy_command import proxy_settings
@@ -68,23 +69,39 @@ def message_of(answer: Any, stream: bool) -> Any:
 
 @pytest.mark.parametrize(
     ("through", "stream"),
-    [("our client", False), ("our client", True), ("a proxy of one agent", True), ("a standing proxy", False)],
+    [
+        *(("our client", False), ("our client", True), ("our asynchronous client", False)),
+        *(("an instrumented client", True), ("an instrumented asynchronous client", False)),
+        *(("a proxy of one agent", True), ("a standing proxy", False)),
+    ],
 )
 def test_each_roll_out_keeps_its_own_program(vllm: FakeServer, stream: bool, through: str) -> None:
-    def asking(client: openai.OpenAI) -> Ask:
-        def create(messages: list[Any]) -> Any:
-            return message_of(client.chat.completions.create(model="m", messages=messages, stream=stream), stream)
+    """``uninstrument()`` releases all programs of an instrumented client, also if their event loop is gone."""
 
-        return lambda messages: asyncio.to_thread(create, messages)
+    def asking(client: openai.OpenAI | openai.AsyncOpenAI) -> Ask:
+        async def create(messages: list[Any]) -> Any:
+            given: Any = {"model": "m", "messages": messages, "stream": stream}
+            if isinstance(client, openai.AsyncOpenAI):
+                return message_of(await client.chat.completions.create(**given), stream)
+            return await asyncio.to_thread(lambda: message_of(client.chat.completions.create(**given), stream))
+
+        return create
 
     async def run() -> list[set[str | None]]:
-        if through == "our client":
-            return await roll_out(asking(OpenAI(base_url=vllm.url)), vllm)
+        if "client" in through:
+            module: Any = openai if "instrumented" in through else continuum_client
+            cls = module.AsyncOpenAI if "asynchronous" in through else module.OpenAI
+            return await roll_out(asking(cls(base_url=vllm.url)), vllm)
         listen = ("127.0.0.1", 0) if "standing" in through else None
         async with Proxy(vllm.url, proxy_settings("vllm", None, "none"), listen=listen) as proxy:
             return await roll_out(asking(openai.OpenAI(base_url=f"{proxy.address}/v1")), vllm)
 
+    if "instrumented" in through:
+        continuum_client.instrument(dialect="vllm")
     found = asyncio.run(run())
+    if "instrumented" in through:
+        continuum_client.uninstrument()
+        assert sorted(vllm.released) == sorted({str(name) for name in vllm.ids})
     assert [len(ids) for ids in found] == [1] * ROLLOUTS
     assert len(set.union(*found) - {None}) == ROLLOUTS
 

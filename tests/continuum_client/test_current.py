@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sdk import ask
 
-from continuum_client import AsyncOpenAI, ContinuumError, ContinuumWarning, OpenAI, Program, current_program
+from continuum_client import AsyncOpenAI, ContinuumError, OpenAI, Program, current_program
 
 
 def name() -> str | None:
@@ -181,29 +181,6 @@ def test_async_generators(vllm: FakeServer) -> None:
     asyncio.run(run())
     assert labels(vllm) == ["one", "one", "two", "two"] * 2
     assert len(vllm.released) == 2
-
-
-def test_a_task_that_outlives_its_program(vllm: FakeServer) -> None:
-    async def run() -> None:
-        client = AsyncOpenAI(base_url=vllm.url, dialect="vllm")
-        left = asyncio.Event()
-
-        async def late() -> None:
-            await left.wait()
-            assert current_program() is None
-            with pytest.warns(ContinuumWarning, match="'p' is closed"):
-                await ask(client)
-            async with client.program("new") as q:
-                assert q.parent_id is None
-                await ask(client)
-
-        async with client.program("p"):
-            task = asyncio.create_task(late())
-        left.set()
-        await task
-
-    asyncio.run(run())
-    assert vllm.ids == [None, "new"]
 
 
 @given(st.data())

@@ -15,11 +15,11 @@ from typing import Any
 import openai
 import pytest
 from continuum_traces.run_dir import read_turns
-from fake_server import ASK, FakeServer, Planned
-from sdk import ask, ours_of, ran, trace_of, value
+from fake_server import ASK, FakeServer
+from sdk import ask, ours_of, ran, trace_of
 
 import continuum_client
-from continuum_client import ContinuumWarning, UnknownDialect, current_program, instrument, uninstrument
+from continuum_client import UnknownDialect, current_program, instrument, uninstrument
 from continuum_client.hook import hook
 from continuum_client.instrument_command import STARTUP
 
@@ -67,26 +67,6 @@ def test_clients_made_before_and_after(vllm: FakeServer, tmp_path: Path) -> None
     assert type(before) is openai.OpenAI
 
 
-@pytest.mark.parametrize("cls", CLASSES[:2])
-def test_conversations_that_nobody_names(vllm: FakeServer, cls: Any) -> None:
-    """Each gets a program, which ``uninstrument()`` releases, also if the event loop of its calls is gone."""
-    instrument(dialect="vllm")
-    first: list[Any] = [{"role": "user", "content": "one"}]
-    more = [*first, {"role": "assistant", "content": "fine"}, {"role": "user", "content": "more"}]
-
-    async def run() -> None:
-        client = cls(base_url=vllm.url)
-        for messages in (first, [{"role": "user", "content": "two"}], more):
-            await value(ask(client, messages=messages))
-
-    asyncio.run(run())
-    one, two, again = vllm.ids
-    assert one == again != two
-    assert None not in (one, two)
-    uninstrument()
-    assert sorted(vllm.released) == sorted([str(one), str(two)])
-
-
 def test_ours_are_tagged_once_and_keep_their_options(vllm: FakeServer, server: FakeServer, tmp_path: Path) -> None:
     instrument(dialect="vllm", record=tmp_path / "all")
     ours = continuum_client.OpenAI(base_url=server.url, dialect="openai", record=tmp_path / "ours")
@@ -97,21 +77,6 @@ def test_ours_are_tagged_once_and_keep_their_options(vllm: FakeServer, server: F
     assert vllm.ids == ["p"]
     assert len(list(read_turns(tmp_path / "ours"))) == 2
     assert not (tmp_path / "all" / "turns.jsonl").read_text()
-
-
-def test_retries_refusals_and_errors(server: FakeServer) -> None:
-    """All three are as with our own clients. A retry carries the same tags, a field that the server refuses is left out
-    of the next try, and the agent gets openai's own errors."""
-    instrument(dialect="vllm")
-    client = openai.OpenAI(base_url=server.url, max_retries=1)
-    server.plan.append(Planned(500))
-    with pytest.warns(ContinuumWarning, match="refuses"):
-        ask(client)
-    ask(client)
-    assert "vllm_xargs" not in server.seen[-1].body
-    server.plan.append(Planned(401))
-    with pytest.raises(openai.AuthenticationError):
-        ask(client)
 
 
 def test_uninstrument_restores(vllm: FakeServer) -> None:
@@ -251,26 +216,6 @@ def instrumented(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "continuum_client.instrument_command", *arguments]
 
 
-def test_the_command(vllm: FakeServer, tmp_path: Path) -> None:
-    """An agent that does not know us: tagged, recorded, released; a ``sitecustomize`` of the user's still runs."""
-    (tmp_path / "agent.py").write_text(AGENT)
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(SITE)
-    path = f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    command = instrumented("--dialect", "vllm", "--record", "runs", "--", sys.executable, "agent.py", vllm.url)
-    done = run(command, tmp_path, PYTHONPATH=path)
-    assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
-    assert "their sitecustomize" in done.stderr
-    last = "continuum-instrument: 2 calls in 1 program tagged, 18 of 38 prompt tokens from the cache\n"
-    assert done.stderr.endswith(last)
-    one, two = vllm.ids
-    assert one == two is not None
-    assert vllm.turns[0].body["session_id"] == one
-    assert vllm.released == [one]
-    assert [turn.program_id for turn in read_turns(tmp_path / "runs")] == [one, two]
-    assert (tmp_path / "runs" / "trace.jsonl").read_text().count('"kind":"end"') == 1
-
-
 @pytest.mark.slow
 def test_environment_variables_alone(vllm: FakeServer, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
@@ -297,29 +242,36 @@ from importlib.metadata import entry_points
 for entry_point in entry_points(group="opentelemetry_pre_instrument"):
     entry_point.load()()
 """
+OURS = f"from continuum_client import OpenAI\n{AGENT}"
+TAGGED = "2 calls in 1 program tagged, 18 of 38 prompt tokens from the cache"
+NONE = "no call was tagged: the command made none with openai, or its Python did not load Continuum"
+LINES = [
+    ("{python}", AGENT, TAGGED),
+    ("{python}", OURS, TAGGED),
+    ("{python}", AGENT.replace("messages=messages", "messages=[]"), "0 of 2 calls tagged"),
+    ("{python} -I", AGENT, NONE),
+    # OpenTelemetry's sitecustomize comes first and hides ours: opentelemetry-instrument and its operator do this
+    ("env PYTHONPATH={folder}/otel:{path} {python}", AGENT, TAGGED),
+]
 
 
-@pytest.mark.parametrize(
-    ("flags", "code", "said"),
-    [
-        ((), f"from continuum_client import OpenAI\n{AGENT}", "2 calls in 1 program tagged, 18 of 38"),
-        ((), AGENT.replace("messages=messages", "messages=[]"), "0 of 2 calls tagged"),
-        (("-I",), AGENT, "no call was tagged: the command made none with openai, or its Python did not load Continuum"),
-    ],
-)
-def test_the_last_line(vllm: FakeServer, tmp_path: Path, flags: tuple[str, ...], code: str, said: str) -> None:
-    (tmp_path / "agent.py").write_text(code)
-    done = run(instrumented("--dialect", "vllm", sys.executable, *flags, "agent.py", vllm.url), tmp_path)
-    assert done.stderr.startswith(f"continuum-instrument: {said}"), done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def test_behind_opentelemetry(vllm: FakeServer, tmp_path: Path) -> None:
-    """Its ``sitecustomize`` comes first, and hides ours: ``opentelemetry-instrument`` and its operator do this."""
-    (tmp_path / "agent.py").write_text(AGENT)
-    (tmp_path / "otel").mkdir()
-    (tmp_path / "otel" / "sitecustomize.py").write_text(OTEL)
-    inner = f"PYTHONPATH={tmp_path / 'otel'}:$PYTHONPATH exec {sys.executable} agent.py {vllm.url}"
-    done = run(instrumented("--dialect", "vllm", "sh", "-c", inner), tmp_path)
-    assert done.stderr.startswith("continuum-instrument: 2 calls in 1 program tagged"), done.stderr
-    assert vllm.released == [vllm.ids[0]]
+@pytest.mark.parametrize(("python", "code", "said"), LINES)
+def test_the_command(vllm: FakeServer, tmp_path: Path, python: str, code: str, said: str) -> None:
+    """An agent that does not know us: tagged, recorded, released; a ``sitecustomize`` of the user's still runs."""
+    for name, text in (("agent.py", code), ("site/sitecustomize.py", SITE), ("otel/sitecustomize.py", OTEL)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    path = f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    words = python.format(python=sys.executable, folder=tmp_path, path=f"{STARTUP}:{path}").split()
+    command = instrumented("--dialect", "vllm", "--record", "runs", "--", *words, "agent.py", vllm.url)
+    done = run(command, tmp_path, PYTHONPATH=path)
+    assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"continuum-instrument: {said}")
+    assert done.stderr.count("their sitecustomize") == 1 + (python == "{python}")  # of our command, and of the agent
+    if said == TAGGED:
+        one, two = vllm.ids
+        assert one == two is not None
+        assert vllm.turns[0].body["session_id"] == one
+        assert vllm.released == [one]
+        assert [turn.program_id for turn in read_turns(tmp_path / "runs")] == [one, two]
+        assert (tmp_path / "runs" / "trace.jsonl").read_text().count('"kind":"end"') == 1

@@ -50,11 +50,12 @@ def test_calls_outside_a_program_are_untouched(client: OpenAI, vllm: FakeServer)
 
 def test_what_is_told_is_told_once(client: OpenAI, vllm: FakeServer) -> None:
     """A failed call leaves its news to the next; every try of a call has the same."""
-    told = {"is_last_step": 1, "pred_tool": "grep", "pred_tool_s": 0.5, "last_func_call": "pytest"}
+    told = {"is_last_step": 1, "pred_tool": "grep", "pred_tool_s": 0.5, "last_func_call": "pytest", "kv_ttl_s": 86_400}
     vllm.plan.extend([Planned(401), Planned(500), Planned(hang_up=True)])
     with client.program("p") as p:
         p.last_step()
         p.predict("grep", 0.5)
+        p.kv_ttl(1e9)
         ran(p, "pytest")
         with pytest.raises(openai.AuthenticationError):
             ask(client)

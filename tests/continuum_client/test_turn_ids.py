@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from continuum_traces.wire import read_turn_id
 from fake_server import FakeServer, Planned
 from sdk import ask
 
-from continuum_client import AsyncOpenAI, OpenAI, extra_body, headers
+from continuum_client import AsyncOpenAI, OpenAI, extra_body, headers, instrument, uninstrument
 from continuum_client.dialects import DIALECTS, HEADERS
 from continuum_client.program import Program
 from continuum_client.settings import ClientSettings
@@ -29,15 +28,18 @@ def ids_of(server: FakeServer) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("instrumented", [False, True])
 @pytest.mark.parametrize("dialect", sorted(DIALECTS))
 @pytest.mark.filterwarnings("ignore::continuum_client.ContinuumWarning")
 def test_every_try_of_a_call_has_its_id_and_the_record_too(
-    serve: Callable[..., FakeServer], tmp_path: Path, dialect: str
+    server: FakeServer, tmp_path: Path, dialect: Any, instrumented: bool, request: pytest.FixtureRequest
 ) -> None:
     """Of a call that fails in the end, too, and of one that is sent again without a refused field."""
-    server = serve("openai")
-    client = OpenAI(base_url=server.url, dialect=dialect, record=tmp_path)
-    with client.program("p"):
+    options: Any = {"dialect": dialect, "record": tmp_path}
+    client = (openai.OpenAI if instrumented else OpenAI)(base_url=server.url, **({} if instrumented else options))
+    if instrumented:
+        request.addfinalizer(uninstrument)
+    with (instrument(**options) if instrumented else client).program("p"):  # type: ignore[union-attr]
         server.plan.extend([Planned(500), Planned(hang_up=True)])
         ask(client)
         server.plan.append(Planned(401))
