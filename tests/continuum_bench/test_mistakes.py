@@ -58,7 +58,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     trace_of(folder)
     with FakeServer("vllm", handler=good) as server, socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        yield {"HERE": str(folder), "SCENARIOS": str(SCENARIOS), "URL": server.url, "TAKEN": port}
+        folders = {"HERE": str(folder), "SCENARIOS": str(SCENARIOS), "DAMAGED": str(FILE.with_name("damaged"))}
+        yield {**folders, "URL": server.url, "TAKEN": port}
 
 
 def said_by(tool: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> str:

@@ -73,53 +73,6 @@ def file_of(path: Path, *lines: Any) -> Path:
     return target
 
 
-FAULTS: list[tuple[list[Any], int, str, str]] = [
-    *(
-        ([OPEN, {**GOOD_TURN, **change}, {"kind": "end", "program_id": "p"}], 3 + (field == "kept_tokens"), field, said)
-        for change, field, said in (
-            ({"output_tokens": 0}, "output_tokens", "below 1"),
-            ({"new_input_tokens": -1}, "new_input_tokens", "below 0"),
-            ({"new_input_tokens": 2**63}, "new_input_tokens", "too large"),
-            ({"new_input_tokens": 1.5}, "new_input_tokens", "whole number"),
-            ({"carried_tokens": 3}, "carried_tokens", "more than output_tokens"),
-            ({"gap_overhead_s": float("nan")}, "gap_overhead_s", "nan is not a finite number"),
-            ({"colour": 1}, "colour", "unknown field"),
-            ({"turn": 1}, "turn", "expected 0"),
-            ({"tool_calls": [{"name": "ls", "duration_s": -1}]}, "tool_calls[0].duration_s", "below 0"),
-            ({"tool_calls": [{"duration_s": 1}]}, "tool_calls[0].name", "missing"),
-            ({"tool_calls": 7}, "tool_calls", "7 is not a list"),
-            ({"kept_tokens": 9}, "kept_tokens", "keeps 9 tokens of a context of 0"),
-        )
-    ),
-    (["not json"], 2, "", ""),
-    ([{"kind": "comet"}], 2, "kind", ""),
-    ([GOOD_TURN], 2, "program_id", ""),
-    ([{"kind": "end", "program_id": "q"}], 2, "program_id", ""),
-    ([OPEN, GOOD_TURN, OPEN], 4, "program_id", "appears twice"),
-    ([OPEN], 2, "program_id", ""),
-    ([{"kind": "program", "program_id": ""}], 2, "program_id", ""),
-    ([{**OPEN, "synthetic": "yes"}, GOOD_TURN], 2, "synthetic", ""),
-    ([{**OPEN, "shared_prefix_tokens": 4}, GOOD_TURN], 2, "shared_prefix_tokens", ""),
-    ([{**OPEN, "metadata": {"a": ["b"]}}, GOOD_TURN], 2, "metadata", ""),
-    ([{"kind": "header", "schema": "other", "version": 1}], 2, "schema", ""),
-    ([{**header_line(), "version": 9}], 2, "version", ""),
-    ([OPEN, {**GAP, "turn": 0}], 3, "new_input_tokens", "missing"),
-    ([OPEN, GOOD_TURN, {**GAP, "turn": 1}], 4, "turn", "expected 0"),
-    ([OPEN, GOOD_TURN, {**GAP, "turn": 0, "gap_overhead_s": -1}], 4, "gap_overhead_s", "below 0"),
-]
-
-
-@pytest.mark.parametrize(("lines", "line", "field", "said"), FAULTS)
-def test_faults_name_line_and_field(tmp_path: Path, lines: list[Any], line: int, field: str, said: str) -> None:
-    path = file_of(tmp_path, *lines)
-    fault = str(validate(path)[0])
-    assert fault.startswith(f"{path}:{line}: {field}: " if field else f"{path}:{line}: "), fault
-    assert said in fault
-    with pytest.raises(TraceError) as caught:
-        list(read_programs(path))
-    assert str(caught.value) == fault
-
-
 def test_a_gap_completes_the_turn_before_it(tmp_path: Path) -> None:
     before, now = (turn_line("p", 0, Turn(5, 2, gap_overhead_s=gap_s, text="a")) for gap_s in (0.0, 1.5))
     line = gap_line(before, now)
