@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,11 +56,11 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     for name, text in GIVEN.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
+    shutil.copytree(FILE.with_name("damaged"), folder / "damaged")
     trace_of(folder)
     with FakeServer("vllm", handler=good) as server, socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        folders = {"HERE": str(folder), "SCENARIOS": str(SCENARIOS), "DAMAGED": str(FILE.with_name("damaged"))}
-        yield {**folders, "URL": server.url, "TAKEN": port}
+        yield {"HERE": str(folder), "SCENARIOS": str(SCENARIOS), "URL": server.url, "TAKEN": port}
 
 
 def said_by(tool: str, words: list[str], capfd: pytest.CaptureFixture[str]) -> str:
