@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS
+from continuum_analysis.compare.runs import load_runs
 from continuum_analysis.compare.summary import Summary, write_summary
 from continuum_analysis.compare.words import TextTable, arm_table, load_line
 from continuum_analysis.report.experiment_facts import experiment_line
@@ -53,7 +54,7 @@ def conclude(out: Path, options: OutputOptions, where: str = "") -> Summary:
         options: what to write and to print.
         where: the end of the table's caption.
     """
-    summary = write_summary(out)
+    summary = write_summary(out, load_runs(out))
     page = None if options.no_report else write_report(out)
     if options.json_output:
         print_json({**summary.to_json(), "out": str(out)})

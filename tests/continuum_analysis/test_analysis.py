@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from continuum_analysis.compare.runs import load_runs
 from continuum_analysis.compare.summary import summarize, write_summary
 from continuum_analysis.compare.words import verdict
 from continuum_analysis.metrics import METRICS, analyze_run
@@ -144,7 +145,7 @@ def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
     for seed, stretch in enumerate((0.5, 0.25, 0.4)):
         write_recorded(tmp_path / f"vllm-seed{seed}", "vllm", seed, [6.0, 4.0])
         write_recorded(tmp_path / f"continuum-seed{seed}", "continuum", seed, [6.0 * stretch, 4.0 * stretch])
-    summary = write_summary(tmp_path)
+    summary = write_summary(tmp_path, load_runs(tmp_path))
     written = summary.to_json()
     row = written["policies"]["continuum"]
     # Mean JCT 5 s; stretched 2.5, 1.25 and 2 s. vllm does not vary, so the logarithm's deviation is s / mean / sqrt(n).

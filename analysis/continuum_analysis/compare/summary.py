@@ -333,17 +333,12 @@ def _warnings(arms: Mapping[str, Sequence[Run]]) -> Iterator[str]:
             yield f"{where}: {late}"
 
 
-def write_summary(path: Path) -> Summary:
-    """Write summary.json and summary.csv; return the summary.
+def write_summary(path: Path, runs: Sequence[Run], baseline: str | None = None) -> Summary:
+    """Write summary.json and summary.csv; return the summary. The arguments are those of ``summarize_runs``.
 
     Raises:
-        AnalysisError, RunDirError: there is nothing to summarise, or the files cannot be written.
+        AnalysisError, RunDirError: the runs cannot be compared, or the files cannot be written.
     """
-    return write_summary_of(path, load_runs(path))
-
-
-def write_summary_of(path: Path, runs: Sequence[Run], baseline: str | None = None) -> Summary:
-    """Do the same as ``write_summary`` for runs that ``load_runs`` has read."""
     summary = summarize_runs(path, runs, baseline)
     write_json(path / SUMMARY, summary.to_json())
     write_csv(path / "summary.csv", [{"policy": name, **arm.row()} for name, arm in summary.arms.items()])

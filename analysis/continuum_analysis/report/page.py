@@ -10,7 +10,7 @@ from continuum_traces.run_dir import write_text
 
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS, Comparison, interval_text, number_text
 from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
-from continuum_analysis.compare.summary import Summary, compare_to, summarize_runs, write_summary_of
+from continuum_analysis.compare.summary import Summary, compare_to, summarize_runs, write_summary
 from continuum_analysis.compare.words import TextTable, arm_table, fastest, load_line, verdict_parts
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.unknown import cannot_be_known
@@ -73,7 +73,7 @@ def page_of(name: str, runs: Sequence[Run], home: Path | None = None, baseline: 
     """
     loads = by_load(runs)
     if home is not None and len(loads) == 1:
-        summaries = {jps: write_summary_of(home, runs, baseline) for jps in loads}
+        summaries = {jps: write_summary(home, runs, baseline) for jps in loads}
     else:
         summaries = {jps: summarize_runs(None, group, baseline) for jps, group in loads.items()}
     shown = {jps: [run for run in group if run.manifest.seed in summaries[jps].seeds] for jps, group in loads.items()}

@@ -23,6 +23,7 @@ from continuum_bench.agents.environment import Environment
 from continuum_bench.agents.process import AgentDied, AgentProcess
 from continuum_bench.agents.results import DIED, ERROR, INTERRUPTED, TIME_LIMIT, ProgramRecord, Results
 from continuum_bench.agents.tasks import Task, TaskError, prepare_workspace
+from continuum_bench.show import print_notice
 
 READY_TIMEOUT_S = 300.0
 TEST_TIMEOUT_S = 300.0
@@ -233,12 +234,8 @@ async def _passes(test: str, workspace: Path) -> bool:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def play(batch: Batch, arrivals: list[Arrival], sink: Results, say: Callable[[str], None]) -> bool:
+async def play(batch: Batch, arrivals: list[Arrival], sink: Results) -> bool:
     """Play a batch. Returns False if a signal stopped it; a second signal kills all processes at once."""
-    return asyncio.run(_guarded(batch, arrivals, sink, say))
-
-
-async def _guarded(batch: Batch, arrivals: list[Arrival], sink: Results, say: Callable[[str], None]) -> bool:
     runner = Runner(batch, arrivals, sink)
     running = asyncio.create_task(runner.run())
     signals = 0
@@ -247,7 +244,7 @@ async def _guarded(batch: Batch, arrivals: list[Arrival], sink: Results, say: Ca
         nonlocal signals
         signals += 1
         if signals == 1:
-            say("stopping: programs that run are ended and their records kept; again kills at once")
+            print_notice("stopping: programs that run are ended and their records kept; again kills at once")
             running.cancel()
         else:
             runner.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 from collections.abc import Callable, Sequence
@@ -69,7 +70,7 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
             batch = Batch(environment, work, start, out, at_once(options), options.time_limit_s)
             costs = {arrival.program_id: 1.0 for arrival in arrivals}
             with RunsDisplay(costs, finished, quiet=False, what="programs") as results.display:
-                complete = play(batch, arrivals, results, print_notice)
+                complete = asyncio.run(play(batch, arrivals, results))
         if work.conclude is not None:
             work.conclude(results)
     show_results(results, options.json_output)

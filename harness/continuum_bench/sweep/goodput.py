@@ -26,10 +26,8 @@ MOST_STEPS = 24
 FIRST_STEP, LONGEST_STEP = 1.25, 16.0
 """Factors between the rates that are tried until the limit lies between two of them. Each is the square of the last."""
 
-Search = Generator[float, bool, float]
 
-
-def search(start_jps: float, tolerance: float) -> Search:
+def search(start_jps: float, tolerance: float) -> Generator[float, bool, float]:
     """Find the highest rate that is sustained: yield a rate to try, and receive whether it was.
 
     What is sustained at a rate is assumed to be sustained at all lower ones. The returned rate is sustained, and a rate
@@ -53,31 +51,6 @@ def search(start_jps: float, tolerance: float) -> Search:
 def _short(jps: float) -> float:
     """Round to four digits, so that a cell's name shows its exact rate."""
     return float(f"{jps:.4g}")
-
-
-@dataclass(slots=True)
-class _Running:
-    """A search and its state."""
-
-    point: Point
-    arm: Arm
-    seed: int
-    limit: float
-    steps: Search
-    wanted: float
-    result: float | None = None
-
-    def advance(self, values: Mapping[str, Value]) -> None:
-        """Continue the search with the metrics of the run at the rate ``wanted``."""
-        try:
-            self.wanted = self.steps.send(_is_sustained(values, self.limit))
-        except StopIteration as end:
-            self.result = end.value
-
-    @property
-    def found(self) -> Found:
-        axes = {name: value for name, value in self.point.axes.items() if name != "jps"} | {"limit": self.limit}
-        return Found(axes, self.arm.label, self.seed, inf if self.result is None else self.result)
 
 
 def _is_sustained(values: Mapping[str, Value], limit: float) -> bool:
@@ -112,29 +85,38 @@ class GoodputStudy:
     def run(self) -> list[Found]:
         """Return the result of every search; empty if Ctrl-C or a failed cell ended the study (see ``outcome``)."""
         searches = [
-            self._start(point, arm, seed, limit)
+            self._search(point, arm, seed, limit)
             for limit in self.limits
             for point in self.grid.points
             for seed in point.seeds
             for arm in point.arms
         ]
-        while live := [running for running in searches if running.result is None]:
-            cells = [self._cell(each.point, each.wanted, each.arm, each.seed) for each in live]
-            measured = self._play(list({cell.name: cell for cell in cells}.values()))
+        wanted = {number: next(each) for number, each in enumerate(searches)}
+        found: dict[int, Found] = {}
+        while wanted:
+            measured = self._play(list({cell.name: cell for cell in wanted.values()}.values()))
             if measured is None:
                 return []
-            for running, cell in zip(live, cells, strict=True):
-                running.advance(measured[cell.name])
-        return [ended.found for ended in searches]
+            for number, cell in list(wanted.items()):
+                try:
+                    wanted[number] = searches[number].send(measured[cell.name])
+                except StopIteration as end:
+                    found[number] = end.value
+                    del wanted[number]
+        return [found[number] for number in range(len(searches))]
 
-    def _start(self, point: Point, arm: Arm, seed: int, limit: float) -> _Running:
+    def _search(self, point: Point, arm: Arm, seed: int, limit: float) -> Generator[Cell, Mapping[str, Value], Found]:
+        """Yield a cell to play, and receive its metrics, until the highest rate is found."""
         steps = search(point.options.jps, self.tolerance)
-        return _Running(point, arm, seed, limit, steps, next(steps))
-
-    def _cell(self, point: Point, jps: float, arm: Arm, seed: int) -> Cell:
-        options = replace(point.options, jps=jps)
-        at = replace(point, axes={**point.axes, "jps": jps}, options=options)
-        return Cell(group_of(at, self.grid), arm, seed)
+        jps = next(steps)
+        while True:
+            at = replace(point, axes={**point.axes, "jps": jps}, options=replace(point.options, jps=jps))
+            values = yield Cell(group_of(at, self.grid), arm, seed)
+            try:
+                jps = steps.send(_is_sustained(values, limit))
+            except StopIteration as end:
+                axes = {name: value for name, value in point.axes.items() if name != "jps"}
+                return Found({**axes, "limit": limit}, arm.label, seed, end.value)
 
     def _play(self, cells: Sequence[Cell]) -> Mapping[str, Mapping[str, Value]] | None:
         """Return the metrics of each cell; None if not all of them are complete."""
