@@ -70,32 +70,30 @@ class TaggedHandler(Handler):
         return response, seconds
 
 
-class TimedTools:
-    """Executes the calls of a reply by BFCL's own function, one after the other. Each call is measured and limited."""
+Execute = Callable[..., tuple[list[str], dict[str, Any]]]
+"""BFCL's function that executes calls. It returns their results and the instances on which they ran."""
 
-    def __init__(
-        self, execute: Callable[..., tuple[list[str], dict[str, Any]]], turns: Turns, limit_s: float | None
-    ) -> None:
-        self._execute = execute
-        self._turns = turns
-        self._limit_s = limit_s
 
-    def __call__(self, calls: list[str], *context: Any, **options: Any) -> tuple[list[str], dict[str, Any]]:
-        """Execute the calls. Return their results and the instances on which they ran, as BFCL's function does."""
-        results, instances = self._execute([], *context, **options)
-        for call in calls:
-            results += self._timed(call, *context, **options)
-        return results, instances
+def timed(execute: Execute, turns: Turns, limit_s: float | None) -> Execute:
+    """Return a function that does the same, one call after the other. Each call is measured and limited."""
 
-    def _timed(self, call: str, *context: Any, **options: Any) -> list[str]:
-        tool = self._turns.program.tool(tool_name(call.split("(", 1)[0]))
+    def one(call: str, *context: Any, **options: Any) -> list[str]:
+        tool = turns.program.tool(tool_name(call.split("(", 1)[0]))
         try:
-            with tool, time_limit(self._limit_s):
-                return self._execute([call], *context, **options)[0]
+            with tool, time_limit(limit_s):
+                return execute([call], *context, **options)[0]
         except TimeoutError as error:  # mostly BFCL catches the error itself, and returns this text
             return [f"Error during execution: {error}"]
         finally:
-            self._turns.tool_ended(tool.name, tool.seconds or 0.0)
+            turns.tool_ended(tool.name, tool.seconds or 0.0)
+
+    def every(calls: list[str], *context: Any, **options: Any) -> tuple[list[str], dict[str, Any]]:
+        results, instances = execute([], *context, **options)
+        for call in calls:
+            results += one(call, *context, **options)
+        return results, instances
+
+    return every
 
 
 @contextmanager
@@ -134,7 +132,7 @@ def run(start: Start, channel: Channel) -> Done:
         turns = Turns(program, channel, step_limit)
         handler = TaggedHandler(settings, start.model, client, turns)
         execute = base_handler.execute_multi_turn_func_call
-        base_handler.execute_multi_turn_func_call = TimedTools(execute, turns, start.tool_limit_s)
+        base_handler.execute_multi_turn_func_call = timed(execute, turns, start.tool_limit_s)
         status, result = infer(handler, entry)
     trajectory = Path(start.trajectory)
     trajectory.parent.mkdir(parents=True, exist_ok=True)

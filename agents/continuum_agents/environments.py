@@ -214,12 +214,9 @@ def _stamp(folder: Path) -> Path:
 
 def _wanted(framework: Framework) -> str:
     """Return the text of a current environment's stamp: the pins, and pip's argument for this project."""
-    return framework.pins.read_text(encoding="utf-8") + f"\n# with {_ourselves()}\n"
-
-
-def _ourselves() -> str:
     root = source_root()
-    return f"-e {root}" if root is not None else f"{DISTRIBUTION}=={version(DISTRIBUTION)}"
+    ourselves = f"-e {root}" if root is not None else f"{DISTRIBUTION}=={version(DISTRIBUTION)}"
+    return framework.pins.read_text(encoding="utf-8") + f"\n# with {ourselves}\n"
 
 
 def _copy_ourselves(folder: Path) -> None:

@@ -46,13 +46,8 @@ def _names(pairs: Sequence[Provenance]) -> list[str]:
 
 def _model_facts(name: str) -> dict[str, Any]:
     model = find_model(name)
-    return {
-        "name": name,
-        "weight_bytes": model.weight_bytes,
-        "kv_bytes_per_token": model.kv_bytes_per_token,
-        "max_context_tokens": model.max_context_tokens,
-        "notes": model.notes,
-    }
+    shown = ("weight_bytes", "kv_bytes_per_token", "max_context_tokens", "notes")
+    return {"name": name, **{fact: getattr(model, fact) for fact in shown}}
 
 
 MODELS_TITLE = "Models, and the GPUs (x tensor parallel) with measured tables; * is your own"

@@ -115,10 +115,15 @@ def read_grid(path: Path | None, overrides: Sequence[str] = ()) -> Grid:
     Raises:
         BenchError: the grid is invalid; the message names the file and the field.
     """
-    raw, where, folder = _load(path), str(path) if path else "--set", path.parent if path else Path()
-    if path is None and not overrides:
-        raise BenchError("sweep: give a grid: a YAML file, or --set AXIS=A,B")
-    return grid_of(raw, where, folder, path.stem if path else "sweep", overrides)
+    if path is None:
+        if not overrides:
+            raise BenchError("sweep: give a grid: a YAML file, or --set AXIS=A,B")
+        return grid_of({}, "--set", Path(), "sweep", overrides)
+    with yaml_of(path) as text:
+        raw = yaml.safe_load(text)
+    if not isinstance(raw, dict):
+        raise BenchError(f"{path}: expected a mapping of axes to values")
+    return grid_of(raw, str(path), path.parent, path.stem, overrides)
 
 
 def read_override(text: str) -> tuple[str, Any]:
@@ -128,16 +133,6 @@ def read_override(text: str) -> tuple[str, Any]:
         raise BenchError(f"--set {text}: expected AXIS=VALUE or AXIS=A,B")
     parts = [yaml_value(part, f"--set {text}") for part in values.split(",")]
     return name.strip().replace("-", "_"), parts if len(parts) > 1 else parts[0]
-
-
-def _load(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    with yaml_of(path) as text:
-        grid = yaml.safe_load(text)
-    if not isinstance(grid, dict):
-        raise BenchError(f"{path}: expected a mapping of axes to values")
-    return grid
 
 
 def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, overrides: Sequence[str] = ()) -> Grid:

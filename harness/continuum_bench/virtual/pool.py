@@ -128,7 +128,7 @@ def _load_engine(context: ForkServerContext, pressed: _Press) -> None:
     _start_forkserver()
     pressed.raises = True
     try:
-        first = context.Process(target=_nothing, daemon=True)
+        first = context.Process(daemon=True)  # does nothing
         first.start()  # returns when the fork server answers
         first.join()
     except KeyboardInterrupt:
@@ -136,10 +136,6 @@ def _load_engine(context: ForkServerContext, pressed: _Press) -> None:
         raise
     finally:
         pressed.raises = False
-
-
-def _nothing() -> None:
-    """Do nothing, as the body of a process that shows that the fork server answers."""
 
 
 def _start_forkserver() -> None:
