@@ -16,6 +16,8 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --hide-scrollbars --remote-debugging-pipe"
 )
+LOOK = Path(__file__).with_name("look.js").read_text()
+"""JavaScript: ``look``, what tests see and do on a page."""
 
 
 class Browser:
@@ -92,6 +94,7 @@ class Browser:
         self.call("Page.navigate", url=page.resolve().as_uri())
         while "Page.loadEventFired" not in self._happened:
             self._next()
+        self.evaluate(LOOK)
         self.settle()
 
     def settle(self) -> None:
@@ -104,6 +107,10 @@ class Browser:
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
+
+    def look(self, what: str, *arguments: Any) -> Any:
+        """What a function of look.js gives."""
+        return self.evaluate(f"look.{what}(...{json.dumps(arguments)})")
 
     def press(self, key: str) -> None:
         text = {"text": key} if len(key) == 1 else {}

@@ -21,23 +21,6 @@ E = SchedulerEvent
 PAPER_PX = 718
 """Between the margins of A4."""
 WELL_READABLE = 4.5
-CONTRAST = """(() => {
-  const light = (colour) => {
-    const part = colour.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255)
-      .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * part[0] + 0.7152 * part[1] + 0.0722 * part[2];
-  };
-  const page = light(getComputedStyle(document.body).backgroundColor);
-  const words = [...document.querySelectorAll('p, h1, h2, h3, th, td, summary, a, li')]
-    .map((e) => getComputedStyle(e).color);
-  const axes = [...document.querySelectorAll('svg text')]
-    .map((e) => getComputedStyle(e).fill);
-  return Math.min(...[...words, ...axes].map((colour) => {
-    const [a, b] = [light(colour), page].sort((x, y) => y - x);
-    return (a + 0.05) / (b + 0.05);
-  }));
-})()"""
-"""JavaScript: the least contrast of words with the page, axes' words too (WCAG AA: 4.5 to 1)."""
 
 
 def write_agents(path: Path, policy: str, programs: int, turns: int, jps: float = 1.0) -> Path:
@@ -58,37 +41,18 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(path)
 
 
-def shown_range(browser: Browser) -> tuple[float, float]:
-    shown = browser.evaluate("(({low, high}) => [low, high])(document.getElementById('timeline').dataset)")
-    return float(shown[0]), float(shown[1])
-
-
-def choose(browser: Browser, element: str, value: str) -> None:
-    """As a person does in a list of choices."""
-    found = f"const s = document.getElementById('{element}');"
-    browser.evaluate(f"(() => {{ {found} s.value = '{value}'; s.dispatchEvent(new Event('change')); }})()")
-
-
-def status(browser: Browser) -> str:
-    return str(browser.evaluate("document.getElementById('timeline-status').textContent"))
-
-
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1200, 360])
 def test_draws_everything_and_complains_of_nothing(browser: Browser, page: Path, width: int, dark: bool) -> None:
     browser.complaints.clear()
     browser.requests.clear()
     browser.open(page, width=width, dark=dark, touch=width < 600)
-    drawn = """[...document.querySelectorAll('section')].filter((s) => s.querySelector('h2, h3')).map(
-      (s) => [s.querySelector('h2, h3').textContent, s.querySelector('svg path, svg rect') !== null])"""
-    titles = browser.evaluate(drawn)
-    assert len(titles) == 14
-    assert [title for title, is_drawn in titles if not is_drawn] == []
+    assert (browser.look("sections"), browser.look("undrawn")) == (14, [])
     assert browser.evaluate("document.querySelectorAll('#jct-by-policy rect.bar').length") == 4  # mean and P95 of two
     assert browser.evaluate("document.documentElement.scrollWidth") <= width  # the page itself never scrolls sideways
     assert browser.evaluate("document.querySelectorAll('#timeline rect.bar').length") > 100
     assert (browser.complaints, browser.requests) == ([], [])  # nothing comes from a network
-    assert browser.evaluate(CONTRAST) >= WELL_READABLE
+    assert browser.look("contrast") >= WELL_READABLE
     said = browser.evaluate("document.querySelector('main').innerText").splitlines()
     assert said[0].startswith("made up, 45 programs at 1/s, m on 2 x g; GPU time measured")
     assert browser.evaluate("document.querySelector('.chip')") is None  # it was not too much
@@ -112,119 +76,99 @@ def test_an_overloaded_run_says_so_and_equal_times_are_counted_as_equal(tmp_path
 
 def test_on_paper_nothing_is_cut_and_nothing_is_dark(browser: Browser, page: Path) -> None:
     browser.open(page, width=PAPER_PX)
-    choose(browser, "theme", "dark")
+    browser.look("choose", "theme", "dark")
     browser.call("Emulation.setEmulatedMedia", media="print")
     try:
         browser.evaluate("dispatchEvent(new Event('beforeprint'))")
         browser.settle()
         assert browser.evaluate("[...document.querySelectorAll('details')].every((d) => d.open)")
-        rights = "[...document.querySelectorAll('body *')].map((e) => e.getBoundingClientRect().right)"
-        assert browser.evaluate(f"Math.max(...{rights})") < PAPER_PX + 1
-        assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert browser.look("right") < PAPER_PX + 1
+        assert browser.look("ground") == "rgb(255, 255, 255)"
         assert browser.evaluate("getComputedStyle(document.querySelector('.controls')).display") == "none"
     finally:
         browser.call("Emulation.setEmulatedMedia", media="")
-        choose(browser, "theme", "system")
+        browser.look("choose", "theme", "system")
 
 
 def test_the_switch_overrules_the_system(browser: Browser, page: Path) -> None:
-    ground = "getComputedStyle(document.body).backgroundColor"
     browser.open(page, dark=False)
-    before = browser.evaluate(ground)
-    choose(browser, "theme", "dark")
-    after = browser.evaluate(ground)
+    before = browser.look("ground")
+    browser.look("choose", "theme", "dark")
+    after = browser.look("ground")
     assert before != after
     browser.open(page, dark=False)  # remembered
-    assert browser.evaluate(ground) == after
-    choose(browser, "theme", "system")
-    assert browser.evaluate(ground) == before
+    assert browser.look("ground") == after
+    browser.look("choose", "theme", "system")
+    assert browser.look("ground") == before
 
 
 def test_the_timeline_by_button_and_by_key(browser: Browser, page: Path) -> None:
     browser.open(page)
-    low, high = shown_range(browser)
+    low, high = browser.look("range")
     assert low == 0
     browser.evaluate("document.getElementById('timeline-in').click()")
-    nearer = shown_range(browser)
+    nearer = browser.look("range")
     assert nearer[1] - nearer[0] == pytest.approx((high - low) / 2)
     browser.evaluate("document.getElementById('timeline').focus()")
     browser.press("+")
-    assert shown_range(browser)[1] - shown_range(browser)[0] == pytest.approx((high - low) / 4)
-    before = shown_range(browser)
+    assert browser.look("range")[1] - browser.look("range")[0] == pytest.approx((high - low) / 4)
+    before = browser.look("range")
     browser.press("ArrowRight")
-    assert shown_range(browser)[0] > before[0]
+    assert browser.look("range")[0] > before[0]
     browser.press("0")
-    assert shown_range(browser) == (low, high)
-    assert status(browser).startswith("continuum, seed 0: programs 1 to 20 of 45")
+    assert browser.look("range") == [low, high]
+    assert browser.look("status").startswith("continuum, seed 0: programs 1 to 20 of 45")
     browser.press("PageDown")
     browser.press("PageDown")
-    assert "programs 41 to 45 of 45" in status(browser)
+    assert "programs 41 to 45 of 45" in browser.look("status")
     assert browser.evaluate("document.getElementById('timeline-forth').disabled") is True
-    choose(browser, "timeline-order", "slowest")
-    assert "programs 1 to 20 of 45" in status(browser)
-    seconds = "[...document.querySelectorAll('#timeline-table tr')].map(r => parseFloat(r.children[4].textContent))"
-    times = browser.evaluate(seconds)
+    browser.look("choose", "timeline-order", "slowest")
+    assert "programs 1 to 20 of 45" in browser.look("status")
+    times = browser.look("times")
     assert (len(times), times) == (20, sorted(times, reverse=True))
-    choose(browser, "timeline-policy", "0")
-    assert status(browser).startswith("vllm, seed 0")
+    browser.look("choose", "timeline-policy", "0")
+    assert browser.look("status").startswith("vllm, seed 0")
 
 
 def test_hovering_tells_what_a_bar_is_and_dragging_enlarges_a_stretch(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.evaluate("document.getElementById('timeline').scrollIntoView({block: 'center'})")
     browser.settle()
-    middle = """(() => {
-      const bars = [...document.querySelectorAll('#timeline rect.bar')].map((b) => b.getBoundingClientRect());
-      const wide = bars.reduce((a, b) => (b.width * b.height > a.width * a.height ? b : a));
-      return [wide.x + wide.width / 2, wide.y + wide.height / 2]; })()"""
-    x, y = browser.evaluate(middle)
-    browser.mouse("mouseMoved", x, y)
+    browser.mouse("mouseMoved", *browser.look("bar"))
     browser.settle()
     said = browser.evaluate("document.querySelector('#timeline .tip:not([hidden])').textContent")
     assert "turn" in said
     assert any(kind in said for kind in ("decode", "tool", "queue", "prefill"))
-    left, right, y = browser.evaluate("""(() => {
-      const grid = [...document.querySelectorAll('#timeline .grid')].map((line) => line.getBoundingClientRect());
-      return [grid[0].x, grid.at(-1).x, grid[0].y + grid[0].height / 2]; })()""")
-    ticks = "[...document.querySelectorAll('#timeline text[text-anchor=middle]')].map((t) => parseFloat(t.textContent))"
-    seconds = [tick for tick in browser.evaluate(ticks) if tick is not None]
+    left, right, y = browser.look("grid")
+    seconds = [tick for tick in browser.look("ticks") if tick is not None]
     for kind, at in (("mouseMoved", left), ("mousePressed", left), ("mouseMoved", right), ("mouseReleased", right)):
         browser.mouse(kind, at, y)
     browser.settle()
-    assert shown_range(browser) == pytest.approx((seconds[0], seconds[-1]), abs=1.0)
-
-
-def film(browser: Browser) -> tuple[float, list[str]]:
-    """Where the film stands, in thousandths, and what it says of the two lanes."""
-    at = browser.evaluate("parseFloat(document.getElementById('film-scrub').value)")
-    return at, browser.evaluate("[...document.querySelectorAll('#film .now')].map((now) => now.textContent)")
+    assert browser.look("range") == pytest.approx((seconds[0], seconds[-1]), abs=1.0)
 
 
 def test_the_film_shows_one_program_under_two_policies(browser: Browser, page: Path) -> None:
     browser.open(page)
-    at, ended = film(browser)
+    at, ended = browser.look("film")
     assert at == 1000  # before anybody plays it, and on paper, it is seen to its end
     assert len(ended) == 2
     assert all(said.startswith("finished after") for said in ended)
-    names = "[...document.querySelectorAll('#film .lane strong')].map((name) => name.textContent)"
-    assert browser.evaluate(names) == ["vllm", "continuum"]
+    assert browser.look("texts", "#film .lane strong") == ["vllm", "continuum"]
     assert "typical" in browser.evaluate("document.getElementById('film-program').selectedOptions[0].textContent")
-    whole = "[...document.querySelectorAll('#film .lane')].map((lane) => lane.querySelectorAll('.faint rect').length)"
-    assert all(number > 10 for number in browser.evaluate(whole))
-    scrub = "const s = document.getElementById('film-scrub'); s.value = 0; s.focus();"
-    browser.evaluate(f"(() => {{ {scrub} s.dispatchEvent(new Event('input')); }})()")
-    assert film(browser)[0] == 0
-    assert all("turn 1 of 6" in said for said in film(browser)[1])
+    assert all(number > 10 for number in browser.look("bars"))
+    browser.look("slide", "film-scrub", 0)
+    assert browser.look("film")[0] == 0
+    assert all("turn 1 of 6" in said for said in browser.look("film")[1])
     browser.press("ArrowRight")  # the slider's own keys
-    assert film(browser)[0] > 0
+    assert browser.look("film")[0] > 0
     play = "document.getElementById('film-play')"
     browser.evaluate(f"{play}.click()")
     browser.settle()
     assert "Pause" in browser.evaluate(f"{play}.textContent")
     browser.evaluate(f"{play}.click()")
-    stopped = film(browser)[0]
+    stopped = browser.look("film")[0]
     browser.settle()
-    assert (film(browser)[0], "Play" in browser.evaluate(f"{play}.textContent")) == (stopped, True)
+    assert (browser.look("film")[0], "Play" in browser.evaluate(f"{play}.textContent")) == (stopped, True)
 
 
 def test_every_control_is_reached_by_the_tab_key_and_named(browser: Browser, page: Path) -> None:
@@ -232,12 +176,8 @@ def test_every_control_is_reached_by_the_tab_key_and_named(browser: Browser, pag
     reached = []
     for _ in range(80):
         browser.press("Tab")
-        who = browser.evaluate("""(() => {
-          const e = document.activeElement;
-          const name = e.labels?.[0]?.textContent || e.getAttribute('aria-label') || e.textContent;
-          return [e.id || e.tagName, getComputedStyle(e).outlineStyle, name.trim()]; })()""")
-        reached.append(who)
-        if who[0] == "timeline":
+        reached.append(browser.look("focused"))
+        if reached[-1][0] == "timeline":
             break
     names = {name: words for name, _, words in reached}
     film = ["program", "first", "second", "play", "scrub"]
@@ -266,7 +206,7 @@ def test_a_page_that_leaves_programs_out_says_so(
     monkeypatch.setattr("continuum_analysis.report.program_timeline.MOST_TURNS", 100)
     write_agents(tmp_path / "vllm-seed0", "vllm", programs=45, turns=6)  # 270 turns: every third program
     browser.open(write_report(tmp_path))
-    said = status(browser)
+    said = browser.look("status")
     assert "programs 1 to 15 of 15" in said
     assert said.endswith("of the run's 45 programs one in 3 is in this page")
 
