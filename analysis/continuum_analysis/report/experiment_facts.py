@@ -24,10 +24,10 @@ def experiment_line(manifests: Sequence[Manifest]) -> str:
     number = _each(f"{count:,} program{'s' * (count != 1)}" for count in counts)
     rates = ", ".join(dict.fromkeys(f"{work.jps:g}" for work in works if work.jps is not None))
     pace = f"at {rates}/s" if rates else _each(f"with arrivals {work.arrivals}" for work in works if work.arrivals)
-    machines = _each(_machines(each.hardware, each.engine_options) for each in manifests)
+    gpus = _each(machines(each.hardware, each.engine_options) for each in manifests)
     model = _each(each.hardware.model for each in manifests)
     programs = " ".join(filter(None, (number or "programs", pace))) if number or pace else None
-    where = " on ".join(filter(None, (model, machines))) or None
+    where = " on ".join(filter(None, (model, gpus))) or None
     return _join([_each(map(_workload, works)) or None, programs, where])
 
 
@@ -41,7 +41,8 @@ def _workload(work: Workload) -> str | None:
     return f"{work.name} ({notes})" if notes else work.name
 
 
-def _machines(hardware: Hardware, engine: Engine) -> str | None:
+def machines(hardware: Hardware, engine: Engine) -> str | None:
+    """Return the GPUs, and how they work together; None: they are not known."""
     tensor, stages = hardware.tensor_parallel or 1, hardware.pipeline_parallel or 1
     said = f"{tensor} x {hardware.gpu}" if hardware.gpu else None
     said = f"{stages} stages of {said}" if said and stages > 1 else said

@@ -97,16 +97,14 @@ def at_once(options: AgentOptions) -> int:
 
 def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -> Start:
     """Return the message that starts a program, without the program's id, task and folders."""
-    return Start(
-        base_url=endpoint.base_url,
-        model=options.model or endpoint.models[0],
-        dialect=endpoint.dialect_of(options.dialect).name,
-        content=options.content,
-        config=config or tuple(options.config or find_framework(options.framework).config),
-        step_limit=options.step_limit,
-        tool_limit_s=options.tool_limit_s,
-        environment=options.environment,
-    )
+    given = {
+        **options.shared_with(Start),
+        "base_url": endpoint.base_url,
+        "model": options.model or endpoint.models[0],
+        "dialect": endpoint.dialect_of(options.dialect).name,
+        "config": config or tuple(options.config or find_framework(options.framework).config),
+    }
+    return Start(**given)
 
 
 def _arrivals(options: AgentOptions, tasks: list[Task], results: Results) -> list[Arrival]:

@@ -58,8 +58,7 @@ def config_of(cell: Cell, engine: str, serve: Mapping[str, Any], records: Path |
     if unknown:
         raise BenchError(f"serve: {unknown[0]}: unknown; {which(unknown[0], SERVE_OPTIONS)}")
     run = cell.group.point.options
-    given = run.shared_with(EngineOptions) | ({"model": run.model} if engine == "emulated" else {})
-    given |= {name: value for name, value in serve.items() if name != "vllm_arguments"}
+    given = run.shared_with(EngineOptions) | {name: value for name, value in serve.items() if name != "vllm_arguments"}
     options = ServeOptions(
         **{**given, "replies": Path(given["replies"]) if given.get("replies") else None},
         engine=engine,

@@ -10,11 +10,13 @@ from statistics import fmean
 from typing import Any
 
 from continuum_analysis.compare.words import TextTable
+from continuum_analysis.report.experiment_facts import machines
 from continuum_server import defaults
 from continuum_server.step_times.catalog import FP8_KV, find_gpu, find_model
 from continuum_server.step_times.overhead import is_asynchronous
 from continuum_server.step_times.roofline import MAX_BATCH
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
+from continuum_traces.schema import Engine, Hardware
 from msgspec import structs
 
 from continuum_bench.errors import BenchError
@@ -137,10 +139,12 @@ def _vllm_defaults(gpu: str, memory_gib: float) -> tuple[int, int]:
 
 def _print(run: dict[str, Any]) -> None:
     steps, engine = run["step_times"], run["engine"]
+    parallel = {name: engine[name] for name in ("gpu", "tensor_parallel", "pipeline_parallel")}
+    gpus = machines(Hardware(**parallel), Engine(replicas=engine["replicas"]))
     unreported = ", ".join(f"{number} {why}" for why, number in run["unreported"].items())
     print_notice(
         f"{run['name']}: {run['requests']} requests{f' (others: {unreported})' if unreported else ''}; "
-        f"{engine['model']} on {_gpus(engine)}, max_num_seqs {engine['max_num_seqs']}, chunks of "
+        f"{engine['model']} on {gpus}, max_num_seqs {engine['max_num_seqs']}, chunks of "
         f"{engine['chunk_tokens']}{'' if engine['prefix_caching'] else ', no prefix caching'}\n"
         f"KV blocks: {run['kv_blocks']['number']} ({run['kv_blocks']['from']})\n"
         f"step times: {steps['kind']}; attention: {steps['attention']}\n"
@@ -156,13 +160,6 @@ def _print(run: dict[str, Any]) -> None:
     rows = [_row(run, name, 1e3, "ms") for name in SHOWN if name in run["measured"]]
     rows.append(_row(run, "output_tokens_per_s", 1.0, "tokens/s"))
     print_table(TextTable(("", "measured", "modelled", "error", "unit"), rows), run["name"], words=("unit",))
-
-
-def _gpus(engine: dict[str, Any]) -> str:
-    said = f"{engine['tensor_parallel']} x {engine['gpu']}"
-    if engine["pipeline_parallel"] > 1:
-        said = f"{engine['pipeline_parallel']} stages of {said}"
-    return said if engine["replicas"] == 1 else f"{engine['replicas']} replicas of {said}"
 
 
 def _row(run: dict[str, Any], name: str, factor: float, unit: str) -> Sequence[str]:
