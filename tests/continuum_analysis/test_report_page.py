@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -211,24 +212,9 @@ def test_a_page_that_leaves_programs_out_says_so(
     assert said.endswith("of the run's 45 programs one in 3 is in this page")
 
 
-SWEBENCH = {"name": "swebench", "synthetic": True, "programs": 1000, "jps": 0.1, "arrivals": "poisson"}
-THREE = SWEBENCH | {"programs": 3}
-CLOSED = {"name": "w", "programs": 2, "arrivals": "concurrency:8"}
-H100 = {"model": "llama-3.1-8b", "gpu": "h100-80gb", "tensor_parallel": 2, "pipeline_parallel": 1}
-A100 = H100 | {"gpu": "a100"}
-STAGES = {"hardware": H100 | {"pipeline_parallel": 2}, "engine_options": {"replicas": 4, "router": "sticky"}}
-TWO = [{"workload": THREE, "hardware": A100}, {"workload": THREE | {"jps": 0.2}, "hardware": H100}]
-TOLD = "swebench (synthetic), 3 programs at 0.1, 0.2/s, llama-3.1-8b on 2 x a100 or 2 x h100-80gb"
-LINES: list[tuple[list[dict[str, object]], str]] = [
-    ([{}], ""),  # records without a manifest
-    ([{"workload": SWEBENCH, "hardware": {}}], "swebench (synthetic), 1,000 programs at 0.1/s"),
-    ([{"workload": CLOSED, "hardware": {"model": "m"}}], "w, 2 programs with arrivals concurrency:8, m"),
-    (TWO, TOLD),  # type: ignore[list-item]
-    ([STAGES], "llama-3.1-8b on 4 replicas (sticky) of 2 stages of 2 x h100-80gb"),
-    ([{"hardware": H100, "engine_options": {"profile": "a/p.json"}}], "llama-3.1-8b on the server of p.json"),
-]
+LINES = [json.loads(line) for line in Path(__file__).with_name("experiment_lines.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize(("manifests", "said"), LINES)
-def test_what_ran_on_what_in_one_line(manifests: list[dict[str, object]], said: str) -> None:
-    assert experiment_line([from_json(Manifest, each) for each in manifests]) == said
+@pytest.mark.parametrize("case", LINES)
+def test_what_ran_on_what_in_one_line(case: dict[str, Any]) -> None:
+    assert experiment_line([from_json(Manifest, each) for each in case["manifests"]]) == case["said"]

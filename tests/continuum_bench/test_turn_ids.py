@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
+from aiohttp import web
 from continuum_analysis.metrics import RunMetrics, analyze_run
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import read_events, read_turns
 from continuum_traces.schema import Program, ToolCall, Turn
+from fake_server import Handler, hang_up, streaming
 from live_server import BLOCK, Live
-from small_replays import replay, run_of
+from small_replays import replay, run_of, serving
 
 pytestmark = pytest.mark.slow
 
@@ -22,44 +21,25 @@ LONG = 300
 """Tokens of an answer that takes two seconds: it is cut off long before its end."""
 
 
-@contextmanager
-def breaking(server: Live, limits: list[int]) -> Iterator[str]:
-    """A proxy. Each limit breaks one connection, the first over which so many bytes of answers have come."""
-    started, ended, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
-    port = 0
+def breaking(server: Live, breaks: set[tuple[str, str]]) -> Handler:
+    """Passes requests on to the server. The first answer to each of these programs and turns breaks half-way."""
 
-    async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter, breaks: bool) -> None:
-        sent = 0
-        while (data := await source.read(2**10)) and not (
-            breaks and limits and sent > limits[0] and b"data: {" in data
-        ):
-            target.write(data)
-            await target.drain()
-            sent += len(data)
-        if data:
-            limits.pop(0)
-        target.close()
+    async def handler(request: web.Request, number: int) -> web.StreamResponse:
+        sent, body = 0, {**await request.json(), "model": server.model}
+        ids = {name: value for name, value in request.headers.items() if name.startswith("X-")}
+        asked = body["vllm_xargs"]["program_id"], body["vllm_xargs"]["turn_id"].partition("-")[0]
+        url = f"{server.server.url}/v1/completions"
+        async with aiohttp.ClientSession() as client, client.post(url, json=body, headers=ids) as answer:
+            response = await streaming(request)
+            async for data in answer.content.iter_any():
+                if asked in breaks and sent > 10_000:
+                    breaks.remove(asked)
+                    return hang_up(request, response)
+                await response.write(data)
+                sent += len(data)
+        return response
 
-    async def forward(theirs: asyncio.StreamReader, ours: asyncio.StreamWriter) -> None:
-        answers, requests = await asyncio.open_connection("127.0.0.1", server.server.port)
-        await asyncio.gather(pump(theirs, requests, False), pump(answers, ours, True), return_exceptions=True)
-
-    async def run() -> None:
-        nonlocal port
-        async with await asyncio.start_server(forward, "127.0.0.1", 0) as proxy:
-            port = proxy.sockets[0].getsockname()[1]
-            started.set()
-            await ended.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(run(),), daemon=True)
-    thread.start()
-    assert started.wait(60)
-    try:
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join(60)
-    assert not limits, "an answer was to be broken and never came"
+    return handler
 
 
 def bubble_by_hand(folder: Path) -> float:
@@ -85,12 +65,13 @@ def test_a_replay_in_which_streams_break(server: Live, tmp_path: Path) -> None:
     call = (ToolCall("ls", 0.05),)
     turns = (Turn(100, LONG, tool_calls=call), Turn(200, LONG, tool_calls=call), Turn(50, 5))
     programs = [Program(f"replayed{i}", turns) for i in range(2)]
-    # Answers are about 70 kB long: the first of one program breaks, and the second of the other.
+    # Answers are about 70 kB long.
     trace, out = tmp_path / "trace.jsonl.gz", tmp_path / "out"
     write_programs(trace, programs)
-    with breaking(server, [10_000, 100_000]) as url:
-        done = replay(trace, url, out, "--scheduler-records", server.record, "--dialect", "vllm")
-    assert done.exit_code == 0, done.output
+    breaks = {("replayed0", "0"), ("replayed1", "1")}
+    with serving(breaking(server, breaks)) as between:
+        done = replay(trace, between.url, out, "--scheduler-records", server.record)
+    assert (done.exit_code, breaks) == (0, set()), done.output
     folder = run_of(out)
     assert sorted(r.failed_tries for r in read_turns(folder)) == [(), (), (), (), ("stream",), ("stream",)]
     run = analyze_run(folder)
