@@ -149,6 +149,11 @@ def test_ids_keys_and_releases_pass_on_every_route(tmp_path: Path) -> None:
     assert {each[0] for each in places.values()} == {0, 1}
 
 
+def health(fleet: Fleet) -> tuple[int, str, list[bool]]:
+    answer = httpx.get(f"{fleet.url}/health")
+    return answer.status_code, answer.json()["status"], [one["serving"] for one in answer.json()["replicas"]]
+
+
 @pytest.mark.slow
 def test_a_killed_replica_loses_no_program(tmp_path: Path) -> None:
     """kill -9 of a server and its engine in the middle: all programs complete, some turns are computed again."""
@@ -160,6 +165,7 @@ def test_a_killed_replica_loses_no_program(tmp_path: Path) -> None:
     )
     with Fleet(config, 2, "sticky_least_loaded", tmp_path / "logs", said.append) as running:
         assert running.router is not None
+        assert health(running) == (200, "serving", [True, True])
         leaders = {server.process.pid for server in (*running.servers, running.router)}
 
         def kill_in_the_middle() -> None:
@@ -175,8 +181,9 @@ def test_a_killed_replica_loses_no_program(tmp_path: Path) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             running.wait(0.1)
         assert said == [f"replica1 was killed by signal 9; see {tmp_path}/logs/replica1.log; replicas left: 1"]
+        assert health(running) == (200, "degraded", [True, False])
         os.killpg(running.servers[0].process.pid, signal.SIGKILL)
-        until(lambda: (answer := httpx.get(f"{running.url}/health")).status_code == 503 and "dead" in answer.text)
+        until(lambda: health(running) == (503, "dead", [False, False]))
     assert ends_soon(leaders) == []
     (row,) = json.loads((tmp_path / "out" / "summary.json").read_text())["policies"].values()
     assert [row[f"programs_{how}"] for how in ("finished", "failed", "unfinished")] == [8, 0, 0]

@@ -6,9 +6,6 @@ import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -45,32 +42,6 @@ def recorded(folder: Path, *events: SchedulerEvent) -> EventRecorder:
     recorder.close()
     recorder.close()
     return recorder
-
-
-_WRITER = """
-import sys, time
-from functools import partial
-from pathlib import Path
-from continuum_server.vllm_plugin.recorder import EventRecorder
-from continuum_traces.schema import SchedulerEvent
-recorder = EventRecorder(Path(sys.argv[1]))
-for number in range(10**9):
-    recorder.write(SchedulerEvent(time.time(), "arrive", "p", number))
-    time.sleep(0.001)
-"""
-
-
-def test_after_sigkill_only_what_waited_to_be_written_is_missing(tmp_path: Path) -> None:
-    writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path)])
-    try:
-        while not (tmp_path / EVENTS).exists() or (tmp_path / EVENTS).stat().st_size < 20_000:
-            time.sleep(0.05)
-    finally:
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-    turns = turns_in(tmp_path)
-    assert turns == list(range(len(turns)))
-    assert FLUSH_S < 1.0  # the longest wait
 
 
 def test_a_restart_goes_on_in_the_same_file(tmp_path: Path) -> None:
@@ -188,11 +159,12 @@ def test_a_folder_that_another_server_writes_or_that_is_none_is_named(tmp_path: 
 def test_a_record_that_something_happens_to_goes_on(
     tmp_path: Path, trouble: Callable[[Path], object], engine: str
 ) -> None:
-    """Also to what an engine before has left."""
+    """Also to what an engine before has left. What was written a moment ago is in the file, however an engine ends."""
     folder = tmp_path / "record"
     recorder = EventRecorder(folder)
     recorder.write(event(0))
     flushed(recorder)
+    assert (turns_in(folder), FLUSH_S < 1.0) == ([0], True)
     if engine == "next":
         recorder.close()
         recorder = EventRecorder(folder)

@@ -1,9 +1,11 @@
-"""What clients get over HTTP: scripted answers, structured output, and a state without their text."""
+"""What clients get over HTTP: scripted answers, structured output, metrics, and a state without their text."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,9 +13,11 @@ import openai
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from live_server import Live, live
+from prometheus_client.parser import text_string_to_metric_families
 
 pytestmark = pytest.mark.slow
 
+ALERTS = Path(__file__).parents[3] / "docs" / "server" / "alerts.yml"
 KEY = "secret-key"
 LONG = "first " * 6000
 """A reply that takes two seconds: a client that leaves after its first token leaves long before its end."""
@@ -56,6 +60,12 @@ def test_state_holds_no_prompt_text(agents: Live) -> None:
     assert httpx.get(f"{agents.server.url}/continuum/state").status_code == 401
     text = json.dumps(agents.state(KEY))
     assert not [word for word in ("xyzzy", KEY) if word in text]
+
+
+def test_the_page_that_prometheus_reads_has_what_the_alerts_ask_for(agents: Live) -> None:
+    page = httpx.get(f"{agents.server.url}/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"})
+    served = {sample.name for family in text_string_to_metric_families(page.text) for sample in family.samples}
+    assert set(re.findall(r"(?:continuum|vllm):\w+", ALERTS.read_text())) <= served
 
 
 def test_structured_output_and_logprobs(agents: Live) -> None:

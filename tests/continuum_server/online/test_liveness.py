@@ -8,12 +8,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 from live_server import ends_soon, processes_of, serve_command, sessions_of
-from waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -37,20 +34,6 @@ class Served:
     def process_ids(self, word: str) -> list[int]:
         """Of its processes whose command line has this word, the oldest first."""
         return sorted(number for number, line in processes_of(self.sessions).items() if word in line)
-
-    def health(self) -> tuple[int, dict[str, Any]]:
-        answer = httpx.get(f"{self.said['ready'].removesuffix('/v1')}/health", timeout=120.0)
-        return answer.status_code, answer.json()
-
-    def health_once(self, status: str) -> tuple[int, dict[str, Any]]:
-        """What ``health`` says once it says this."""
-        until(lambda: self.health()[1]["status"] == status)
-        return self.health()
-
-    def chat(self) -> int:
-        messages = [{"role": "user", "content": "hello"}]
-        body = {"model": "llama-3.1-8b", "messages": messages, "max_tokens": 4}
-        return httpx.post(f"{self.said['ready']}/chat/completions", json=body, timeout=120.0).status_code
 
 
 @contextmanager
@@ -82,21 +65,8 @@ def test_a_server_that_dies_is_one_line_and_a_status(tmp_path: Path, victim: str
 
 
 def test_a_killed_command_leaves_no_server(tmp_path: Path) -> None:
-    with served(tmp_path) as server:
-        assert server.process_ids("VLLM::EngineCore")
-        server.process.kill()
-        assert ends_soon(server.sessions) == []
-
-
-def test_replicas_say_how_they_are_and_end_with_the_command(tmp_path: Path) -> None:
     with served(tmp_path, "--replicas", "2", "--router", "round_robin") as server:
-        status, health = server.health()
-        assert (status, health["status"]) == (200, "serving")
-        assert [(one["name"], one["serving"]) for one in health["replicas"]] == [("replica0", True), ("replica1", True)]
-        os.kill(server.process_ids("VLLM::EngineCore")[0], signal.SIGKILL)
-        status, health = server.health_once("degraded")
-        assert (status, sorted(one["serving"] for one in health["replicas"])) == (200, [False, True])
-        assert [server.chat() for _ in range(4)] == [200] * 4
+        assert len(server.process_ids("VLLM::EngineCore")) == 2
         server.process.kill()
         assert ends_soon(server.sessions) == []
 

@@ -36,14 +36,6 @@ def test_a_pin_expires_after_its_deadline_not_at_it_and_not_while_its_program_wa
     assert "b" in driver.table.pins
 
 
-def test_the_last_step_holds_nothing_and_ends_the_program_and_untagged_requests_are_never_held() -> None:
-    driver = Driver(**HELD)
-    turn(driver, "a", last=True)
-    turn(driver, "request-1", tagged=False)
-    assert driver.table.pins == {}
-    assert driver.table.program_for("a", 5.0).turns_arrived == 0  # a new program of that name
-
-
 def test_soft_holds_cost_no_memory_and_no_search() -> None:
     """Conversations with one id that all ask for a soft hold: no more are remembered than without it."""
     driver = Driver("program-fcfs", POOL)
@@ -108,16 +100,6 @@ def test_a_pin_is_no_place_in_front_for_another_prompt(kept: int, comes_first: b
     assert driver.table.expired(10.0) == ([] if comes_first else [driver.table.pins["a"]])
 
 
-def test_requests_of_one_id_at_once_are_programs_of_their_own() -> None:
-    driver = Driver("program-fcfs")
-    first = turn(driver, "a", "abcd")
-    turns = [driver.arrive("a", "abcde") for _ in range(3)]
-    assert turns[0].program is first.program
-    assert len({id(each.program) for each in turns}) == 3
-    ranks = [driver.policy.rank(each) for each in turns]
-    assert ranks == sorted(ranks)
-
-
 def test_ids_belong_to_their_keys() -> None:
     driver = Driver("vllm")
     mine, yours = (turn(driver, "a", "abcd", key=key) for key in ("k1", "k2"))
@@ -127,19 +109,6 @@ def test_ids_belong_to_their_keys() -> None:
     assert driver.arrive("a", "abcde", key="k2").program is yours.program
     assert driver.arrive("child", "xyz", parent="a", key="k3").program.family is None
     assert (mine.program.name, yours.program.name) == ("k1:a", "k2:a")
-
-
-def test_idle_programs_are_forgotten_first_and_so_is_a_flood_under_one_id() -> None:
-    driver = Driver("vllm", guards=Guards(max_programs=10))
-    busy = driver.arrive("busy")
-    for number in range(1000):
-        turn(driver, f"p{number}")
-    assert len(driver.table.known) <= 12
-    assert driver.table.known.of("busy") == [busy.program]
-    driver = Driver("vllm")
-    for number in range(50):
-        turn(driver, "a", [f"{number}.{block}" for block in range(4)])
-    assert len(driver.table.known.of("a")) <= IDLE_PROGRAMS_OF_AN_ID + 1
 
 
 # ------------------------------------------------------------------------------------------- guards and victims
