@@ -35,17 +35,10 @@ BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
     "messages": lambda text: {"messages": [{"role": "user", "content": text}], "max_tokens": 4},
 }
 """A request of each route that generates text."""
-LITELLM = {
-    "model_list": [
-        {"model_name": name, "litellm_params": {"model": "hosted_vllm/m", "api_base": "<URL>/v1", "api_key": "x"}}
-        for name in ("m", "forwarded")
-    ],
-    "litellm_settings": {
-        "telemetry": False,
-        "num_retries": 0,
-        "model_group_settings": {"forward_client_headers_to_llm_api": ["forwarded"]},
-    },
-}
+LITELLM = Path(__file__).with_name("litellm.json")
+"""Its configuration, for a server at <URL>."""
+DYNAMO = Path(__file__).with_name("dynamo.env")
+"""Its environment variables, for logs and records in <FOLDER>."""
 
 _RELAY = """
 import asyncio, contextlib, sys
@@ -124,7 +117,7 @@ def gateway(name: str, servers: Sequence[str], folder: Path, options: Sequence[s
         client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0, trust_env=False))
         if name == "litellm":
             config = folder / "litellm.json"
-            config.write_text(json.dumps(LITELLM).replace("<URL>", servers[0]))
+            config.write_text(LITELLM.read_text().replace("<URL>", servers[0]))
             command = [environment(name) / name, "--config", config, *here]
         elif name == "smg":
             command = [environment(name) / name, "launch", *router]
@@ -156,21 +149,7 @@ def dynamo(folder: Path, workers: int = 1, options: str = "", worker: str = "") 
     mocked = f"{python} -m dynamo.mocker --model-path {model} --model-name m --block-size 16 "
     mocked += "--num-gpu-blocks-override 4000 --max-model-len 8192 --speedup-ratio 20"
     log, trace = folder / "dynamo.log", folder / "trace.jsonl"
-    variables = {
-        "DYN_DISCOVERY_BACKEND": "file",
-        "DYN_FILE_KV": str(folder / "discovery"),
-        "DYN_REQUEST_PLANE": "tcp",
-        "DYN_EVENT_PLANE": "zmq",
-        "DYN_TCP_RPC_HOST": "127.0.0.1",
-        "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
-        "DYN_EVENT_PLANE_HOST": "127.0.0.1",
-        "DYN_SYSTEM_PORT": "-1",
-        "DYN_REQUEST_TRACE": "1",
-        "DYN_REQUEST_TRACE_SINKS": "jsonl",
-        "DYN_REQUEST_TRACE_OUTPUT_PATH": str(trace),
-        "DYN_REQUEST_TRACE_JSONL_FLUSH_INTERVAL_MS": "50",
-        "HF_HUB_OFFLINE": "1",
-    }
+    variables = dict(line.split("=", 1) for line in DYNAMO.read_text().replace("<FOLDER>", str(folder)).splitlines())
     with tempfile.TemporaryDirectory() as short, ExitStack() as stack:  # a socket's path has at most 107 characters
         socket = f"{short}/socket"
         script = f"""

@@ -166,13 +166,6 @@ def test_import_says_what_it_left_out_and_replaces_nothing(tmp_path: Path) -> No
     assert bench("traces", "validate", source).exit_code == 2
 
 
-def test_a_pool_too_small_for_a_program_fails_that_run_and_says_so(tmp_path: Path, trace: Path) -> None:
-    done = bench("replay", trace, "--kv-blocks", 100, "--policy", "vllm", "--out", tmp_path / "r")
-    assert done.exit_code == 1
-    assert "do not fit the KV pool" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads(bench("doctor", "--json").stdout)
     assert {check["name"] for check in found["checks"]} >= {"Python", "vLLM", "step times"}
