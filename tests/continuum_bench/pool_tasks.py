@@ -24,6 +24,14 @@ class Ends:
 
 
 @dataclass(frozen=True)
+class Dies:
+    name: str
+
+    def play(self, tell: Listener) -> None:
+        os._exit(3)
+
+
+@dataclass(frozen=True)
 class Lingers:
     """Done, but its process does not end."""
 
@@ -58,5 +66,5 @@ class Presses:
         tell(Report(self.name, state="done"))
 
 
-def plays(*tasks: Ends | Lingers | Presses) -> dict[str, Play]:
+def plays(*tasks: Dies | Ends | Lingers | Presses) -> dict[str, Play]:
     return {task.name: task.play for task in tasks}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from continuum_bench.virtual.pool import Report, play_here
-from pool_tasks import Ends, Lingers, Presses, plays
+from pool_tasks import Dies, Ends, Lingers, Presses, plays
 
 
 def test_ctrl_c_again_where_a_process_does_not_end(tmp_path: Path) -> None:
@@ -37,10 +37,11 @@ def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
 @pytest.mark.slow
 def test_in_another_thread() -> None:
     said: list[Report] = []
-    thread = threading.Thread(target=lambda: play_here(plays(Ends("a")), 1, said.append))
+    thread = threading.Thread(target=lambda: play_here(plays(Ends("a"), Dies("b")), 1, said.append))
     thread.start()
     thread.join()
-    assert said[-1] == Report("a", state="done")
+    ended = [report for report in said if report.state != "loading"]
+    assert ended == [Report("a", state="done"), Report("b", state="failed", error="its process ended with exit code 3")]
 
 
 def test_the_fork_server_does_not_receive_ctrl_c() -> None:
