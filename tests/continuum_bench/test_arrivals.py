@@ -47,7 +47,8 @@ def test_a_trace_is_read_once_whatever_the_rate_and_again_once_it_changed(tmp_pa
     path = tmp_path / "trace.jsonl"
     write_programs(path, programs(3))
     options = TraceOptions(traces=path)
-    slow, fast = (load_workload("trace", options, ArrivalOptions(jps)) for jps in (0.1, 2.0))
+    slow, fast = (load_workload("replay", options, ArrivalOptions(jps)) for jps in (0.1, 2.0))
+    assert slow.facts.name == "trace"
     assert slow.trace.programs[0] is fast.trace.programs[0]
     assert load_trace("trace", replace(options, num_programs=2)).programs[0] is slow.trace.programs[0]
     write_programs(path, programs(4))
