@@ -109,14 +109,16 @@ docs: setup ## The docs site (site/index.html), and the pages that are written f
 
 # A name of ARGS is one of these grids or figures. Grids of recorded agents need TRACES=DIR, as their traces are not in the repository.
 GRIDS := $(patsubst benchmarks/results/%.yaml,%,$(wildcard benchmarks/results/*.yaml))
-FIGURES := ablation end-to-end openhands offload batch-size chunk-size turns rollout queueing own-policy eta-t goodput
+FIGURES := ablation end-to-end openhands offload tails batch-size chunk-size turns ssd rollout queueing own-policy eta-t goodput
 TRACES ?=
+PLAYED := runs/results/traces
 
 results: setup ## Result tables again, from their grids and figures (hours; goes on where it stopped). ARGS="tools ablation": two.
-	@set -e; for name in $(or $(ARGS),$(GRIDS) $(FIGURES)); do out=$(CURDIR)/runs/results/$$name; what="figure $$name"; \
+	@set -e; mkdir -p $(PLAYED); $(if $(TRACES),ln -sf $(abspath $(TRACES))/*.gz $(PLAYED)/;) \
+	for name in $(or $(ARGS),$(GRIDS) $(FIGURES)); do out=$(CURDIR)/runs/results/$$name; what="figure $$name"; \
 	  case $$name in *recorded) [ -n "$(TRACES)" ] || { echo "results: $$name needs TRACES=DIR"; continue; };; esac; \
 	  [ ! -f benchmarks/results/$$name.yaml ] || what="sweep $(CURDIR)/benchmarks/results/$$name.yaml"; \
-	  (cd $(or $(TRACES),.) && PYTHONPATH= $(abspath $(PY)) $(abspath $(VENV)/bin/continuum-bench) $$what --out $$out); \
+	  (cd $(PLAYED) && $(abspath $(PY)) $(CURDIR)/benchmarks/results.py --traces $$name && PYTHONPATH= $(abspath $(PY)) $(abspath $(VENV)/bin/continuum-bench) $$what --out $$out); \
 	  case $$what in figure*) cp $$out/figure.svg docs/results/figures/$$name.svg;; esac; \
 	  [ $$name = eta-t ] || $(PY) benchmarks/results.py $$out; \
 	done

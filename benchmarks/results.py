@@ -1,6 +1,7 @@
 """The data of the result pages (docs/results/data), from the grids of this folder's ``results`` and from the figures.
 
     python benchmarks/results.py runs/results/tools     # writes docs/results/data/tools.json from this sweep
+    python benchmarks/results.py --traces chats         # writes the mixed traces that this grid plays
 
 ``make results`` plays the grids (``continuum-bench sweep`` and ``figure``), collects metrics and writes the tables.
 A file holds for each point of the grid its axes, the checksum of a recorded trace, and each run's metrics by policy and
@@ -10,18 +11,21 @@ seed.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from continuum_analysis.metrics import analyze_run
+from continuum_analysis.metrics import analyze_run, by_group
 from continuum_analysis.sweep.tables import Sweep, read_sweep
 from continuum_bench.figures.spec import load_figure
+from continuum_bench.options.traces import SynthOptions
 from continuum_bench.sweep.grid import Grid, read_grid
 from continuum_bench.sweep.plan import plan
-from continuum_traces.run_dir import MANIFEST, read_json, write_manifest
+from continuum_bench.traces import synth_traces
+from continuum_traces.run_dir import MANIFEST, read_json, read_manifest, write_manifest
 
 REPO = Path(__file__).resolve().parents[1]
 GRIDS = REPO / "benchmarks" / "results"
@@ -32,6 +36,40 @@ METRICS = (
     *("preemptions", "ttft_p99_s", "returns_elsewhere_share"),
 )
 """The metrics that tables show, beside those that a figure draws."""
+MIXES = {
+    "idle": ("chat:0.9,claude-code:0.1", 200),
+    "agents": ("chat:0.9,claude-code:0.1", 350),
+    "both": ("chat:0.99,claude-code:0.01", 2000),
+    "chats": ("chat:0.996,claude-code:0.004", 2500),
+    "sweagent-chats": ("chat:0.5,sweagent_glm45_bs4.jsonl.gz:0.5", 120),
+    "mswe-chats": ("chat:0.909,mswe_deepseek_chat_test_1-100.jsonl.gz:0.091", 550),
+}
+"""Traces of chats and agents: the kinds with their shares, and the number of programs (``synth --mix``, seed 1)."""
+OF_KIND = ("jct_mean_s", "jct_p95_s", "admit_wait_mean_s")
+"""The metrics of chats (``METRIC:chat``) and of other programs (``METRIC:agent``) in grids that play such traces."""
+
+
+def write_mixes(grid: str) -> None:
+    """Write into the working directory the traces of ``MIXES`` that the grid plays, if the recorded parts are there."""
+    played = (GRIDS / f"{grid}.yaml").read_text(encoding="utf-8") if (GRIDS / f"{grid}.yaml").exists() else ""
+    for name, (mix, number) in MIXES.items():
+        target = Path(f"{name}.jsonl")
+        if (
+            f" {target}," in played
+            and not target.exists()
+            and all(Path(file).exists() for file in re.findall(r"[\w-]+\.jsonl\.gz", mix))
+        ):
+            synth_traces(SynthOptions(target=target, mix=mix, num_programs=number, seed=1))
+
+
+def by_kind(run: Path) -> dict[str, float]:
+    """Return the metrics of a run's chats and of its agents."""
+    groups = by_group(analyze_run(run), "kind", read_manifest(run))
+    return {
+        f"{metric}:{'chat' if kind == 'chat' else 'agent'}": value
+        for kind, group in groups.items()
+        for metric, value in metrics_of(group.values, OF_KIND).items()
+    }
 
 
 def metrics_of(values: Any, names: Iterable[str]) -> dict[str, float]:
@@ -51,7 +89,8 @@ def data_of(sweep: Sweep) -> dict[str, Any]:
     if missing:
         raise ValueError(f"{sweep.path}: {missing[0]}: a cell is missing; play it with continuum-bench sweep")
     names = dict.fromkeys((*METRICS, *((sweep.plot or {}).get("y", ()))))
-    return {"points": [_point(sweep.path / group.folder, group, names) for group in sweep.groups]}
+    mixed = any(group.axes["workload"] in MIXES for group in sweep.groups)
+    return {"points": [_point(sweep.path / group.folder, group, names, mixed) for group in sweep.groups]}
 
 
 def text_of(data: dict[str, Any]) -> str:
@@ -68,11 +107,12 @@ def _sustained(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(points.values())
 
 
-def _point(folder: Path, group: Any, names: Iterable[str]) -> dict[str, Any]:
+def _point(folder: Path, group: Any, names: Iterable[str], mixed: bool) -> dict[str, Any]:
     workload = read_json(next(folder.glob(f"*/{MANIFEST}")))["workload"]
     runs: dict[str, dict[str, Any]] = {}
     for cell in sorted(group.cells, key=lambda cell: cell.seed):
-        runs.setdefault(cell.policy, {})[str(cell.seed)] = metrics_of(cell.metrics, names)
+        kinds = by_kind(folder / f"{cell.policy}-seed{cell.seed}") if mixed else {}
+        runs.setdefault(cell.policy, {})[str(cell.seed)] = metrics_of(cell.metrics, names) | kinds
     trace = {} if workload["synthetic"] else {"trace_sha256": workload["sha256"][:12]}
     return {"axes": dict(group.axes), **trace, "runs": runs}
 
@@ -110,9 +150,13 @@ def repeats(name: str, data: dict[str, Any]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         write_manifest(Path(folder), cell.manifest)
         cell.simulate(Path(folder))
-        return metrics_of(analyze_run(Path(folder)).values, known[key]) == known[key]
+        kinds = by_kind(Path(folder)) if any(":" in name for name in known[key]) else {}
+        return metrics_of(analyze_run(Path(folder)).values, known[key]) | kinds == known[key]
 
 
 if __name__ == "__main__":
-    for played in map(Path, sys.argv[1:]):
-        (DATA / f"{played.name}.json").write_text(text_of(data_of(read_sweep(played))), encoding="utf-8")
+    if sys.argv[1] == "--traces":
+        write_mixes(sys.argv[2])
+    else:
+        for played in map(Path, sys.argv[1:]):
+            (DATA / f"{played.name}.json").write_text(text_of(data_of(read_sweep(played))), encoding="utf-8")

@@ -292,6 +292,8 @@ def _results_table(table: Mapping[str, Any]) -> TextTable:
     rows = [
         [name, *(_of_point(point["runs"], said) for said in columns)] for name, point in zip(names, points, strict=True)
     ]
+    if table.get("intervals") is False:
+        rows = [[cell.partition(" (seeds ")[0] for cell in row] for row in rows]
     if table.get("mean"):
         rows.append(["**geometric mean**", *(_mean_of_points(points, said) for said in columns)])
     return TextTable(("", *heads), rows)
@@ -378,7 +380,7 @@ def _form(metric: str, mean: Interval | None) -> Callable[[float], str]:
     if "ratio" in metric or "share" in metric:
         return "{:.0%}".format
     large = mean is not None and mean.mean >= 100
-    return "{:.3f}".format if metric.endswith("per_s") else "{:.0f}".format if large else "{:.1f}".format
+    return "{:.0f}".format if large else "{:.3f}".format if metric.endswith("per_s") else "{:.1f}".format
 
 
 def _filled(page: str, mark: str, table: TextTable) -> str:
