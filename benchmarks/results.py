@@ -140,9 +140,11 @@ def repeats(name: str, data: dict[str, Any]) -> bool:
         for policy, runs in point["runs"].items()
         for seed, metrics in runs.items()
     }
+    axes: dict[str, str] = {}  # by folder: points that differ only in tiers share one, with the axes of the first
     cells = {
-        (json.dumps(dict(cell.group.point.axes), default=str), cell.arm.label, cell.seed): cell
+        (axes.setdefault(cell.group.folder, json.dumps(dict(cell.group.point.axes), default=str)), *each): cell
         for cell in plan(grid_of(name))
+        for each in ((cell.arm.label, cell.seed),)
     }
     if set(cells) != set(known):
         raise ValueError(f"{name}: the grid has other cells than {name}.json: make results ARGS={name}")
