@@ -140,12 +140,10 @@ def repeats(name: str, data: dict[str, Any]) -> bool:
         for policy, runs in point["runs"].items()
         for seed, metrics in runs.items()
     }
-    axes: dict[str, str] = {}  # by folder: points that differ only in tiers share one, with the axes of the first
-    cells = {
-        (axes.setdefault(cell.group.folder, json.dumps(dict(cell.group.point.axes), default=str)), *each): cell
-        for cell in plan(grid_of(name))
-        for each in ((cell.arm.label, cell.seed),)
-    }
+    planned = list(plan(grid_of(name)))
+    axes = {cell.group.folder: dict(cell.group.point.axes) for cell in reversed(planned)}
+    """By folder. Points that differ only in their tiers share a folder, which has the axes of the first."""
+    cells = {(json.dumps(axes[cell.group.folder], default=str), cell.arm.label, cell.seed): cell for cell in planned}
     if set(cells) != set(known):
         raise ValueError(f"{name}: the grid has other cells than {name}.json: make results ARGS={name}")
     key, cell = min(cells.items(), key=lambda item: item[1].cost)

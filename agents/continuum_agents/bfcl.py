@@ -71,11 +71,13 @@ class TaggedHandler(Handler):
 
 
 Execute = Callable[..., tuple[list[str], dict[str, Any]]]
-"""BFCL's function that executes calls. It returns their results and the instances on which they ran."""
+"""The type of BFCL's function that executes tool calls. It returns the results of the calls, and the simulated objects
+(such as a file system) that they used."""
 
 
 def timed(execute: Execute, turns: Turns, limit_s: float | None) -> Execute:
-    """Return a function that does the same, one call after the other. Each call is measured and limited."""
+    """Return a function that executes calls as ``execute`` does, but one after the other. Each call is measured, and is
+    stopped after ``limit_s`` seconds."""
 
     def one(call: str, *context: Any, **options: Any) -> list[str]:
         tool = turns.program.tool(tool_name(call.split("(", 1)[0]))

@@ -185,7 +185,7 @@ def set_up(framework: Framework, say: Say, anew: bool = False) -> Path:
 
 
 def find_python(framework: Framework) -> str:
-    """Return an interpreter on which the framework runs: this one if possible, else one of pyenv or one that uv finds.
+    """Return an interpreter on which the framework runs: this one if possible, else one that pyenv or uv has.
 
     Raises:
         NoPython: this machine has no such interpreter, or no uv.

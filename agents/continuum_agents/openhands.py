@@ -37,8 +37,8 @@ CONDENSER = "condenser"
 
 
 class TaggedLLM(LLM):  # type: ignore[misc]
-    """OpenHands' LLM, whose calls belong to the program and are sent by our client. OpenHands retries within a call,
-    and every try has the same tags.
+    """OpenHands' LLM. Our client sends its calls, as turns of the program. OpenHands retries a failed call itself, and
+    each try has the same tags.
 
     A call of the condenser is a program of its own, a child that ends after this call. Its prompt shares no prefix with
     the conversation, and it must not end the pin of the conversation's KV cache.

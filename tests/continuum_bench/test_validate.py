@@ -44,7 +44,7 @@ AIPERF, GUIDELLM = "aiperf/profile_export.jsonl", "guidellm/benchmarks.json"
 
 
 def changed(name: str, **fields: Any) -> str:
-    """A sample whose second line, or whose only line, has other values of some fields."""
+    """Return a sample file. These fields of its second line, or of its only line, have other values."""
     lines = (SAMPLES / name).read_text().splitlines()
     at = min(1, len(lines) - 1)
     lines[at] = json.dumps(json.loads(lines[at]) | fields)

@@ -29,7 +29,7 @@ COLON = "metric names should not contain ':'"
 
 
 def metrics_page(gauges: dict[str, Any], events: Sequence[SchedulerEvent] = ()) -> str:
-    """/metrics, after its first scrape or after these events."""
+    """Return the text of /metrics of a server that has recorded these events."""
     metrics = Metrics()
     for event in events:
         metrics.count(event)

@@ -15,7 +15,7 @@ from continuum_client.recorder import tool_by_command
 
 LINES = Path(__file__).with_name("commands.jsonl").read_text().splitlines()
 COMMANDS: list[tuple[str, str | None, list[str]]] = [tuple(json.loads(line).values()) for line in LINES]
-"""Commands, the name of each, and the programs that it runs."""
+"""Shell commands, each with the tool name that is recorded for it and all programs that it runs."""
 
 
 @pytest.mark.parametrize(("command", "key", "all_of_them"), COMMANDS)

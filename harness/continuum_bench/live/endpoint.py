@@ -65,7 +65,7 @@ class Endpoint:
         return BY_HOST.get(urlsplit(self.base_url).hostname or "") or BY_OWNER.get(self.owner or "", HEADERS)
 
     def dialect_of(self, asked: str | None) -> Dialect:
-        """Return the dialect named, or the server's if none is."""
+        """Return the dialect of this name, or the server's own dialect if no name is given."""
         return self.dialect if asked is None else DIALECTS[asked]
 
     @property

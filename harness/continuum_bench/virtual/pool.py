@@ -40,11 +40,11 @@ Play = Callable[[Listener], None]
 """One run, which is pickled and sent to its process. It reports its progress and, at its end, that it is done or
 failed."""
 Live = dict[Connection, tuple[str, BaseProcess]]
-"""The names and processes of the running tasks, by the connection of their reports."""
+"""The name and the process of each running task. The key is the connection on which the task reports."""
 
 
 def play_here(tasks: Mapping[str, Play], jobs: int, on_report: Listener) -> bool:
-    """Run every task, by its name, at most ``jobs`` at once. Returns whether Ctrl-C stopped the tasks that ran."""
+    """Run the tasks, whose names are the keys, at most ``jobs`` at once. Returns whether Ctrl-C stopped any."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     context = multiprocessing.get_context("forkserver")

@@ -89,7 +89,7 @@ class JobSource:
 def load_workload(
     name: str, options: TraceOptions, arrivals: ArrivalOptions, context_tokens: int = 131072
 ) -> JobSource:
-    """Load a workload, and check it before anything runs. Programs that are left out are named on stderr.
+    """Load and check a workload. A line on stderr names each program that is left out.
 
     Args:
         name: swebench, bfcl or openhands; a trace file has its own name.

@@ -241,7 +241,8 @@ class Transfers:
         build = tiers.build_connector_meta
 
         def build_in_order(output: SchedulerOutput) -> Any:
-            """vLLM reads a set of names here, whose order is another one in every process, and evicts in that order."""
+            """Tell the tiers which requests have ended, in the order of their ids. vLLM keeps these ids in a set, whose
+            order differs between processes, and the tiers evict in the order in which requests have ended."""
             output.finished_req_ids = sorted(output.finished_req_ids)  # type: ignore[assignment]
             return build(output)
 

@@ -1,4 +1,4 @@
-"""What clients get over HTTP: scripted answers, structured output, metrics, and a state without their text."""
+"""What clients receive over HTTP: scripted answers, structured output and metrics. The state has no client's text."""
 
 from __future__ import annotations
 
