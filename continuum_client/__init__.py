@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from continuum_client.prediction import Prediction as Prediction
     from continuum_client.program import Program as Program
     from continuum_client.program import current_program as current_program
-    from continuum_client.program import inherit_threads as inherit_threads
     from continuum_client.program import tool as tool
     from continuum_client.recorder import Recorder as Recorder
+    from continuum_client.threads import inherit_threads as inherit_threads
 
 _HOMES = {
     "client": ("AsyncOpenAI", "OpenAI", "wrap"),
@@ -52,8 +52,9 @@ _HOMES = {
     "frameworks": ("extra_body", "headers"),
     "instrumentation": ("Instrumentation", "instrument", "uninstrument"),
     "prediction": ("Prediction",),
-    "program": ("Program", "current_program", "inherit_threads", "tool"),
+    "program": ("Program", "current_program", "tool"),
     "recorder": ("Recorder",),
+    "threads": ("inherit_threads",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)

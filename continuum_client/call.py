@@ -167,7 +167,7 @@ class Call:
         """Watch the reply, which has begun, and return it for the caller."""
         watched = self.begin_reply()
         if watched is not None:
-            once.guard(*NOT_RECORDED, lambda: watch(result, watched, self.asked_for_usage))
+            once.guard(*NOT_RECORDED, lambda: watch(result, watched))
         return result
 
     def begin_reply(self) -> WatchedReply | None:
@@ -177,11 +177,6 @@ class Call:
         if "extension" in self._without:
             self._program.refused_by(self.url)
         return self._watch(self._taken.runs)
-
-    @property
-    def asked_for_usage(self) -> bool:
-        """Whether we asked for the token counts of a stream, and the caller did not."""
-        return STREAM_OPTIONS in self._added
 
     def _watch(self, runs: tuple[ToolRun, ...]) -> WatchedReply | None:
         program, listeners = self._program, list(self._listeners)
@@ -197,14 +192,9 @@ class Call:
             listeners.append(self._span.end)
         if not listeners:
             return None
-
-        def ended(reply: Reply, at_s: float, error: str | None) -> None:
-            for listener in listeners:
-                listener(reply, at_s, error)
-
         content: Content = "none" if program.ledger is None else program.ledger.content
         reply = Reply(content, with_text=self._conversation is not None)
-        return WatchedReply(reply, self._settings.clock, ended)
+        return WatchedReply(reply, self._settings.clock, listeners, hide_usage=STREAM_OPTIONS in self._added)
 
 
 def call_for(settings: ClientSettings, bound: Program | None, options: Any, url: str) -> Call | None:

@@ -12,7 +12,10 @@ import sys
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from continuum_client.program import Program
 
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 _STEPS_CONTEXT_MANAGERS = ("contextlib", "_pytest", "pytest_asyncio")
@@ -21,18 +24,11 @@ _WITH = ("contextlib", "continuum_client.program")
 """Modules of the machinery of a ``with`` statement."""
 
 
-class Closable(Protocol):
-    """A program, as this module sees it."""
-
-    @property
-    def closed(self) -> bool: ...
-
-
 @dataclass(slots=True, eq=False)
 class Entry:
     """The entering of a program. It counts until the program is left or closed."""
 
-    program: Closable
+    program: Program
     outer: Entry | None
     """The entry that was current before."""
     left: bool = False
@@ -41,7 +37,7 @@ class Entry:
 variable: ContextVar[Entry | None] = ContextVar("continuum_program", default=None)
 
 
-def enter(program: Closable) -> Entry:
+def enter(program: Program) -> Entry:
     """Make a program current."""
     entry = Entry(program, current_entry())
     variable.set(entry)
@@ -63,7 +59,7 @@ def current_entry() -> Entry | None:
     return entry
 
 
-def closed_here() -> Any:
+def closed_here() -> Program | None:
     """Return the closed program in whose block, task or thread this code still runs, or None."""
     entry = variable.get()
     return entry.program if entry is not None and entry.program.closed else None

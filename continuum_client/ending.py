@@ -13,31 +13,22 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from continuum_client.current import running_loop
 from continuum_client.errors import once
 
+if TYPE_CHECKING:
+    from continuum_client.program import Program
+
 Work = Callable[[], object]
-
-
-class Ending(Protocol):
-    """A program, as this module sees it."""
-
-    pid: int
-
-    def close(self) -> None: ...
-
-    def forget(self) -> None: ...
-
-    def cut(self) -> None: ...
 
 
 END_S = 5.0
 """The time after which no further program is released at the end of the process."""
 _left: deque[Work] = deque()
-_open: WeakValueDictionary[int, Ending] = WeakValueDictionary()
+_open: WeakValueDictionary[int, Program] = WeakValueDictionary()
 """The open programs that this process has sent calls for."""
 _registered = False
 
@@ -68,7 +59,7 @@ def do_what_is_left() -> None:
         once.guard("ending", "the end of a program or of a reply was not recorded", work)
 
 
-def end_with_process(program: Ending) -> None:
+def end_with_process(program: Program) -> None:
     """Close the program when the process ends, if it is still open then."""
     global _registered
     if not _registered:
@@ -80,7 +71,7 @@ def end_with_process(program: Ending) -> None:
     _open[id(program)] = program
 
 
-def close_all(programs: Iterable[Ending]) -> None:
+def close_all(programs: Iterable[Program]) -> None:
     """Close programs, in ``END_S`` seconds at most. Those that another process opened are left to that process."""
     until_s = time.monotonic() + END_S  # noqa: TID251 - at the edge of the process
     for program in programs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from continuum_client.call import Call
 from continuum_client.dialects import HEADERS, Dialect
@@ -25,16 +25,6 @@ Post = Callable[[str, Mapping[str, Any]], Any]
 """Sends a body to a URL."""
 
 
-class AskingClient(SendingClient, Protocol):
-    """A client that can also ask its server for the models. Its errors have openai's attribute ``status_code``."""
-
-    _timeouts: tuple[type[BaseException], ...]
-    """Exceptions that mean that the server is too slow."""
-
-    def _models(self) -> Any:
-        """Return the parsed answer to ``GET /models``."""
-
-
 def run(exchange: Coroutine[Any, Any, Any]) -> Any:
     """Do the exchange of a synchronous client, whose requests need no event loop; return its result."""
     try:
@@ -49,7 +39,7 @@ async def done(result: Any) -> Any:
     return (await result) if inspect.isawaitable(result) else result
 
 
-async def sending(call: Call, client: AskingClient, stream: bool, send: Callable[[], Any]) -> Any:
+async def sending(call: Call, client: SendingClient, stream: bool, send: Callable[[], Any]) -> Any:
     """Send a call with its tags; if the server refuses our fields, once more without them. The result is ``send``'s."""
     while True:
         try:
@@ -62,7 +52,7 @@ async def sending(call: Call, client: AskingClient, stream: bool, send: Callable
                 raise
 
 
-async def _asking(url: str, client: AskingClient) -> Dialect:
+async def _asking(url: str, client: SendingClient) -> Dialect:
     """Return the dialect that ``auto`` means for the server at ``url``, from its model list."""
     if not endpoints.begin_probe(url):
         return HEADERS

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from continuum_client.ending import later, unless_dropped
@@ -30,19 +30,28 @@ class WatchedReply:
     """A reply that is being received. Exceptions of our own code become one warning and never reach the caller.
 
     As a context manager it surrounds the caller's wait for the next chunk. An exception in the block ends the reply.
+
+    Args:
+        reply: receives the parts of the reply.
+        clock: the client's clock.
+        listeners: are called in this order when the reply has ended.
+        hide_usage: the caller gets no chunk with only the token counts, because it did not ask for the counts.
     """
 
-    def __init__(self, reply: Reply, clock: Callable[[], float], on_end: OnEnd) -> None:
+    def __init__(
+        self, reply: Reply, clock: Callable[[], float], listeners: Sequence[OnEnd], hide_usage: bool = False
+    ) -> None:
         self.reply = reply
+        self.hide_usage = hide_usage
         self.waiting = False
         """Whether the caller waits for the next chunk. If the connection is closed then, the body has ended."""
         self._clock = clock
-        self._on_end = on_end
+        self._listeners = listeners
         self._lock = threading.Lock()
         self._ended = False
 
-    def chunk(self, item: Any) -> None:
-        """Read a chunk or an event of a stream, which has just arrived."""
+    def chunk(self, item: Any) -> bool:
+        """Read a chunk or an event of a stream, which has just arrived. Return whether the caller gets it."""
         if not self._ended:
             try:
                 first_token_s = self.reply.first_token_s  # the clock is read only until the first token
@@ -50,6 +59,7 @@ class WatchedReply:
             except Exception as error:  # noqa: BLE001 - like once.guard, which would cost a closure for every chunk
                 key, text = NOT_RECORDED
                 once.warn(key, f"{text}: {error!r}")
+        return not (self.hide_usage and only_usage(item))
 
     def whole(self, answer: Any) -> None:
         """Read the complete answer."""
@@ -67,7 +77,7 @@ class WatchedReply:
             if self._ended:
                 return
             self._ended = True
-        once.guard(*NOT_RECORDED, lambda: self._on_end(self.reply, at_s, error))
+        once.guard(*NOT_RECORDED, lambda: [listener(self.reply, at_s, error) for listener in self._listeners])
 
     def closed(self) -> None:
         """Note that the connection was closed, perhaps because the reply is garbage. That is an error unless the server
@@ -90,14 +100,8 @@ def _name_of(error: BaseException) -> str:
     return f"{type(error).__name__} {status}" if status else type(error).__name__
 
 
-def watch(result: Any, watched: WatchedReply, hide_usage: bool) -> None:
-    """Watch a reply to its end.
-
-    Args:
-        result: the return value of openai's ``request()``.
-        watched: receives every chunk, and the end.
-        hide_usage: do not pass on the chunk with the token counts, because the caller did not ask for it.
-    """
+def watch(result: Any, watched: WatchedReply) -> None:
+    """Watch a reply to its end: ``result`` is the return value of openai's ``request()``."""
     from openai import BaseModel  # noqa: PLC0415 - the proxy watches replies without it
 
     if isinstance(result, BaseModel):
@@ -108,19 +112,9 @@ def watch(result: Any, watched: WatchedReply, hide_usage: bool) -> None:
         _watch_raw(raw, watched)
     elif hasattr(result, "_iterator") and hasattr(result, "response"):
         _on_close(result.response, watched)
-        result._iterator = _Chunks(result._iterator, watched, _taking(watched, hide_usage), watched.end)
+        result._iterator = _Chunks(result._iterator, watched, watched.chunk, watched.end)
     else:
         watched.whole(result)
-
-
-def _taking(watched: WatchedReply, hide_usage: bool) -> Callable[[Any], bool]:
-    """Return a function that watches a chunk, and returns whether the caller gets it."""
-
-    def take(item: Any) -> bool:
-        watched.chunk(item)
-        return not (hide_usage and only_usage(item))
-
-    return take
 
 
 _END = object()
@@ -218,16 +212,10 @@ def _on_close(response: Any, watched: WatchedReply, body: Events | _Document | N
 
 
 class Events:
-    """Watches server-sent events, which arrive in pieces.
+    """Watches server-sent events, which arrive in pieces. ``watched`` receives every event, and the end."""
 
-    Args:
-        watched: receives every event, and the end of the answer.
-        hide_usage: leave out the event with the token counts, because the caller did not ask for it.
-    """
-
-    def __init__(self, watched: WatchedReply, hide_usage: bool = False) -> None:
+    def __init__(self, watched: WatchedReply) -> None:
         self._watched = watched
-        self._hide = hide_usage
         self._rest = b""
         self._hidden = False
 
@@ -235,7 +223,7 @@ class Events:
         """Watch the lines that the piece completes. Return the bytes for the caller."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         kept = [line for line in lines if self._line(line)]
-        if not self._hide:
+        if not self._watched.hide_usage:
             self._rest = self._rest[:MAX_BODY_BYTES]
             return piece
         return b"\n".join((*kept, b"")) if kept else b""
@@ -245,7 +233,7 @@ class Events:
         rest, self._rest = self._rest, b""
         if rest:
             self._line(rest)
-        return rest if self._hide else b""
+        return rest if self._watched.hide_usage else b""
 
     def finish(self) -> None:
         """Note that all bytes have been received."""
@@ -258,12 +246,11 @@ class Events:
             hidden, self._hidden = self._hidden and not line.strip(), False  # the blank line of a hidden event
             return not hidden
         item = parsed(line[5:])
-        if isinstance(item, dict):
-            self._watched.chunk(item)
+        shown = self._watched.chunk(item) if isinstance(item, dict) else True
         if line[5:].strip() == b"[DONE]" or (isinstance(item, dict) and item.get("type") in ENDS):
             self._watched.end()  # before the caller gets the line, because its next turn may come at once
-        self._hidden = self._hide and only_usage(item)
-        return not self._hidden
+        self._hidden = not shown
+        return shown
 
 
 class _Document:

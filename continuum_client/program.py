@@ -16,59 +16,45 @@ import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 from continuum_traces.lines import metadata_fault
 from continuum_traces.schema import Metadata, Tags
 
-from continuum_client import current
+from continuum_client import current, threads
 from continuum_client.decorators import F, around, name_of
 from continuum_client.deprecation import deprecated
 from continuum_client.ending import do_what_is_left, end_with_process, later, unless_dropped
 from continuum_client.errors import ContinuumError, InvalidTag, ProgramClosed
 from continuum_client.prediction import Predict, Prediction, check_predict, predicted
-from continuum_client.reply import Content
 from continuum_client.tagging import check_id, check_seconds, check_tool
-from continuum_client.threads import Inheritance
 from continuum_client.tool_runs import MAX_RUNS, Tool, ToolRun, busy_seconds
 from continuum_client.turns import EndedCall
+
+if TYPE_CHECKING:
+    from continuum_client.recorder import Ledger
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_inheritance = Inheritance(current.variable, current.current_entry)
-
 
 class SendingClient(Protocol):
-    """A client that has sent calls of a program, and can tell its server to release the program."""
+    """A client that sends calls of a program. Its errors have openai's attribute ``status_code``."""
 
     base_url: Any
+    _timeouts: tuple[type[BaseException], ...]
+    """Exceptions that mean that the server is too slow."""
+
+    def _models(self) -> Any:
+        """Return the parsed answer to ``GET /models``, or a coroutine that returns it."""
 
     def _release(self, program_id: str) -> Any:
         """Send the release, or return a coroutine that sends the release."""
 
     def _release_blocking(self, program_id: str) -> None:
         """Send the release without an event loop."""
-
-
-class Ledger(Protocol):
-    """Records the calls of one program (``recorder``)."""
-
-    content: Content
-
-    def begin_turn(self) -> None:
-        """Note that a call is about to be sent."""
-
-    def end_turn(self, ended: EndedCall) -> None:
-        """Record a call that has ended."""
-
-    def finish(self, runs: Sequence[ToolRun]) -> None:
-        """Complete the record when all replies have ended; ``runs`` are the tools after the last call."""
-
-    def cut(self) -> None:
-        """Complete the record, without the replies that are still being received."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +325,7 @@ class Program:
                 f"program {self.id!r} is entered in a generator, so it would also be current in the code that steps "
                 "it: decorate the generator with @client.program, or surround its calls with p.active()"
             )
-        _inheritance.begin()
+        threads.begin()
         self._entry = current.enter(self)
         return self
 
@@ -380,7 +366,7 @@ class Program:
             ProgramClosed: the program is closed.
         """
         self._open()
-        _inheritance.begin()
+        threads.begin()
         entry = current.enter(self)
         try:
             yield self
@@ -478,7 +464,7 @@ def _in_background(client: SendingClient, program_id: str) -> None:
 def current_program() -> Program | None:
     """Return the open program to which calls made here belong; None outside any program."""
     entry = current.current_entry()
-    return None if entry is None else cast("Program", entry.program)
+    return None if entry is None else entry.program
 
 
 def tool(function: F) -> F:
@@ -493,12 +479,3 @@ def tool(function: F) -> F:
         return contextlib.nullcontext() if program is None else program.tool(name)
 
     return around(function, block)
-
-
-def inherit_threads(wanted: bool = True) -> None:
-    """Choose whether threads that are started inside a program, and work that is submitted to a
-    ``ThreadPoolExecutor`` there, belong to the program (the default).
-
-    With ``False``, use ``p.bind(function)`` or ``contextvars.copy_context()`` for threads.
-    """
-    _inheritance.want(wanted)

@@ -107,8 +107,6 @@ class Proxy:
         self.root = root_of(checked_url(upstream))
         self.url = f"{self.root}/v1"
         self.program = settings.program(program_id)
-        self.under_way = 0
-        """The number of requests that are being forwarded."""
         self.requests = 0
         """The number of requests that came."""
         self.tally = Tally()
@@ -204,7 +202,6 @@ class Proxy:
     # ------------------------------------------------------------------------------------ requests
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
-        self.under_way += 1
         self.requests += 1
         try:
             raw = await request.read()
@@ -216,8 +213,6 @@ class Proxy:
             return error.response or _error(f"{self.root} {error}")
         except aiohttp.ClientError as error:
             return _error(f"{self.root} does not answer: {error}")
-        finally:
-            self.under_way -= 1
 
     async def _plain(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """Forward a request as it is."""
@@ -274,8 +269,7 @@ class Proxy:
         assert watched is not None  # on_end is set
         try:
             if "text/event-stream" in answer.headers.get("content-type", ""):
-                chunks = _watched(watched, received(answer), call.asked_for_usage)
-                return await pass_on(request, answer, chunks, call.asked_for_usage)
+                return await pass_on(request, answer, _watched(watched, received(answer)), watched.hide_usage)
             whole = b"".join([chunk async for chunk in received(answer)])
             watched.whole(parsed(whole))
             return await pass_on(request, answer, _once(whole))
@@ -332,9 +326,9 @@ def with_fields(raw: bytes, body: Mapping[str, Any], fields: Mapping[str, Any]) 
     return b"".join((memoryview(raw)[: raw.rindex(b"}")], b"," if body else b"", more))  # one copy of a long body
 
 
-async def _watched(watched: WatchedReply, chunks: AsyncIterator[bytes], hide_usage: bool) -> AsyncIterator[bytes]:
+async def _watched(watched: WatchedReply, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Watch the events of a stream. Yield the bytes for the agent."""
-    events = Events(watched, hide_usage)
+    events = Events(watched)
     async for chunk in chunks:
         yield events.feed(chunk)
     yield events.last()

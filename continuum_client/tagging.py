@@ -105,14 +105,14 @@ def check_id(program_id: str, what: str = "program id") -> str:
     return program_id
 
 
-def check_tool(tool: str, what: str = "tool") -> str:
-    """Return the name of a tool or a task without spaces at the ends.
+def check_tool(tool: str) -> str:
+    """Return the name of a tool without spaces at the ends.
 
     Raises:
         InvalidTag: the name does not have 1 to 128 printable characters.
     """
     if not isinstance(tool, str) or not tool.strip() or not tool.isprintable() or len(tool) > MAX_TOOL_CHARS:
-        raise InvalidTag(f"{what} {tool!r}: a name has 1 to {MAX_TOOL_CHARS} printable characters")
+        raise InvalidTag(f"tool {tool!r}: a name has 1 to {MAX_TOOL_CHARS} printable characters")
     return tool.strip()
 
 

@@ -50,7 +50,7 @@ def through(server: FakeServer, record: Path | None = None, dialect: str = "vllm
             addresses.append(proxy.environment({})["ANTHROPIC_BASE_URL"])
             started.set()
             await stop.wait()
-            while proxy.under_way:
+            while len(asyncio.all_tasks()) > 1:  # requests that are under way
                 await asyncio.sleep(0.01)
 
     with ThreadPoolExecutor(1) as pool:
