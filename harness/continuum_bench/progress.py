@@ -12,11 +12,9 @@ from rich.table import Table
 from continuum_bench.show import ERR, print_notice
 from continuum_bench.virtual.pool import Report
 
-LAST_SHOWN = 8
-
 
 class RunsDisplay:
-    """A live table if the output is a terminal, else one line for each run that ended.
+    """One line for each run that ended and, in a terminal, a live table of those that run.
 
     Args:
         costs: the work of each run to play, in any unit, by the run's name.
@@ -38,12 +36,13 @@ class RunsDisplay:
         self._before = done_before
         self._what = what
         self._running: dict[str, Report] = {}
-        self._ended: list[tuple[str, str]] = []
         self._clock = clock
         self._first_s: float | None = None
         self._quiet = quiet
         live = ERR.is_terminal and not quiet
-        self._live = Live(console=ERR, refresh_per_second=4, get_renderable=self._table) if live else None
+        self._live = (
+            Live(console=ERR, transient=True, refresh_per_second=4, get_renderable=self._table) if live else None
+        )
 
     def update(self, report: Report, result: str = "done") -> None:
         """Show the report of a run. ``result`` is the text for a run that is done."""
@@ -55,8 +54,7 @@ class RunsDisplay:
         self._running.pop(report.cell, None)
         self._left.pop(report.cell, None)
         words = result if report.state == "done" else f"failed: {report.error}"
-        self._ended.append((report.cell, words))
-        if self._live is None and not self._quiet:
+        if not self._quiet:
             print_notice(f"{report.cell}: {words}; {self.summary()}")
 
     def summary(self) -> str:
@@ -88,10 +86,8 @@ class RunsDisplay:
 
     def _table(self) -> Group:
         table = Table(box=None, pad_edge=False)
-        for heading in (self._what, "result, or how far"):
+        for heading in (self._what, "how far"):
             table.add_column(heading, no_wrap=True, overflow="ellipsis")
-        for name, words in self._ended[-LAST_SHOWN:]:
-            table.add_row(name, words)
         for name, report in self._running.items():
             pins = f", {report.pins_held} pins" if report.pins_held else ""
             progress = f"{report.programs_done}/{report.programs_total} programs, t = {report.at_s:.0f} s{pins}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import urllib.error
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -32,8 +31,6 @@ STATES = {
     "ended": "ended",
 }
 """What the state calls a program, in the order of the table, and what the table calls it."""
-WINDOW_S = 60.0
-"""Seconds over which hits per minute are counted."""
 ONCE = 40
 """Programs that ``--once`` shows unless ``--limit`` is given."""
 LONGEST, BAR = 36, 8
@@ -54,7 +51,6 @@ class Program(msgspec.Struct):
 
 
 class Counted(msgspec.Struct):
-    unpins: dict[str, int]
     turns: dict[str, int]
     prompt_tokens: int
     hit_tokens: int
@@ -64,7 +60,6 @@ class Engine(msgspec.Struct):
     """The part of an engine's state that is shown."""
 
     policy: str
-    now_s: float
     free_blocks: int
     pool_blocks: int
     pinned_share: float
@@ -79,8 +74,6 @@ class Engine(msgspec.Struct):
     record_events_dropped: int
     name: str = ""
     """Its server's address, and its number if the server has several engines. Set when it was read."""
-    hits_per_minute: float | None = None
-    """How many turns per minute found their program's KV held; None: not known after a single reading. Set likewise."""
 
     @property
     def used_share(self) -> float:
@@ -118,7 +111,6 @@ class Server:
     engines: Sequence[Engine] = ()
     error: str | None = None
     """Why the last reading failed, in one line."""
-    _hits: defaultdict[int, deque[tuple[float, int]]] = field(default_factory=lambda: defaultdict(deque))
 
     @property
     def root(self) -> str:
@@ -132,18 +124,7 @@ class Server:
             return
         for number, engine in enumerate(engines):
             engine.name = self.root.partition("://")[2] + (f" #{number}" if len(engines) > 1 else "")
-            engine.hits_per_minute = self._rate(number, engine)
         self.engines, self.error = engines, None
-
-    def _rate(self, number: int, engine: Engine) -> float | None:
-        marks, now_s, hits = self._hits[number], engine.now_s, engine.metrics.unpins.get("hit", 0)
-        if marks and (hits < marks[-1][1] or now_s < marks[-1][0]):  # the server was started again
-            marks.clear()
-        marks.append((now_s, hits))
-        while len(marks) > 2 and marks[1][0] <= now_s - WINDOW_S:
-            marks.popleft()
-        passed_s = marks[-1][0] - marks[0][0]
-        return (marks[-1][1] - marks[0][1]) * 60.0 / passed_s if passed_s > 0.0 else None
 
 
 def _why(error: Exception) -> str:
@@ -188,8 +169,6 @@ def show_top(options: TopOptions) -> int:
         raise BenchError("; ".join(f"--base-url {server.base_url}: {server.error}" for server in servers))
     if not options.once:
         _show_live(console, servers, options)
-    threading.Event().wait(options.interval)  # hits per minute need a second reading
-    _read(servers)
     if options.json_output:
         print_json({"servers": [_as_json(server) for server in servers]})
     else:
@@ -230,7 +209,7 @@ def _as_json(server: Server) -> dict[str, Any]:
 
 SHOWN = (
     *("policy", "used_share", "pinned_share", "pins_held", "running", "waiting", "programs", "hit_share"),
-    *("errors", "hits_per_minute", "program_list"),
+    *("errors", "program_list"),
 )
 """Attributes of ``Engine`` that ``--json`` has."""
 
@@ -307,10 +286,6 @@ def _errors(engine: Engine) -> Text:
     return Text(", ".join(found) or "none", "red" if found else "")
 
 
-def _rate(engine: Engine) -> str:
-    return "-" if engine.hits_per_minute is None else f"{engine.hits_per_minute:.1f}"
-
-
 def _id(name: str) -> Text:
     return Text(name, no_wrap=True, overflow="ellipsis")
 
@@ -323,7 +298,6 @@ ENGINES = (
     Column("pins", lambda engine: f"{engine.pins_held:,}"),
     Column("running", lambda engine: f"{engine.running:,}"),
     Column("queue", lambda engine: f"{engine.waiting:,}"),
-    Column("hits/min", _rate, 60),
     Column("hit tokens", lambda engine: _share(engine.hit_share), 100),
     Column("errors", _errors),
 )

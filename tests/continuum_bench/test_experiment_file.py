@@ -59,7 +59,6 @@ TEXTS = {
     "hint_error": st.sampled_from(["0", "0.5", "adversarial:0.5:silent"]),
     "warm_up": st.sampled_from(["0", "10", "60s"]),
     "cool_down": st.sampled_from(["0", "10"]),
-    "until": st.sampled_from([None, "3%"]),
     "dialect": st.sampled_from([None, "vllm"]),
     "traces": st.none(),
     "profile": st.none(),

@@ -18,7 +18,6 @@ from continuum_server.policy.facts import Hold
 from continuum_server.vllm_plugin.online import Online
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
-from continuum_traces.schema import SchedulerEvent
 from fake_server import FakeServer, Json
 from live_server import Live, tokens
 from nano import build
@@ -32,7 +31,7 @@ LONG = "agent-[red]-" + "x" * 60
 SHORT = LONG[:35] + "…"
 
 
-def state_of(prefix: str = "", hits: int = 0) -> Json:
+def state_of(prefix: str = "") -> Json:
     """The state page of a real scheduler: a program runs, one waits, one is held for a minute, one idles, one ended."""
     scheduler, _ = build([], "static-ttl", {"ttl_s": 60.0}, scheduler_type=ProgramScheduler)
     online, table, now_s = Online(scheduler, Settings("static-ttl")), scheduler.table, scheduler.clock()
@@ -47,8 +46,6 @@ def state_of(prefix: str = "", hits: int = 0) -> Json:
             table.finish(turn, now_s, 12_345, 20, "ls")
         if name == "held":
             table.pin(turn, now_s, Hold(60.0), [1])
-    for _ in range(hits):
-        online.write(SchedulerEvent(now_s, "unpin", "p", 0, reason="hit"))
     page = {"engines": [json.loads(online.call("state", "{}"))]}
     scheduler.running, table.pins = [], {}
     online.close()
@@ -67,14 +64,14 @@ def fake(page: Json) -> Iterator[FakeServer]:
         yield found
 
 
-ONCE = "top --once --interval 0.1 --base-url"
+ONCE = "top --once --base-url"
 
 
 def test_a_table_says_what_each_program_does(fake: FakeServer) -> None:
     done = succeeded(ONCE, fake.url)
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert " ".join(lines[0]) == "server policy pool used held pins running queue hits/min hit tokens errors"
-    assert lines[1][1:] == ["static-ttl", "2%", "2%", "1", "0", "5", "-", "-", "none"]
+    assert " ".join(lines[0]) == "server policy pool used held pins running queue hit tokens errors"
+    assert lines[1][1:] == ["static-ttl", "2%", "2%", "1", "0", "5", "-", "none"]
     assert [words[:7] for words in lines[4:9]] == [
         [SHORT, "tag", "1", "100", "5%", "running", "0"],
         ["waits", "tag", "1", "100", "-", "in", "the"],
@@ -91,7 +88,7 @@ def test_json_has_what_the_table_has(fake: FakeServer, page: Json) -> None:
     [engine] = found["engines"]
     assert engine["program_list"] == page["engines"][0]["program_list"]
     assert engine["errors"] == {"plugin": 0, "turns": 0, "tags": 0, "record": 0}
-    assert (engine["pins_held"], engine["hits_per_minute"]) == (1, None)  # its clock stands still
+    assert engine["pins_held"] == 1
 
 
 def shown(servers: list[Server], width: int, rows: int = 40) -> list[str]:
@@ -128,27 +125,14 @@ def test_what_fits_is_shown_of_all_engines(fake: FakeServer) -> None:
 
 
 def test_it_goes_on_when_the_server_is_back(fake: FakeServer, page: Json) -> None:
-    def came(now_s: float, hits: int) -> None:
-        engine = {**page["engines"][0], "now_s": now_s}
-        engine["metrics"] = {**engine["metrics"], "unpins": {"hit": hits}}
-        fake.pages[PAGE] = 200, {"engines": [engine]}
-        read.read()
-
     read = Server(fake.url, None, 40)
-    came(100.0, 10)
-    assert read.engines[0].hits_per_minute is None
-    came(130.0, 20)
-    assert read.engines[0].hits_per_minute == 20.0
-    came(190.0, 30)
-    assert read.engines[0].hits_per_minute == 10.0  # the first reading is too old
     fake.pages[PAGE] = 503, {"error": "the engine did not answer within 5 s"}
     read.read()
     assert (read.engines, read.error) == ((), "503 the engine did not answer within 5 s")
     assert any("503" in line for line in shown([read], 160))
-    came(10.0, 0)  # a new server
-    assert (read.error, read.engines[0].hits_per_minute) == (None, None)
-    came(40.0, 1)
-    assert read.engines[0].hits_per_minute == 2.0
+    fake.pages[PAGE] = 200, page
+    read.read()
+    assert (read.error, len(read.engines)) == (None, 1)
 
 
 @pytest.mark.parametrize(

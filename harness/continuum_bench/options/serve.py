@@ -10,7 +10,7 @@ from continuum_server import defaults
 from continuum_server.policy.program_table import Guards
 
 from continuum_bench.options.declare import ABOVE_ZERO, WRITABLE, Options, at_least, at_most, named
-from continuum_bench.options.run import ROUTER, EngineOptions, GpuOptions, Json, PolicyOption, ServedModel
+from continuum_bench.options.run import ROUTER, EngineOptions, Json, PolicyOption, ServedModel
 from continuum_bench.options.together import Needs
 
 GUARDS = Guards()
@@ -82,20 +82,19 @@ class ServeOptions(EngineOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileOptions(GpuOptions):
+class ProfileOptions(Options):
     """Options of ``profile``.
 
     Attributes:
         out: File to write.
-        base_url: Server to measure (its URL up to /v1). Without it, the profile is computed from the modelled step
-            times.
+        base_url: Server to measure (its URL up to /v1).
         repeats: Number of measurements of each point; their median is used.
     """
 
     out: Annotated[Path, WRITABLE]
-    base_url: str | None = None
-    served_model: Annotated[ServedModel, Needs("base_url")] = None
-    repeats: Annotated[int, at_least(1), Needs("base_url")] = 3
+    base_url: str
+    served_model: ServedModel = None
+    repeats: Annotated[int, at_least(1)] = 3
 
 
 @dataclass(frozen=True, kw_only=True)
