@@ -116,6 +116,7 @@ PLAYED := runs/results/traces
 results: setup ## Result tables again, from their grids and figures (hours; goes on where it stopped). ARGS="tools ablation": two.
 	@set -e; mkdir -p $(PLAYED); $(if $(TRACES),ln -sf $(abspath $(TRACES))/*.gz $(PLAYED)/;) \
 	for name in $(or $(ARGS),$(GRIDS) $(FIGURES)); do out=$(CURDIR)/runs/results/$$name; what="figure $$name"; \
+	  case " $(GRIDS) $(FIGURES) " in *" $$name "*) ;; *) echo "results: no $$name; there are $(GRIDS) $(FIGURES)"; exit 2;; esac; \
 	  case $$name in *recorded) [ -n "$(TRACES)" ] || { echo "results: $$name needs TRACES=DIR"; continue; };; esac; \
 	  [ ! -f benchmarks/results/$$name.yaml ] || what="sweep $(CURDIR)/benchmarks/results/$$name.yaml"; \
 	  (cd $(PLAYED) && $(abspath $(PY)) $(CURDIR)/benchmarks/results.py --traces $$name && PYTHONPATH= $(abspath $(PY)) $(abspath $(VENV)/bin/continuum-bench) $$what --out $$out); \
