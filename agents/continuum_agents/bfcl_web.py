@@ -18,7 +18,7 @@ import requests
 from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import web_search
 from continuum_traces.appender import SharedLines
 
-from continuum_agents.recorded_web import Answer, RecordedWeb, read_web
+from continuum_agents.recorded_web import Answer, RecordedWeb, query_key, read_web
 
 LIVE = "live"
 NO_RESULTS = {"error": "no such search was recorded"}
@@ -36,7 +36,7 @@ def use_web(web: str, record: str | None = None) -> None:
         record: a file to which the answers of the live web are appended.
 
     Raises:
-        RecordedWebError: the file is not a recorded web.
+        TraceError: the file is not a recorded web.
     """
     if web != LIVE:
         recorded = read_web(Path(web))
@@ -54,7 +54,7 @@ def use_web(web: str, record: str | None = None) -> None:
 
 def recorded_search(web: RecordedWeb, query: str) -> dict[str, Any]:
     """Return the recorded response to a query, after the recorded time."""
-    answer = web.search(query)
+    answer = web.get(query_key(query))
     if answer is None:
         _log(f"not recorded: query {query!r}")
         return NO_RESULTS
@@ -66,7 +66,7 @@ def recorded_search(web: RecordedWeb, query: str) -> dict[str, Any]:
 
 def recorded_page(web: RecordedWeb, url: str) -> requests.Response:
     """Return the recorded page, after the recorded time. Its status is 404 if the page was not recorded."""
-    answer = web.page(url)
+    answer = web.get(url)
     if answer is None:
         _log(f"not recorded: {url}")
         answer = Answer(seconds=0.0, url=url, text="", status=404)

@@ -12,15 +12,11 @@ line counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.jsonl import TraceError, text_lines
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-
-class RecordedWebError(Exception):
-    """A file is not a recorded web. The message names file, line and field."""
 
 
 class Answer(BaseModel):
@@ -52,46 +48,29 @@ class Answer(BaseModel):
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedWeb:
-    """Recorded answers by query and by URL."""
-
-    searches: dict[str, Answer] = field(default_factory=dict)
-    pages: dict[str, Answer] = field(default_factory=dict)
-
-    def search(self, query: str) -> Answer | None:
-        """Return the answer to a query; None if it was not recorded. Case and repeated spaces do not count."""
-        return self.searches.get(query_key(query))
-
-    def page(self, url: str) -> Answer | None:
-        return self.pages.get(url)
+RecordedWeb = dict[str, Answer]
+"""The recorded answers: pages by URL, searches by ``query_key``."""
 
 
 def query_key(query: str) -> str:
-    return " ".join(query.casefold().split())
+    """Return the key of a search. Case and repeated spaces do not count."""
+    return f"search: {' '.join(query.casefold().split())}"
 
 
 def read_web(path: Path) -> RecordedWeb:
     """Read a recorded web.
 
     Raises:
-        RecordedWebError: the file cannot be read or is not a recorded web.
+        TraceError: the file cannot be read or is not a recorded web. The message names file, line and field.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # JSON may contain other line separators
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordedWebError(f"{path}: cannot read: {error}") from error
-    web = RecordedWeb()
-    for number, line in enumerate(lines, 1):
+    web: RecordedWeb = {}
+    for number, line in text_lines(path):
         if line.strip():
             try:
                 answer = Answer.model_validate_json(line)
             except ValidationError as error:
                 (what, *_) = error.errors()
                 said = ": ".join([*map(str, what["loc"]), what["msg"].removeprefix("Value error, ")])
-                raise RecordedWebError(f"{path}:{number}: {said}") from error
-            if answer.url is None:
-                web.searches[query_key(str(answer.query))] = answer
-            else:
-                web.pages[answer.url] = answer
+                raise TraceError(f"{path}:{number}: {said}") from error
+            web[answer.url or query_key(str(answer.query))] = answer
     return web

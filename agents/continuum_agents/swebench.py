@@ -11,25 +11,10 @@ import argparse
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from datasets import load_dataset
 from minisweagent.run.benchmarks.swebench import DATASET_MAPPING, filter_instances, get_swebench_docker_image_name
-
-FILES = {".parquet": "parquet", ".jsonl": "json", ".json": "json"}
-"""The kind of a local file, by its suffix."""
-
-
-def load(subset: str, split: str) -> list[dict[str, Any]]:
-    """Load the instances of a subset: a name of mini-swe-agent's, a dataset on the Hub, a local folder or a file."""
-    path = Path(subset)
-    if path.is_file():
-        kind = FILES.get(path.suffix)
-        if kind is None:
-            raise ValueError(f"{subset}: expected a {', '.join(FILES)} file or a folder")
-        return list(load_dataset(kind, data_files={split: str(path)}, split=split))
-    return list(load_dataset(DATASET_MAPPING.get(subset, subset), split=split))
 
 
 def task_of(instance: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +36,7 @@ def main() -> int:
     os.dup2(2, 1)  # mini-swe-agent logs to stdout
     try:
         instances = filter_instances(
-            load(options.subset, options.split),
+            list(load_dataset(DATASET_MAPPING.get(options.subset, options.subset), split=options.split)),
             filter_spec=options.filter,
             slice_spec=options.slice,
             shuffle=options.shuffle,

@@ -29,15 +29,6 @@ def setup(
     return setup_environments(frameworks or (), anew)
 
 
-@add_command(agent_app)
-def clean() -> int:
-    """Remove all Docker containers of agents, also those of a batch that is running."""
-    from continuum_bench.agents.containers import remove_containers  # noqa: PLC0415
-
-    remove_containers()
-    return 0
-
-
 @add_command(agent_app, "agent", name="mini-swe")
 def mini_swe(options: MiniSweOptions) -> int:
     """Run mini-swe-agent on code in local folders or on SWE-bench's tasks, and record it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from continuum_agents.environments import AgentEnvironmentError
-from continuum_agents.recorded_web import RecordedWebError
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_server.emulated.settings import EmulatedError
 from continuum_server.policy.registry import PolicyError
@@ -24,7 +23,6 @@ USER_ERRORS = (
     EngineError,
     PluginError,
     PolicyError,
-    RecordedWebError,
     ServerError,
     StepTimesError,
     TraceError,

@@ -34,10 +34,7 @@ def main(state: Path, code: Path, words: list[str]) -> int:
             (state / "images").write_text("\n".join([*images, image]))
         case ["ps", "-aq", "--filter", wanted]:
             for file in sorted(state.glob("*/labels")):
-                if any(
-                    f"label={label}" == wanted or f"label={label}".startswith(f"{wanted}=")
-                    for label in file.read_text().split()
-                ):
+                if wanted.removeprefix("label=") in file.read_text().split():
                     sys.stdout.write(f"{file.parent.name}\n")
         case ["rm", "-f", "-v", *names]:
             for name in names:

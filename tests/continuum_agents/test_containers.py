@@ -34,7 +34,7 @@ def test_strays_of_one_batch_are_removed_and_others_are_not(docker: Path, tmp_pa
     labels = {"a": f"{BATCH_LABEL}={mine}", "b": f"{BATCH_LABEL}={other}", "c": f"{BATCH_LABEL}={mine}"}
     for name, label in {**labels, "postgres": "com.example=db"}.items():
         put(docker, name, label)
-    for batch, left in ((mine, ["b", "postgres"]), (None, ["postgres"]), (None, ["postgres"])):
+    for batch, left in ((mine, ["b", "postgres"]), (other, ["postgres"]), (other, ["postgres"])):
         remove_containers(batch)
         assert sorted(folder.name for folder in docker.iterdir() if folder.is_dir()) == left
 
@@ -42,4 +42,4 @@ def test_strays_of_one_batch_are_removed_and_others_are_not(docker: Path, tmp_pa
 def test_no_docker_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MSWEA_DOCKER_EXECUTABLE", "/nowhere/docker")
     with pytest.raises(BenchError, match="/nowhere/docker: No such file or directory"):
-        remove_containers()
+        remove_containers("any")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from agent_batches import SCENARIOS
@@ -37,7 +37,7 @@ from continuum_agents.protocol import (
     read_start,
     to_line,
 )
-from continuum_agents.recorded_web import RecordedWebError, read_web
+from continuum_agents.recorded_web import query_key, read_web
 from continuum_bench.agents.bfcl import read_entries
 from continuum_bench.agents.swebench import run_mini_swe, with_image
 from continuum_bench.agents.tasks import Task, TaskError, prepare_workspace, read_tasks, write_fixes
@@ -45,6 +45,7 @@ from continuum_bench.cli import app
 from continuum_bench.errors import BenchError
 from continuum_bench.options.agent import MiniSweOptions
 from continuum_server.emulated.replies import read_script
+from continuum_traces.jsonl import TraceError
 from typer.testing import CliRunner
 
 from continuum_client.tagging import check_tool
@@ -209,7 +210,7 @@ FAULTS = [
 @pytest.mark.parametrize(("name", "text", "said"), FAULTS)
 def test_faults_of_a_file_are_named(tmp_path: Path, name: str, text: str, said: str) -> None:
     (tmp_path / name).write_text(text + "\n")
-    with pytest.raises((BenchError, RecordedWebError)) as caught:
+    with pytest.raises((BenchError, TraceError)) as caught:
         READERS[name](tmp_path / name)
     assert (name in str(caught.value), said in str(caught.value)) == (True, True), caught.value
 
@@ -225,9 +226,8 @@ def test_line_separators_inside_json_are_text(tmp_path: Path, separator: str) ->
 
     text = f"one{separator}two"
     (task,) = read_tasks(written({"instance_id": "a", "problem_statement": text}))
-    answer = read_web(written({"url": "u", "text": text, "seconds": 1})).page("u")
+    answer = read_web(written({"url": "u", "text": text, "seconds": 1}))["u"]
     reply = read_script(written({"program": "a", "replies": [{"text": text}]})).due("a")
-    assert answer is not None
     assert reply is not None
     assert task.problem_statement == answer.text == reply.text == text
 
@@ -236,11 +236,11 @@ def test_a_recorded_web_answers_as_it_did(tmp_path: Path) -> None:
     lines = [{"url": "u", "text": text, "seconds": 1} for text in ("old", "new")]
     (tmp_path / "web.jsonl").write_text((BFCL / "web.jsonl").read_text() + "\n".join(map(json.dumps, lines)))
     web = read_web(tmp_path / "web.jsonl")
-    answer: Any = web.search("  halden reach LIGHTHOUSE   engineer ")
-    page, later = (cast(Any, web.page(url)) for url in ("https://valley.example/railways", "u"))
+    answer: Any = web[query_key("  halden reach LIGHTHOUSE   engineer ")]
+    page, later = web["https://valley.example/railways"], web["u"]
     assert (answer.seconds, answer.response["organic_results"][0]["title"]) == (0.42, "Halden Reach Light")
     assert (page.status, page.seconds, later.text) == (404, 0.12, "new")
-    assert web.search("something else") is web.page("https://valley.example/") is None
+    assert not {query_key("something else"), "https://valley.example/"} & set(web)
 
 
 def test_entries_have_bfcl_s_names() -> None:

@@ -23,11 +23,6 @@ ROWS = [
     }
     for number in range(1, 6)
 ]
-WRITE_PARQUET = """
-import json, sys
-import pyarrow, pyarrow.parquet
-pyarrow.parquet.write_table(pyarrow.Table.from_pylist(json.load(sys.stdin)), sys.argv[1])
-"""
 
 
 @pytest.fixture(scope="module")
@@ -44,31 +39,18 @@ def ask(python: Path, subset: str | Path, home: Path, *options: str) -> subproce
     return subprocess.run(command, capture_output=True, text=True, env=env)
 
 
-# -------------------------------------------------------------------------------------------- datasets
-
-
-def dataset(python: Path, folder: Path, kind: str) -> Path:
-    """The same instances as a Parquet file, as JSON lines, or as a folder with a file for its split."""
-    if kind == "parquet":
-        file = folder / "instances.parquet"
-        subprocess.run([python, "-c", WRITE_PARQUET, file], input=json.dumps(ROWS), text=True, check=True)
-        return file
-    (folder / "data").mkdir()
-    file = folder / "data" / "test.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return file if kind == "jsonl" else folder / "data"
-
-
 @pytest.mark.parametrize(
-    ("kind", "options", "numbers"),
+    ("options", "numbers"),
     [
-        ("jsonl", (), [1, 2, 3, 4, 5]),
-        ("parquet", ("--slice=1:3",), [2, 3]),
-        ("folder", ("--filter=acme__thing-[2-5]", "--slice=1:3"), [3, 4]),  # the filter first, as mini-extra does
+        ((), [1, 2, 3, 4, 5]),
+        (("--filter=acme__thing-[2-5]", "--slice=1:3"), [3, 4]),  # the filter first, as mini-extra does
     ],
 )
-def test_a_local_dataset(python: Path, tmp_path: Path, kind: str, options: tuple[str, ...], numbers: list[int]) -> None:
-    done = ask(python, dataset(python, tmp_path, kind), tmp_path / "home", *options)
+def test_a_local_dataset(python: Path, tmp_path: Path, options: tuple[str, ...], numbers: list[int]) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    done = ask(python, data, tmp_path / "home", *options)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [task["instance_id"] for task in found] == [f"acme__thing-{number}" for number in numbers]
@@ -80,6 +62,6 @@ def test_a_local_dataset(python: Path, tmp_path: Path, kind: str, options: tuple
 
 
 def test_a_dataset_that_cannot_be_had_is_one_line(python: Path, tmp_path: Path) -> None:
-    for subset in ("nobody/nothing", __file__):
+    for subset in ("nobody/nothing", tmp_path):
         done = ask(python, subset, tmp_path)
         assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (1, "", False)

@@ -88,7 +88,8 @@ class Runner:
         self._sink = sink
         self._workers = min(batch.workers, len(arrivals))
         self._loading = asyncio.Semaphore(max(1, os.cpu_count() or 1))
-        self._all_loaded = asyncio.Barrier(self._workers)
+        self._loaded = 0
+        self._clock_runs = asyncio.Event()
         self._zero_s = 0.0
         self._processes: set[AgentProcess] = set()
 
@@ -108,24 +109,22 @@ class Runner:
             process.kill()
 
     async def _work(self) -> None:
-        first = True
         for arrival in self._left:  # all workers share this iterator
             record = ProgramRecord(arrival.task.instance_id, arrival.program_id, arrival.at_s or 0.0)
             try:
-                await self._play(arrival, record, first)
+                await self._play(arrival, record)
             except asyncio.CancelledError:
                 record.status = INTERRUPTED
                 if record.start_s is not None:
                     self._end(record)
                 raise
-            first = False
             self._end(record)
 
     def _end(self, record: ProgramRecord) -> None:
         record.end_s = record.end_s or self._sink.offset_s()
         self._sink.ended(record)
 
-    async def _play(self, arrival: Arrival, record: ProgramRecord, first: bool) -> None:
+    async def _play(self, arrival: Arrival, record: ProgramRecord) -> None:
         """Prepare a program, wait for its arrival, and play it. Errors are written into the record."""
         process: AgentProcess | None = None
         try:
@@ -134,14 +133,14 @@ class Runner:
                     await asyncio.to_thread(prepare_workspace, arrival.task, self._workspace(arrival))
                 process = await self._spawn(arrival)
                 await process.wait_until_ready(READY_TIMEOUT_S)
-            await self._wait_for(arrival, record, first)
+            await self._wait_for(arrival, record)
             await self._converse(process, arrival, record)
         except (TaskError, AgentDied) as error:
             record.status = ERROR if isinstance(error, TaskError) else DIED
             log = "" if process is None else f"; logs/{record.instance_id}.log has what it said"
             record.error = f"{error}{log}"
             if record.start_s is None:
-                await self._wait_for(arrival, record, first)
+                await self._wait_for(arrival, record)
         finally:
             if process is not None:
                 await process.end()
@@ -160,11 +159,13 @@ class Runner:
     def _workspace(self, arrival: Arrival) -> Path:
         return self._batch.out / "workspaces" / arrival.task.instance_id
 
-    async def _wait_for(self, arrival: Arrival, record: ProgramRecord, first: bool) -> None:
+    async def _wait_for(self, arrival: Arrival, record: ProgramRecord) -> None:
         """Wait until the program arrives. The clock starts when every worker has come here for the first time."""
-        if first:
-            await self._all_loaded.wait()
-            self._zero_s = self._zero_s or self._sink.offset_s()
+        self._loaded += 1
+        if self._loaded == self._workers:
+            self._zero_s = self._sink.offset_s()
+            self._clock_runs.set()
+        await self._clock_runs.wait()
         now_s = self._sink.offset_s()
         record.arrival_s = now_s if arrival.at_s is None else round(self._zero_s + arrival.at_s, 6)
         await asyncio.sleep(max(0.0, record.arrival_s - now_s))

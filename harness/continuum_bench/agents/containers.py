@@ -28,14 +28,13 @@ def pull_images(images: Iterable[str]) -> None:
             _checked(_docker("pull", "-q", image))
 
 
-def remove_containers(batch: str | None = None) -> None:
-    """Remove the containers of one batch, or of all batches, whether they run or not.
+def remove_containers(batch: str) -> None:
+    """Remove the containers of a batch, whether they run or not.
 
     Raises:
         BenchError: Docker is missing, or reports an error.
     """
-    label = BATCH_LABEL if batch is None else f"{BATCH_LABEL}={batch}"
-    found = _checked(_docker("ps", "-aq", "--filter", f"label={label}")).split()
+    found = _checked(_docker("ps", "-aq", "--filter", f"label={BATCH_LABEL}={batch}")).split()
     if found:
         done = _docker("rm", "-f", "-v", *found)
         if not any(said in done.stderr for said in GOING):

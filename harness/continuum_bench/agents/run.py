@@ -34,11 +34,7 @@ WORKERS = 4
 def run_openhands(options: OpenHandsOptions) -> int:
     """Play tasks on code. Returns the exit code, as ``run_batch``."""
     tasks = read_tasks(options.tasks, options.repos)
-
-    def conclude(done: Results) -> None:
-        write_fixes(done.out, tasks, done.predictions)
-
-    return run_batch(options, options.tasks, lambda: Work(tasks, conclude=conclude))
+    return run_batch(options, options.tasks, lambda: Work(tasks))
 
 
 def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work]) -> int:
@@ -71,6 +67,7 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
             costs = {arrival.program_id: 1.0 for arrival in arrivals}
             with RunsDisplay(costs, finished, quiet=False, what="programs") as results.display:
                 complete = asyncio.run(play(batch, arrivals, results))
+        write_fixes(out, work.tasks, results.predictions)
         if work.conclude is not None:
             work.conclude(results)
     show_results(results, options.json_output)

@@ -17,7 +17,7 @@ from continuum_bench.agents.containers import pull_images, remove_containers
 from continuum_bench.agents.environment import Environment, environment_of
 from continuum_bench.agents.results import Results
 from continuum_bench.agents.run import run_batch
-from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
+from continuum_bench.agents.tasks import Task, read_tasks
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import default_out
 from continuum_bench.options.agent import MiniSweOptions
@@ -45,12 +45,10 @@ def run_mini_swe(options: MiniSweOptions) -> int:
                 remove_containers(batch_label(out))
             if options.pull:
                 pull_images(dict.fromkeys(task.image for task in tasks if task.image))
-        return Work(tasks, conclude=conclude, facts=_facts(options))
+        return Work(tasks, conclude=conclude if in_docker else None, facts=_facts(options))
 
     def conclude(done: Results) -> None:
-        write_fixes(done.out, tasks, done.predictions)
-        if in_docker:
-            remove_containers(batch_label(done.out))
+        remove_containers(batch_label(done.out))
 
     return run_batch(replace(options, out=out), file, prepare)
 
@@ -78,14 +76,9 @@ def with_image(file: Path, task: Task) -> Task:
 
 
 def _facts(options: MiniSweOptions) -> dict[str, Any]:
-    if options.subset is None:
-        return {}
-    chosen = {"slice": options.slice_spec, "filter": options.filter_spec, "shuffle": options.shuffle}
-    return {
-        "subset": options.subset,
-        "split": options.split,
-        **{name: value for name, value in chosen.items() if value},
-    }
+    chosen: dict[str, Any] = {"subset": options.subset, "split": options.split, "slice": options.slice_spec}
+    chosen |= {"filter": options.filter_spec, "shuffle": options.shuffle}
+    return {name: value for name, value in chosen.items() if value} if options.subset is not None else {}
 
 
 def _load(agent: Environment, options: MiniSweOptions, out: Path) -> Path:

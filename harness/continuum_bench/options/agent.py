@@ -75,7 +75,7 @@ class MiniSweOptions(CodeOptions):
 
     Attributes:
         tasks: File of tasks (JSON lines). Give this or --subset.
-        subset: SWE-bench's tasks: lite, verified, full and so on, or a dataset, a folder or a file.
+        subset: SWE-bench's tasks: lite, verified, full and so on, or a dataset or a folder.
         split: Split of the dataset.
         slice_spec: Range of the tasks to play, counted after --filter, for example 0:5.
         filter_spec: Regular expression that the ids of instances begin with.
