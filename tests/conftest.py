@@ -27,7 +27,6 @@ gc.disable()  # until all tests are collected: a fifth of that time is spent on 
 EXPECTED_SKIPS = (
     "beside this checkout",  # recorded traces that cannot be published
     "not in the repository",  # measurements that cannot be published
-    "runs in an environment of its own",  # test_in_its_own_environment runs it there
     "may not make namespaces here",  # a sandbox around CI may forbid bubblewrap its own
     "could not install it from",  # there may be no npm, and packages may have no build for this machine
     "and neither pyenv nor uv has one",  # an agent framework that needs another Python

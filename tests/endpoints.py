@@ -8,9 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 from continuum_server.bound_process import BoundProcess
 from continuum_server.local_model import TINY, ensure_model
 from continuum_server.ports import hold_port
+from waiting import until
 
 ENVIRONMENTS = Path(__file__).resolve().parents[1] / ".endpoints"
 SANDBOX = ("bwrap", "--dev-bind", "/", "/", "--unshare-net")
@@ -88,13 +88,9 @@ class Gateway:
         events = [json.loads(line)["event"] for line in lines]
         return [event for event in events if event.get("event_type") == "request_end"]
 
-    def wait_for(self, found: Callable[[], Any], seconds: float = 60.0) -> Any:
+    def wait_for(self, found: Callable[[], Any]) -> Any:
         """What is found, once it is."""
-        for _ in range(int(seconds * 20)):
-            if found():
-                return found()
-            time.sleep(0.05)
-        raise AssertionError(self.log.read_text()[-3000:])
+        return until(found, 60.0, self.log)
 
 
 def environment(name: str) -> Path:
@@ -181,12 +177,10 @@ def _started(command: Sequence[object], log: Path, **variables: str) -> BoundPro
 
 
 def _wait(process: BoundProcess, log: Path, ready: Callable[[], bool], seconds: float = 240.0) -> None:
-    for _ in range(int(seconds * 10)):
+    def is_ready() -> bool:
         assert process.ended is None, log.read_text()[-3000:]
-        try:
-            if ready():
-                return
-        except (httpx.TransportError, ValueError):
-            pass
-        time.sleep(0.1)
-    raise AssertionError(log.read_text()[-3000:])
+        with suppress(httpx.TransportError, ValueError):
+            return ready()
+        return False
+
+    until(is_ready, seconds, log)

@@ -26,19 +26,13 @@ Handler = Callable[[Any, int], Awaitable[web.StreamResponse]]
 """Answers a generating request; the number is 1 for the first of them."""
 
 ASK: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-GENERATING = ("/chat/completions", "/completions", "/responses")
-STANDARD = {
-    route: frozenset(get_type_hints(params)) | {"stream"}
-    for route, params in zip(
-        GENERATING,
-        (
-            chat_params.CompletionCreateParamsBase,
-            completion_params.CompletionCreateParamsBase,
-            responses_params.ResponseCreateParamsBase,
-        ),
-        strict=True,
-    )
+_PARAMETERS: dict[str, Any] = {
+    "/chat/completions": chat_params.CompletionCreateParamsBase,
+    "/completions": completion_params.CompletionCreateParamsBase,
+    "/responses": responses_params.ResponseCreateParamsBase,
 }
+GENERATING = tuple(_PARAMETERS)
+STANDARD = {route: frozenset(get_type_hints(fields)) | {"stream"} for route, fields in _PARAMETERS.items()}
 
 # -------------------------------------------------------------------------------------------- schemas
 
@@ -74,16 +68,12 @@ def refusal(schema: str, route: str, body: Json) -> Json | None:
     unknown += [
         f"conversation_params.{name}" for name in body.get("conversation_params", {}) if name != "conversation_id"
     ]
-    said = [_COMPLAINTS.get(schema, "extra field: {}").format(name) for name in unknown] or list(_faults(schema, body))
+    complaint = "Unrecognized request argument supplied" if schema == "openai" else "extra field"
+    said = [f"{complaint}: {name}" for name in unknown] or list(_faults(schema, body))
     if said and schema == "trtllm":
         loc = {"type": "extra_forbidden", "loc": ["body", *unknown[0].split(".")]}
         return {"object": "error", "message": str([loc]), "code": 400}
     return {"error": {"message": "; ".join(said), "type": "invalid_request_error"}} if said else None
-
-
-_COMPLAINTS = {
-    "openai": "Unrecognized request argument supplied: {}",
-}
 
 
 def _faults(schema: str, body: Json) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""No tag ever crosses from one program to another: 30 programs on one loop, 64 threads, pools shared by all."""
+"""No tag ever crosses from one program to another: 30 programs on one loop, threads, pools shared by all."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def check(turns: list[Seen], expected: Counter[str]) -> None:
         tool = turn.body["vllm_xargs"].get("last_func_call")
         assert tool is None or tool == f"tool of {name}"
     assert meant == expected
+    assert len({turn.headers["x-turn-id"] for turn in turns}) == len(turns)
 
 
 KINDS = ["ask", "thread", "pool", "to_thread", "child", "task"]

@@ -10,8 +10,9 @@ from typing import Any
 
 import openai
 import pytest
+from continuum_traces.run_dir import read_turns
 from fake_server import ASK, FakeServer, Planned, refusal
-from sdk import agent, ask, items, ours_of, ran
+from sdk import agent, ask, items, ours_of, ran, trace_of
 
 from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, UnknownDialect, extra_body, headers
 from continuum_client.dialects import DIALECTS
@@ -166,6 +167,8 @@ def test_the_recorders_wish_for_usage_can_be_refused(vllm: FakeServer, tmp_path:
     assert len(ours_of(two_streams, "refuses stream_options for|no token counts")) == 2
     assert ["stream_options" in body for body in vllm.bodies] == [True, False, False]
     assert all("session_id" in body for body in vllm.bodies)
+    assert [turn.output_tokens for turn in read_turns(tmp_path)] == [None] * 2
+    assert trace_of(tmp_path) == {}
 
 
 def test_a_refusal_concerns_one_model(client: OpenAI, vllm: FakeServer) -> None:
@@ -276,6 +279,8 @@ def test_tags_given_to_a_framework_are_released(client: OpenAI, vllm: FakeServer
                 ask(plain, extra_headers=headers(**given), extra_body=extra_body(**given))
                 sent = vllm.turns[-1]
                 assert sent.headers["x-parent-session-id"] == sent.body["vllm_xargs"]["parent_id"] == parent
+                assert "x-turn-id" not in sent.headers  # they may be sent with many calls
+                assert "turn_id" not in sent.body["vllm_xargs"]
     assert vllm.ids == ["p"] * (1 + ours) + ["c"] * 2
     with client.program("last"):
         ask(plain, extra_body=extra_body(last_step=True))

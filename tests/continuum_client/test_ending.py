@@ -199,6 +199,7 @@ def test_a_program_that_only_its_own_process_ends(
     ended(vllm, tmp_path, how)
     assert vllm.released == [program]
     assert vllm.seen[-1].path.endswith("/release")
+    assert len({tags["turn_id"] for tags in vllm.xargs}) == len(vllm.turns)  # both processes go on from one number
     assert {re.sub(r"~\d+", "~", name): count for name, count in turns_of(tmp_path / "run").items()} == turns
 
 

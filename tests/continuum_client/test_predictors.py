@@ -9,7 +9,7 @@ import pytest
 from fake_server import FakeServer
 from sdk import ask, ours_of, ran
 
-from continuum_client import InvalidTag, OpenAI, Prediction
+from continuum_client import OpenAI, Prediction
 from continuum_client.tool_runs import ToolRun
 
 
@@ -45,13 +45,3 @@ def test_a_broken_function_is_one_warning(client: OpenAI, vllm: FakeServer, brok
 
     assert len(ours_of(work, "predict= failed")) == 1
     assert all("pred_tool" not in tags for tags in vllm.xargs)
-
-
-def test_what_is_no_function_or_no_prediction() -> None:
-    with pytest.raises(InvalidTag, match="predict True"):
-        OpenAI(predict=True)  # type: ignore[arg-type]
-    with pytest.raises(InvalidTag, match="predict True"):
-        OpenAI().program(predict=True)  # type: ignore[call-overload]
-    for wrong in (("", 1.0, None), ("t", -1.0, None), ("t", 1.0, float("nan"))):
-        with pytest.raises(InvalidTag):
-            Prediction(*wrong)
