@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from click.testing import Result
 from continuum_bench.cli import app
+from continuum_bench.errors import OptionError
+from continuum_bench.options.declare import Declared
 from continuum_traces.jsonl import write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
 from typer.testing import CliRunner
@@ -29,6 +32,15 @@ def refused(command: str, *arguments: object) -> str:
     done = bench(command, *arguments)
     assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.output
     return done.stderr.removeprefix("error: ")
+
+
+def allowed(option: Declared, value: Any) -> bool:
+    """Whether an option takes this value."""
+    try:
+        option.check(value)
+    except OptionError:
+        return False
+    return True
 
 
 def small_trace(path: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,11 +21,6 @@ def trace_of(folder: Path, programs: int = 3) -> Path:
     path = folder / "small.jsonl.gz"
     write_programs(path, [Program(f"p{i}", turns) for i in range(programs)])
     return path
-
-
-def serving(handler: Handler, kind: str = "vllm") -> FakeServer:
-    """``kind``: vllm, plugin (vLLM with Continuum's), or an ``owned_by``."""
-    return FakeServer(kind, handler=handler)
 
 
 def _arguments(trace: Path, url: str, out: Path, *more: object) -> list[str]:
@@ -64,7 +58,7 @@ def replayed(
     folder: Path, handler: Handler, *more: object, programs: int = 1, kind: str = "vllm", code: int = 0
 ) -> Replayed:
     """Replay so many programs against a server of its own; the command ends with this code."""
-    with serving(handler, kind) as server:
+    with FakeServer(kind, handler=handler) as server:
         done = replay(trace_of(folder, programs), server.url, folder / "out", *more)
     assert done.exit_code == code, done.output
     return Replayed(server, done.stderr, done.stdout, folder / "out")
@@ -80,11 +74,7 @@ def turns_of(out: Path) -> list[Any]:
     return list(read_turns(run_of(out)))
 
 
-def replay_command(*arguments: Any) -> list[str]:
-    """The same in a process of its own."""
-    return [sys.executable, "-m", "continuum_bench", *_arguments(*arguments)]
-
-
-def start(command: list[str], **options: Any) -> subprocess.Popen[str]:
-    environment = {**os.environ, "OPENAI_API_KEY": ""}
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
+def started(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+    """``replay`` in a process of its own."""
+    command = [sys.executable, "-m", "continuum_bench", *_arguments(*arguments)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)

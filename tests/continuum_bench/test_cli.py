@@ -37,14 +37,10 @@ def experiment(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_experiment_is_complete_in_itself(experiment: Path) -> None:
     summary = json.loads((experiment / "summary.json").read_text())
     assert list(summary["policies"]) == ["vllm", "continuum"]
-    wanted = "jct_mean_s jct_p99_s throughput_jobs_per_s bubble_mean_s prefix_hit_ratio jct_mean_ratio"
-    for row in summary["policies"].values():
-        assert all(row[name] is not None for name in wanted.split())
-        assert row["programs_finished"] == 6
+    assert [row["programs_finished"] for row in summary["policies"].values()] == [6, 6]
     manifest = summary["manifest"]
     assert manifest["hardware"]["step_times"]["kind"] == "measured-table"
     assert all((manifest["workload"]["sha256"], manifest["versions"]["vllm"], manifest["modelled"]))
-    assert {file.name for file in experiment.iterdir() if file.is_file()} >= {"summary.csv", "report.html"}
     assert len(list(experiment.glob("*/scheduler_timestamps.jsonl"))) == 4
     engine = json.loads((experiment / "continuum-seed0" / "engine.json").read_text())
     took = json.loads((experiment / "continuum-seed0" / "scheduler_time.json").read_text())

@@ -11,8 +11,7 @@ from types import NoneType
 from typing import Any, get_args
 
 import pytest
-from bench_cli import succeeded
-from continuum_bench.errors import OptionError
+from bench_cli import allowed, succeeded
 from continuum_bench.experiment_file import experiment_yaml, read_experiment
 from continuum_bench.options.declare import Declared, Limit, declared
 from continuum_bench.options.policies import arms_of
@@ -47,24 +46,20 @@ def test_a_file_names_its_trace_from_where_it_lies(tmp_path: Path) -> None:
     assert read_experiment(written(tmp_path, "workload: folder")).options.traces == tmp_path / "folder"
 
 
-TEXTS = {
-    "policy": st.lists(st.sampled_from(["vllm", "continuum", "vllm,working-set", " static-ttl , vllm"]), min_size=1),
-    "policy_option": st.none(),
-    "gpu": st.sampled_from(["h100-80gb", "a100-80gb"]),
-    "model": st.just("llama-3.1-8b"),
-    "offload": st.sampled_from([None, "dram-100", "dram-100@pcie4/8"]),
-    "router": st.sampled_from(["sticky", "cache_aware"]),
-    "arrivals": st.sampled_from(["poisson", "gamma:2", "recorded"]),
-    "tool_times": st.sampled_from(["recorded", "constant:3"]),
-    "hint_error": st.sampled_from(["0", "0.5", "adversarial:0.5:silent"]),
-    "warm_up": st.sampled_from(["0", "10", "60s"]),
-    "cool_down": st.sampled_from(["0", "10"]),
-    "dialect": st.sampled_from([None, "vllm"]),
-    "traces": st.none(),
-    "profile": st.none(),
-    "scheduler_records": st.none(),
+VALUES: dict[str, Any] = {
+    "policy": [["vllm"], ["vllm,working-set", " static-ttl , vllm"]],
+    "gpu": ["h100-80gb", "a100-80gb"],
+    "model": ["llama-3.1-8b"],
+    "offload": ["dram-100", "dram-100@pcie4/8"],
+    "router": ["sticky", "cache_aware"],
+    "arrivals": ["poisson", "gamma:2", "recorded"],
+    "tool_times": ["recorded", "constant:3"],
+    "hint_error": ["0", "0.5", "adversarial:0.5:silent"],
+    "warm_up": ["0", "10", "60s"],
+    "cool_down": ["0", "10"],
+    **{name: [None] for name in ("policy_option", "traces", "profile", "scheduler_records")},
 }
-"""Values of options that are not any text; options without one take any value of their type within their limit."""
+"""Of options that take neither any text nor one of several names."""
 ANY: dict[Any, list[Any]] = {
     bool: [False, True],
     int: [0, 1, 2, 3, 7, 512, 9999],
@@ -76,20 +71,11 @@ ANY: dict[Any, list[Any]] = {
 
 def values(option: Declared) -> st.SearchStrategy[Any]:
     kinds = get_args(option.plain_type) or (option.plain_type,)
-    if option.name in TEXTS:
-        return TEXTS[option.name]
-    named = [limit.names for limit in option.extras if isinstance(limit, Limit) and limit.names]
-    kind = next(each for each in kinds if each is not NoneType)
-    allowed = [value for value in (named[0] if named else ANY[kind]) if _allowed(option, value)]
-    return st.sampled_from(allowed) | st.none() if NoneType in kinds else st.sampled_from(allowed)
-
-
-def _allowed(option: Declared, value: Any) -> bool:
-    try:
-        option.check(value)
-    except OptionError:
-        return False
-    return True
+    names = next((limit.names for limit in option.extras if isinstance(limit, Limit) and limit.names), ())
+    given = VALUES.get(option.name) or names or ANY[next(each for each in kinds if each is not NoneType)]
+    return st.sampled_from(
+        [value for value in [*given, *([None] if NoneType in kinds else [])] if allowed(option, value)]
+    )
 
 
 def every(kind: Any) -> st.SearchStrategy[Any]:

@@ -9,7 +9,7 @@ from math import inf, nan
 from typing import Any, get_args
 
 import pytest
-from bench_cli import bench
+from bench_cli import allowed, bench
 from continuum_bench.agents_cli import agent_app
 from continuum_bench.cli import app, step_times_app, traces_app
 from continuum_bench.commands import hints_of
@@ -81,14 +81,6 @@ def test_absurd_numbers_are_one_sentence(number: float) -> None:
         with pytest.raises(OptionError, match=rf"^{option.spelling} \S+: ") as caught:
             option.check([1.0, number] if option.name == "limits" else number)
         assert "\n" not in str(caught.value)
-
-
-def allowed(option: Declared, number: float) -> bool:
-    try:
-        option.check([number] if option.name == "limits" else number)
-    except OptionError:
-        return False
-    return True
 
 
 def test_no_number_is_negative_and_few_are_0() -> None:

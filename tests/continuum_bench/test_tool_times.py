@@ -5,13 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
-from continuum_bench.sweep.grid import grid_of
-from continuum_bench.sweep.plan import plan
 from continuum_bench.workload.load import LoadedTrace
 from continuum_bench.workload.tool_times import tool_times
 from continuum_bench.workload.workload import JobSource, load_workload
@@ -115,25 +112,6 @@ def test_middle_of_the_run_is_by_arrival_where_the_trace_is_not_in_order() -> No
     mixed = JobSource(LoadedTrace(tuple(trace), 4, (), Workload()), arrivals)
     late = {job.program.program_id for job in mixed.jobs(0) if gaps(job.program)[0] > 4}
     assert late == {"p0", "p1"}
-
-
-def test_every_change_is_a_group_of_its_own() -> None:
-    specs = ["recorded", *SPECS]
-    raw: dict[str, Any] = {"tool_times": specs, "num_programs": 2, "policy": ["vllm", "continuum"]}
-    cells = plan(grid_of(raw, "here", Path(), "g"))
-    assert len({cell.group.folder for cell in cells}) == len(specs)
-    (plain, _) = plan(grid_of({**raw, "tool_times": "recorded"}, "here", Path(), "g"))
-    del raw["tool_times"]
-    (without, _) = plan(grid_of(raw, "here", Path(), "g"))
-    assert plain.group.folder == without.group.folder
-
-
-def test_cases_that_meet_in_a_point_are_played_once() -> None:
-    raw = {"num_programs": 2, "policy": "vllm", "cases": [{"turn_scale": [1, 2]}, {"jps": 0.13, "policy": "continuum"}]}
-    cells = [cell.name for cell in plan(grid_of(raw, "here", Path(), "g"))]
-    assert len(cells) == len(set(cells)) == 3
-    raw["cases"].append({"turn_scale": 2})
-    assert [cell.name for cell in plan(grid_of(raw, "here", Path(), "g"))] == cells
 
 
 def test_scaled_lengths() -> None:

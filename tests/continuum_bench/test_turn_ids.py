@@ -11,9 +11,9 @@ from continuum_analysis.metrics import RunMetrics, analyze_run
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import read_events, read_turns
 from continuum_traces.schema import Program, ToolCall, Turn
-from fake_server import Handler, hang_up, streaming
+from fake_server import FakeServer, Handler, hang_up, streaming
 from live_server import BLOCK, Live
-from small_replays import replay, run_of, serving
+from small_replays import replay, run_of
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def test_a_replay_in_which_streams_break(server: Live, tmp_path: Path) -> None:
     trace, out = tmp_path / "trace.jsonl.gz", tmp_path / "out"
     write_programs(trace, programs)
     breaks = {("replayed0", "0"), ("replayed1", "1")}
-    with serving(breaking(server, breaks)) as between:
+    with FakeServer("vllm", handler=breaking(server, breaks)) as between:
         done = replay(trace, between.url, out, "--scheduler-records", server.record)
     assert (done.exit_code, breaks) == (0, set()), done.output
     folder = run_of(out)

@@ -18,7 +18,6 @@ from continuum_bench.validate.logs import read_log
 from continuum_bench.validate.replay import play
 from continuum_bench.validate.served import LoggedRun
 from continuum_server.virtual.config import times_of
-from continuum_traces.jsonl import TraceError
 
 ROWS = [(0.0, 0.2, 1.2, 100, 11), (0.5, 0.9, 2.0, 200, 21), (0.7, 1.0, 1.0, 30, 1)]
 """Arrival, first token, end; prompt and output tokens."""
@@ -124,24 +123,17 @@ def test_a_folder_holds_several_logs(tmp_path: Path) -> None:
 
 
 FAULTS = [
-    (
-        replaced(AIPERF, "time_to_first_token", "x"),
-        "x.json:1: time_to_first_token: missing; run aiperf profile",
-    ),
+    (replaced(AIPERF, "time_to_first_token", "x"), "x.json:1: time_to_first_token: missing; run aiperf profile"),
     (changed(SIMULATOR, input_toks=None), "x.json:2: Expected `float`, got `null` - at `$.input_toks`"),
     (changed(SIMULATOR, output_toks=0), "x.json:2: output tokens: 0; expected a whole number"),
     (changed(SIMULATOR, first_token_ts=50.3), "x.json:2: the first token comes 0.200 s before arrival"),
     (changed(SIMULATOR, last_token_ts=50.8), "x.json:2: the end comes 0.100 s before the first token"),
     (changed(BENCH, ttfts=None), "`$.ttfts`; run vllm bench serve with --save-result --save-detailed"),
     (changed(BENCH, itls=[[0.1]]), "x.json: ttfts, itls, input_lens, output_lens, start_times, errors: of different"),
-    (changed(BENCH, itls=[0.1] * 3), "Expected `array`, got `float` - at `$.itls[0]`"),
     (changed(BENCH, input_lens=[float("nan"), 1, 1]), "`$.input_lens[0]`"),
     (changed(BENCH, ttfts=[-0.1, 0, 0]), "x.json: request 0: the first token comes 0.100 s before arrival"),
     (replaced(GUIDELLM, "token_ms", "token_s"), "missing: time_to_first_token_ms; run guidellm 0.4"),
-    (
-        replaced(GUIDELLM, '"successful": 3', '"successful": 9'),
-        "successful: 3 of 9 answered requests; run guidellm",
-    ),
+    (replaced(GUIDELLM, '"successful": 3', '"successful": 9'), "successful: 3 of 9 answered requests; run guidellm"),
 ]
 
 
@@ -150,12 +142,6 @@ def test_a_fault_of_a_log_is_named_with_its_place(text: str, words: str, tmp_pat
     (tmp_path / "x.json").write_text(text, encoding="utf-8")
     with pytest.raises(BenchError, match=re.escape(words)):
         read_log(tmp_path / "x.json")
-
-
-def test_a_file_that_is_no_gzip(tmp_path: Path) -> None:
-    (tmp_path / "x.json.gz").write_bytes(b"no gzip")
-    with pytest.raises(TraceError, match=r"x.json.gz:1: the gzip stream is damaged"):
-        read_log(tmp_path)
 
 
 def validated(*arguments: object) -> Any:
