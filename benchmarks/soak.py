@@ -226,7 +226,8 @@ class Soak:
         until_s = clock() + REST_S
         while True:
             state: dict[str, Any] = await asyncio.to_thread(self.state)
-            if clock() > until_s or not (state["running"] or state["waiting"] or state["pins"] or state["soft_holds"]):
+            busy = any(state[name] for name in ("running", "waiting", "pins_held", "soft_holds_held"))
+            if clock() > until_s or not busy:
                 return state
             await asyncio.sleep(0.5)
 
@@ -345,7 +346,7 @@ def lost(soak: Soak, record: Record, state: dict[str, Any]) -> Rows:
         "engine deaths not asked for": none_wanted(soak.deaths),
         "answers 5xx to hostile requests": none_wanted(seen.answers["5xx"]),
         "free blocks at rest": Cell(f"{free} of {all_blocks}", free != all_blocks),
-        "pins left at rest": none_wanted(len(state["pins"])),
+        "pins left at rest": none_wanted(state["pins_held"]),
         "plugin errors in the log": none_wanted(len(errors)),
         "record": Cell("unreadable" if record.fault else f"{record.events} events", record.fault is not None),
         "arrivals and pins without an end": none_wanted(record.unended),

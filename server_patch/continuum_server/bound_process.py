@@ -9,7 +9,6 @@ ends.)
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -93,25 +92,10 @@ class BoundProcess:
         """
         self.kill_group()
         self.process.wait()
-        for process in psutil.pids():
-            with suppress(OSError):  # the process has ended
-                if os.getpgid(process) == self.process.pid:
-                    _wait_for_end(process)
+        for process in psutil.process_iter():
+            with suppress(OSError, psutil.Error):  # the process has ended, or does not end within ten seconds
+                if os.getpgid(process.pid) == self.process.pid:
+                    process.wait(10.0)
         self._watcher.kill()
         self._watcher.wait()
         self._pipe.close()
-
-
-def _wait_for_end(process: int) -> None:
-    """Wait until all threads of a process have ended, but at most ten seconds. The process need not be a child.
-
-    The process's state does not say this: it is "zombie" as soon as the first thread has ended, and other threads may
-    still hold the files.
-    """
-    end = os.pidfd_open(process)
-    try:
-        poll = select.poll()
-        poll.register(end, select.POLLIN)
-        poll.poll(10_000)
-    finally:
-        os.close(end)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,12 +59,12 @@ def _devices(config: ServerConfig, replicas: int) -> list[str | None]:
 
 
 class Fleet:
-    """Servers behind a router. As a context manager it waits until they are healthy, and leaves no process behind.
+    """Servers behind a router.
 
     Args:
         config: configuration of each server; ``host`` and ``port`` are the router's.
         replicas: number of servers.
-        router: a name in ``ROUTERS`` or ``VLLM_ROUTER_NAMES`` (``virtual.routers``).
+        router: a name in ``ROUTERS`` (``virtual.routers``).
         logs: folder of ``replica0.log`` ... and ``router.log``; None: this process's stderr.
         say: called with a line of text when a replica is lost.
 
@@ -161,13 +160,6 @@ class Fleet:
     def _processes(self) -> list[BoundProcess]:
         return [*self.servers, *([self.router] if self.router is not None else [])]
 
-    def stop(self) -> None:
-        """Call ``terminate``, then ``kill`` if the servers do not end in time."""
-        self.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self.wait(self.config.drain_s + 30.0)
-        self.kill()
-
     def _report_losses(self) -> None:
         for index, server in enumerate(self.servers):
             how = server.how_it_ended()
@@ -180,14 +172,3 @@ class Fleet:
 
     def _log(self, name: str) -> Path | None:
         return self._logs / f"{name}.log" if self._logs is not None else None
-
-    def __enter__(self) -> Fleet:
-        try:
-            self.wait_until_healthy()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()

@@ -26,7 +26,7 @@ from continuum_traces.run_dir import replica_name
 from continuum_traces.wire import tags_from_headers
 from yarl import URL
 
-from continuum_server.virtual.routers import ROUTERS, VLLM_ROUTER_NAMES, Arrival, Door
+from continuum_server.virtual.routers import ROUTERS, Arrival, Door
 from continuum_server.vllm_plugin.request_tags import ANYBODY, gather
 
 CHECK_S, CHECK_TIMEOUT, FAILURES = 1.0, aiohttp.ClientTimeout(total=10.0), 2
@@ -46,13 +46,13 @@ class Front:
     """A web application that sends each request to one of the servers. All of them must be healthy when it starts.
 
     Args:
-        router: a name in ``ROUTERS`` or ``VLLM_ROUTER_NAMES``.
+        router: a name in ``ROUTERS``.
         urls: the servers' root URLs.
     """
 
     def __init__(self, router: str, urls: Sequence[str]) -> None:
         self._urls = urls
-        self._door = Door(ROUTERS[VLLM_ROUTER_NAMES.get(router, router)](), len(urls))
+        self._door = Door(ROUTERS[router](), len(urls))
         self._failures = [0] * len(urls)
         self._seen: dict[str, float] = {}
         """When the latest turn of each program came, the longest ago first."""

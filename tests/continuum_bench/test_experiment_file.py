@@ -51,7 +51,7 @@ VALUES: dict[str, Any] = {
     "gpu": ["h100-80gb", "a100-80gb"],
     "model": ["llama-3.1-8b"],
     "offload": ["dram-100", "dram-100@pcie4/8"],
-    "router": ["sticky", "cache_aware"],
+    "router": ["sticky", "cache-aware"],
     "arrivals": ["poisson", "gamma:2", "recorded"],
     "tool_times": ["recorded", "constant:3"],
     "hint_error": ["0", "0.5", "adversarial:0.5:silent"],

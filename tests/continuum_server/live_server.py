@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import psutil
+from continuum_server.fleet import Fleet
 from continuum_server.launcher import Server
 from continuum_server.server_command import model_name
 from continuum_server.server_config import ServerConfig
@@ -53,7 +54,7 @@ class Live:
         return bool(state["running"] == state["waiting"] == 0)
 
     def pins(self) -> dict[str, dict[str, Any]]:
-        return {pin["program_id"]: pin for pin in self.state()["pins"]}
+        return {row["program_id"]: row for row in self.state()["program_list"] if row["state"] == "held"}
 
     def release(self, program_id: str) -> bool:
         answer = httpx.post(f"{self.server.url}/continuum/programs/{program_id}/release", timeout=30.0)
@@ -90,6 +91,18 @@ def live(folder: Path, **config: Any) -> Iterator[Live]:
             yield found
         finally:
             found.client.close()
+
+
+@contextmanager
+def serving(fleet: Fleet) -> Iterator[Fleet]:
+    """Servers behind a router, healthy; stopped at the end."""
+    try:
+        fleet.wait_until_healthy()
+        yield fleet
+        fleet.terminate()
+        fleet.wait(60.0)
+    finally:
+        fleet.kill()
 
 
 def tokens(count: int, seed: int) -> list[int]:

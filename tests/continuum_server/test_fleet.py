@@ -27,7 +27,7 @@ from continuum_traces.jsonl import write_programs
 from continuum_traces.replica_records import read_record
 from continuum_traces.schema import Program, ToolCall, Turn
 from endpoints import BODIES
-from live_server import ends_soon
+from live_server import ends_soon, serving
 from waiting import until
 
 
@@ -81,7 +81,7 @@ def test_a_stranger_who_answers_is_not_our_server(tmp_path: Path) -> None:
         with ThreadingHTTPServer(("127.0.0.1", server.port), Stranger) as stranger:
             threading.Thread(target=stranger.serve_forever, daemon=True).start()
             assert answers(f"http://127.0.0.1:{server.port}/health")
-            with pytest.raises(ServerError, match="the server ended by itself"):
+            with pytest.raises(ServerError, match=r"the server ended by itself .*log ends:\n(.*\n)*.*in use"):
                 server.wait_until_healthy()
             stranger.shutdown()
     finally:
@@ -124,7 +124,7 @@ def test_ids_keys_and_releases_pass_on_every_route(tmp_path: Path) -> None:
         vllm_arguments=("--api-key", "key-a", "key-b"),
     )
     mine, other = ({"Authorization": f"Bearer key-{name}"} for name in "ab")
-    with Fleet(config, 2, "sticky", tmp_path / "logs") as running, httpx.Client(base_url=running.url) as http:
+    with serving(Fleet(config, 2, "sticky", tmp_path / "logs")) as running, httpx.Client(base_url=running.url) as http:
         names = []
         for route, body in BODIES.items():
             assert http.post(f"/v1/{route}", json=body("x")).status_code == 401
@@ -140,6 +140,10 @@ def test_ids_keys_and_releases_pass_on_every_route(tmp_path: Path) -> None:
         released = [[http.post(path, headers=key).json()["released"] for key in (other, mine, mine)] for path in paths]
         assert released == [[False, True, False]] * len(names)
         assert http.post(paths[0]).status_code == 401
+        assert running.router is not None
+        os.kill(running.router.process.pid, signal.SIGKILL)
+        with pytest.raises(ServerError, match=r"the router was killed by signal 9; see .*/logs/router.log"):
+            running.wait(60.0)
     places: dict[str, list[int | None]] = {}
     for event in read_record(record):
         if event.event == "finish":
@@ -163,7 +167,7 @@ def test_a_killed_replica_loses_no_program(tmp_path: Path) -> None:
         **{"max_model_len": 16_000, "policy": "static-ttl", "policy_options": {"ttl_s": 5.0}},
         emulated=EmulatedSettings(time_scale=2.0),
     )
-    with Fleet(config, 2, "sticky_least_loaded", tmp_path / "logs", said.append) as running:
+    with serving(Fleet(config, 2, "sticky", tmp_path / "logs", said.append)) as running:
         assert running.router is not None
         assert health(running) == (200, "serving", [True, True])
         leaders = {server.process.pid for server in (*running.servers, running.router)}
@@ -184,6 +188,8 @@ def test_a_killed_replica_loses_no_program(tmp_path: Path) -> None:
         assert health(running) == (200, "degraded", [True, False])
         os.killpg(running.servers[0].process.pid, signal.SIGKILL)
         until(lambda: health(running) == (503, "dead", [False, False]))
+        with pytest.raises(ServerError, match="all replicas have ended"):
+            running.wait(60.0)
     assert ends_soon(leaders) == []
     (row,) = json.loads((tmp_path / "out" / "summary.json").read_text())["policies"].values()
     assert [row[f"programs_{how}"] for how in ("finished", "failed", "unfinished")] == [8, 0, 0]

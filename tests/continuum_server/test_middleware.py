@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from continuum_server.vllm_plugin import middleware as middleware_module
-from continuum_server.vllm_plugin.metrics import Metrics, prometheus_text
+from continuum_server.vllm_plugin.metrics import ROWS, Metrics, prometheus_text
 from continuum_server.vllm_plugin.middleware import LISTED, ContinuumMiddleware
 from continuum_server.vllm_plugin.online import AnchoredClock
 from continuum_server.vllm_plugin.request_tags import BODY_FIELDS, CLIENT_KEY, NAMESPACE_KEY
@@ -20,21 +20,13 @@ from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
-STATE = {
-    "pins_held": 1,
-    "pinned_tokens": 160,
-    "pinned_blocks": 10,
-    "pinned_share": 0.25,
-    "longest_wait_s": 1.5,
-    "programs": 2,
+STATE: dict[str, Any] = {
+    **{row.path[0]: 3 for row in ROWS},
     "gauges": {
         "delay_estimate_seconds": {"value": 1.5, "help": "T"},
         "programs_inside": {"value": 4, "help": "Admitted"},
     },
     "metrics": Metrics().to_json(),
-    "tags_rejected": 3,
-    "plugin_errors": 1,
-    "record_events_dropped": 0,
 }
 
 
@@ -323,7 +315,7 @@ def test_counting() -> None:
     page = Http().ask("GET", "/metrics")[1].decode() + prometheus_text([{**STATE, "metrics": metrics.to_json()}])
     found = {f.name: f.samples for f in text_string_to_metric_families(page)}
     assert [sample.value for sample in found["vllm:y"]] == [2]
-    assert 'continuum:pinned_blocks{engine="1"} 10' in page
+    assert 'continuum:pinned_blocks{engine="1"} 3' in page
     assert not {"continuum:eta", "continuum:programs_outside"} & set(found)  # not known
     ours = {name.removeprefix("continuum:"): samples for name, samples in found.items()}
     values = {name: ours[name][0].value for name in ("up", "tags_rejected", "programs_inside", "hit_tokens")}
@@ -341,8 +333,6 @@ def test_the_clock_does_not_jump(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MALFORMED = b'{"job_id": 1.5, "vllm_xargs": {"kv_ttl_s": null}}'
-
-
 STRANGE = b'{"session_id": "s", "vllm_xargs": {"program_id": "p", "kv_ttl_s": null, "other": 1}}'
 
 

@@ -78,15 +78,12 @@ def check_skipping(jobs: list[Job], router: str, **rest: Any) -> tuple[Outcome, 
     return skipping, stepwise
 
 
-@pytest.mark.parametrize(
-    "router",
-    [pytest.param(name, marks=() if name in ("sticky", "least-loaded") else pytest.mark.slow) for name in ROUTERS],
-)
 @given(
     jobs=workloads(wishes=True),
+    router=st.sampled_from(sorted(ROUTERS)),
     policy=st.sampled_from(["vllm", "static-ttl", "continuum", "working-set"]),
 )
-@settings(max_examples=settings.default.max_examples // 4)
+@settings(max_examples=settings.default.max_examples // 3)
 def test_every_program_completes_and_skipping_changes_nothing(router: str, policy: str, jobs: list[Job]) -> None:
     check_skipping(jobs, router, policy=policy)
 
@@ -127,6 +124,7 @@ def _key(turn: TurnRecord) -> tuple[str, int]:
     router=st.sampled_from(sorted(ROUTERS)),
     policy=st.sampled_from(["vllm", "static-ttl", "continuum"]),
 )
+@settings(max_examples=settings.default.max_examples // 4)
 def test_one_replica_equals_none(router: str, policy: str, jobs: list[Job]) -> None:
     behind, plain = Outcome(jobs, router, replicas=1, policy=policy), play(jobs, policy)
     assert behind.turns == plain.turns

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from continuum_server.virtual.loop import Job
 from continuum_server.vllm_plugin import touch_points
+from continuum_server.vllm_plugin.versions import PluginError
 from nano import build, program
 from vllm.v1.request import RequestStatus
 
@@ -29,6 +31,23 @@ def test_a_preemption_needs_nothing_that_vllm_s_next_model_runner_drops(running:
     assert (list(running.waiting), running.running) == ([request], [])
     assert request.status == RequestStatus.PREEMPTED
     assert getattr(request, "drop_stale_output", delivered) == delivered  # vLLM 0.26 has no such output
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value", "why"),
+    [
+        ("cache_config", "enable_prefix_caching", False, "prefix caching is off"),
+        ("scheduler_config", "policy", "priority", "the policy orders the queue"),
+        ("vllm_config", "model_config", SimpleNamespace(is_encoder_decoder=True), "encoder-decoder models"),
+    ],
+)
+def test_a_configuration_with_which_kv_cannot_be_held_is_refused(
+    running: Any, section: str, name: str, value: object, why: str
+) -> None:
+    touch_points.refuse_what_cannot_work(running, "continuum")
+    setattr(getattr(running, section), name, value)
+    with pytest.raises(PluginError, match=why):
+        touch_points.refuse_what_cannot_work(running, "continuum")
 
 
 def test_a_batch_is_full_at_the_largest_number_of_active_requests(running: Any) -> None:

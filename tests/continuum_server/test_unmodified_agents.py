@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+import tomllib
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_traces.run_dir import read_events
 from continuum_traces.schema import SchedulerEvent
@@ -27,104 +28,23 @@ pytestmark = pytest.mark.slow
 
 WITH_SUB_AGENT = "00000000-0000-4000-8000-000000000007"
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / ".frameworks"
-CODEX = """
-model = "<MODEL>"
-model_provider = "local"
-approval_policy = "never"
-sandbox_mode = "read-only"
-check_for_update_on_startup = false
-analytics.enabled = false
-[model_providers.local]
-name = "local"
-base_url = "<URL>/v1"
-wire_api = "responses"
-"""
-OPENCODE = {
-    "model": "local/<MODEL>",
-    "small_model": "local/<MODEL>",
-    "autoupdate": False,
-    "share": "disabled",
-    "provider": {
-        "local": {
-            "npm": "@ai-sdk/openai-compatible",
-            "options": {"baseURL": "<URL>/v1", "apiKey": "x"},
-            "models": {"<MODEL>": {"limit": {"context": 100_000, "output": 1000}}},
-        }
-    },
-}
 
 
 @dataclass(frozen=True)
 class Agent:
-    """A published agent, and how it is asked."""
+    """A row of ``unmodified_agents.toml``, which says what its fields are."""
 
     program: str
-    """In its environment."""
     first: Sequence[str]
-    again: Sequence[str]
-    """Another question in the same conversation; empty: the agent goes on by itself."""
     by: str
-    """How the server recognises it."""
+    again: Sequence[str] = ()
     variables: dict[str, str] = field(default_factory=dict)
-    settings: tuple[str, str] = ("", "")
-    """A file in its home, and the text in it."""
+    file: str = ""
+    text: str = ""
 
 
-OPENAI = {
-    "OPENAI_API_KEY": "x",
-    "OPENAI_BASE_URL": "<URL>/v1",
-    "OPENAI_API_BASE": "<URL>/v1",
-    "OPENAI_MODEL": "<MODEL>",
-}
-AGENTS = {
-    "codex": Agent(
-        "node_modules/.bin/codex",
-        ("exec", "--skip-git-repo-check", "say hi"),
-        ("exec", "resume", "--last", "--skip-git-repo-check", "again"),
-        "header:thread-id",
-        settings=(".codex/config.toml", CODEX),
-    ),
-    "claude-code": Agent(
-        "node_modules/.bin/claude",
-        ("-p", "say hi", "--setting-sources", ""),
-        ("-p", "again", "--continue", "--setting-sources", ""),
-        "header:x-claude-code-session-id",
-        {
-            "ANTHROPIC_BASE_URL": "<URL>",
-            "ANTHROPIC_AUTH_TOKEN": "x",
-            "ANTHROPIC_MODEL": "<MODEL>",
-            "ANTHROPIC_SMALL_FAST_MODEL": "<MODEL>",
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "1000",
-            "DISABLE_AUTOUPDATER": "1",
-        },
-    ),
-    "opencode": Agent(
-        "node_modules/.bin/opencode",
-        ("run", "say hi"),
-        ("run", "--continue", "again"),
-        "header:x-session-id",
-        {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
-        (".config/opencode/opencode.json", json.dumps(OPENCODE)),
-    ),
-    "qwen-code": Agent(
-        "node_modules/.bin/qwen",
-        ("--auth-type", "openai", "-p", "say hi"),
-        ("--auth-type", "openai", "--continue", "-p", "again"),
-        "prompt",
-        OPENAI,
-    ),
-    "mini-swe-agent": Agent(
-        "bin/mini",
-        (
-            *("-y", "--exit-immediately", "-t", "say hi", "-m", "openai/<MODEL>"),
-            *("-c", "mini.yaml", "-c", "agent.max_consecutive_format_errors=5"),
-        ),
-        (),  # it asks again by itself, without the answer that it could not use
-        "prompt",
-        {**OPENAI, "MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors"},
-    ),
-}
+TABLE = tomllib.loads(Path(__file__).with_name("unmodified_agents.toml").read_text())
+AGENTS = {name: Agent(**facts) for name, facts in TABLE.items()}
 
 
 @pytest.fixture(scope="module")
@@ -181,11 +101,10 @@ def _talk(name: str, agent: Agent, server: Live, folder: Path) -> list[Scheduler
     before = len(list(read_events(server.record)))
     home, work = folder / "home", folder / "work"
     work.mkdir()
-    file, text = agent.settings
     home.mkdir()
-    if file:
-        (home / file).parent.mkdir(parents=True)
-        (home / file).write_text(_filled(text, server))
+    if agent.file:
+        (home / agent.file).parent.mkdir(parents=True)
+        (home / agent.file).write_text(_filled(agent.text, server))
     variables = {name: _filled(value, server) for name, value in agent.variables.items()}
     environ = {"HOME": str(home), "PATH": os.environ["PATH"], "TERM": "dumb", "CI": "1", "DO_NOT_TRACK": "1"}
     for words in (agent.first, *([agent.again] * 2 if agent.again else [])):

@@ -38,7 +38,7 @@ shapes = st.fixed_dictionaries(
 
 @each_policy()
 @given(jobs=workloads(wishes=True), shape=shapes, biting=st.booleans())
-@settings(max_examples=settings.default.max_examples // 3)
+@settings(max_examples=settings.default.max_examples // 5)
 def test_skipping_steps_changes_nothing(policy: str, jobs: list[Job], shape: dict[str, Any], biting: bool) -> None:
     """In pools of any size, with tiers and without, whichever pins yield, with soft holds (``kv_ttl_s``).
 
@@ -99,6 +99,7 @@ def test_event_skipping_skips() -> None:
 
 
 @given(jobs=workloads(wishes=True), offload=ANY_TIERS)
+@settings(max_examples=settings.default.max_examples // 4)
 def test_policy_vllm_is_the_stock_scheduler_step_for_step(jobs: list[Job], offload: Any) -> None:
     """And with tiers the stock connector."""
     stock = play(jobs, scheduler_type=Stock, max_stretch=1, offload=offload)

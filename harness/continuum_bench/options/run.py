@@ -9,7 +9,7 @@ from typing import Annotated, get_args
 from continuum_server import defaults
 from continuum_server.policy.program_table import Guards, PinsYieldTo
 from continuum_server.step_times.attention import BANDS
-from continuum_server.virtual.routers import ROUTERS, VLLM_ROUTER_NAMES
+from continuum_server.virtual.routers import ROUTERS
 from continuum_traces.conversation import Sends
 from continuum_traces.schema import CLOSED_LOOPS
 
@@ -52,7 +52,7 @@ def uses_rate(arrivals: str) -> bool:
 
 
 NO_RATE = Without("arrivals", "these arrivals have a rate of their own", lambda arrivals: not uses_rate(arrivals))
-ROUTER = one_of(*ROUTERS, *VLLM_ROUTER_NAMES)
+ROUTER = one_of(*ROUTERS)
 PIPELINE = named("--pp", "--pipeline-parallel-size")
 PROFILED = Without("profile", "the profile was measured on all GPUs together")
 SERVERS = Without("base_url", "the server decides that; start it as you want it")
@@ -260,9 +260,7 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
             --gpu's.
         replicas: Number of engines behind a router, each with its own GPUs.
         router: How the router chooses a replica for a turn: affinity (by a hash of the program's id), sticky (the
-            replica with the fewest programs, kept for the whole program), cache-aware, least-loaded, round-robin. The
-            names of vllm-router are taken too: consistent_hash, sticky_least_loaded, cache_aware, power_of_two,
-            round_robin.
+            replica with the fewest programs, kept for the whole program), cache-aware, least-loaded, round-robin.
         token_times: Record the gaps between output tokens too, for the percentiles of ITL. Results of a virtual run
             stay the same. Against a server the load generator then reads every chunk when it comes, which costs it
             processor time.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from continuum_server.policy.program_table import Guards
 from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
 from continuum_server.virtual.offload import OffloadError, default_preset, read_offload
-from continuum_server.virtual.routers import VLLM_ROUTER_NAMES
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import RunOptions
@@ -29,7 +28,6 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         "guards": Guards(**options.shared_with(Guards)),
         "offload": offload,
         "profile": str(options.profile) if options.profile else None,
-        "router": VLLM_ROUTER_NAMES.get(options.router, options.router),
     }
     engine = EngineConfig(**config)
     return engine, describe(engine)

@@ -40,8 +40,6 @@ class Counters:
     decode_tokens: int = 0
     prefill_tokens: int = 0
     busy_s: float = 0.0
-    preemptions: int = 0
-    pins: int = 0
 
 
 @dataclass(slots=True)
@@ -55,6 +53,8 @@ class Play:
     conversation: Conversation[list[bytes]]
     due_s: float
     """When the next turn is due."""
+    prompts: Sequence[int]
+    """The length of each turn's prompt."""
     action: Action | None = None
     """The conversation's current action."""
     index: int = 0
@@ -96,7 +96,7 @@ def play_of(number: int, job: Job, block_size: int) -> Play:
     conversation = converse(
         program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format, hints=job.hints, sends=job.sends
     )
-    return Play(job, number, context, conversation, job.arrival_s)
+    return Play(job, number, context, conversation, job.arrival_s, program.prompt_tokens())
 
 
 class VirtualLoop:

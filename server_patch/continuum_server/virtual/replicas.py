@@ -58,8 +58,6 @@ class ReplicaLoops:
         self._until_s = until_s
         self._where: dict[int, tuple[int, Arrival]] = {}
         """The latest turn of each play, by the play's number, and the replica to which it was sent."""
-        self._prompts: dict[int, list[int]] = {}
-        """The length of each turn's prompt, of the plays that have started."""
         self._answers: list[tuple[float, int, int, Arrival]] = []
         """A heap of (time, order, replica, turn) of the answers that the router does not know yet."""
         self._earliest_return_s: dict[int, float] = {}
@@ -145,11 +143,9 @@ class ReplicaLoops:
     def _arrival(self, play: Play) -> Arrival:
         """Return the play's next turn, as the router knows it."""
         program, index = play.job.program, play.index
-        if index == 0:
-            self._prompts[play.number] = program.prompt_tokens()
         return Arrival(
             program_id=play.job.program_id,
-            prompt_tokens=self._prompts[play.number][index],
+            prompt_tokens=play.prompts[index],
             kept_tokens=program.turns[index].kept_tokens,
             shared_prefix_id=program.shared_prefix_id,
             shared_prefix_tokens=program.shared_prefix_tokens,

@@ -134,15 +134,6 @@ ROUTERS: dict[str, Callable[[], Router]] = {
     "round-robin": RoundRobin,
 }
 
-VLLM_ROUTER_NAMES = {
-    "consistent_hash": "affinity",
-    "sticky_least_loaded": "sticky",
-    "cache_aware": "cache-aware",
-    "round_robin": "round-robin",
-    "power_of_two": "least-loaded",
-}
-"""vllm-router's names of these rules, which ``--router`` takes too."""
-
 
 class Door:
     """A router, and its knowledge about the replicas."""

@@ -41,7 +41,7 @@ UTILITY = "continuum"
 """Name of the engine core's utility method that calls ``Online.call``."""
 PROGRAMS, RELEASE = "/continuum/programs/", "/release"
 LISTED = 200
-"""Length of the state's lists, unless ``?limit=N`` says another one. The engine takes about 5 us for an entry."""
+"""Length of the state's list of programs, unless ``?limit=N`` says another. An entry takes the engine 5 us."""
 
 METRICS_LIMIT_S = 1.0
 """How long ``/metrics``, and a request with a malformed tag, wait for the engine's answer."""
@@ -120,7 +120,7 @@ class ContinuumMiddleware:
     async def _state(self, caller: Caller, scope: Scope) -> tuple[int, dict[str, Any]]:
         limit = Request(scope).query_params.get("limit", str(LISTED))
         if not (limit.isascii() and limit.isdigit() and len(limit) < 5):
-            return 400, {"error": "limit: expected how many programs and pins to list, from 0 to 9999"}
+            return 400, {"error": "limit: expected how many programs to list, from 0 to 9999"}
         argument = {"namespace": caller.namespace, "limit": int(limit)}
         engines = await self._ask(scope, "state", argument, ANSWER_LIMIT_S)
         if engines is None:

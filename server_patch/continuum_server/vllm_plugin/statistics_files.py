@@ -51,8 +51,6 @@ def read_statistics(named: str, policy: str) -> dict[str, Any]:
 
 
 SAVE_EVERY_S = 30.0
-COPY_SHARE = 1e-3
-"""Largest share of the scheduler's time that copying statistics may take. Slower copies are made less often."""
 CLOSE_S = 10.0
 """How long ``close`` waits for a disk that does not respond."""
 
@@ -76,7 +74,6 @@ class StatisticsFile:
     def __init__(self, path: Path | None, policy: Policy, clock: Callable[[], float]) -> None:
         self._path = path
         self.policy = policy
-        self._clock = clock
         self._due_s = clock() + SAVE_EVERY_S
         self._writer: threading.Thread | None = None
         self._kept: dict[str, Any] = {}
@@ -100,9 +97,8 @@ class StatisticsFile:
     def save_when_due(self, now_s: float) -> None:
         """Save if the next save is due and the last one is complete. Only the scheduler's thread may call this."""
         if self._path is not None and now_s >= self._due_s and not self._is_writing:
-            began_s = self._clock()
             self._save(self._path)
-            self._due_s = now_s + max(SAVE_EVERY_S, (self._clock() - began_s) / COPY_SHARE)
+            self._due_s = now_s + SAVE_EVERY_S
 
     def close(self, patience_s: float = CLOSE_S) -> None:
         """Save a last time. Wait up to ``patience_s`` for an earlier save, and as long again for this one."""

@@ -48,16 +48,10 @@ def served(folder: Path, *arguments: str) -> Iterator[Served]:
         ends_soon(sessions)
 
 
-@pytest.mark.parametrize(
-    ("victim", "how"),
-    [
-        ("VLLM::EngineCore", "ended by itself with status 0, as vLLM does when its engine dies"),
-        ("emulated.api_server", "was killed by signal 9"),
-    ],
-)
-def test_a_server_that_dies_is_one_line_and_a_status(tmp_path: Path, victim: str, how: str) -> None:
+def test_a_server_that_dies_is_one_line_and_a_status(tmp_path: Path) -> None:
+    how = "ended by itself with status 0, as vLLM does when its engine dies"
     with served(tmp_path) as server:
-        (number,) = server.process_ids(victim)
+        (number,) = server.process_ids("VLLM::EngineCore")
         os.kill(number, signal.SIGKILL)
         _, errors = server.process.communicate(timeout=300)
         assert (server.process.returncode, errors) == (1, f"error: the server {how}; see {tmp_path}/log\n")
@@ -65,19 +59,7 @@ def test_a_server_that_dies_is_one_line_and_a_status(tmp_path: Path, victim: str
 
 
 def test_a_killed_command_leaves_no_server(tmp_path: Path) -> None:
-    with served(tmp_path, "--replicas", "2", "--router", "round_robin") as server:
+    with served(tmp_path, "--replicas", "2", "--router", "round-robin") as server:
         assert len(server.process_ids("VLLM::EngineCore")) == 2
         server.process.kill()
-        assert ends_soon(server.sessions) == []
-
-
-@pytest.mark.parametrize(("victim", "last"), [("server.front", "the router was killed by signal 9"), ("VLLM", "")])
-def test_replicas_that_serve_nobody_are_an_end(tmp_path: Path, victim: str, last: str) -> None:
-    with served(tmp_path, "--replicas", "2") as server:
-        for number in server.process_ids(victim):
-            os.kill(number, signal.SIGKILL)
-        _, errors = server.process.communicate(timeout=300)
-        assert server.process.returncode == 1
-        expected = f"{last}; see {tmp_path}/log/router.log" if last else "all replicas have ended"
-        assert errors.splitlines()[-1] == f"error: {expected}"
         assert ends_soon(server.sessions) == []
