@@ -61,7 +61,9 @@ def play_peer(options: argparse.Namespace) -> Row:
     programs = [replace(job.program, arrival_s=job.arrival_s) for job in jobs_of(options)]
     with tempfile.TemporaryDirectory() as name:
         rows, file, out = (Path(name) / part for part in ("trace.jsonl", "config.yaml", "out"))
-        rows.write_text("".join(json.dumps(row) + "\n" for row in mooncake_rows(programs, CONFIG.block_size)))
+        rows.write_text(
+            "".join(json.dumps(row) + "\n" for row in mooncake_rows(programs, block_tokens=CONFIG.block_size))
+        )
         file.write_text(json.dumps(peer_config(rows)))
         command = [options.aisimulate, "predict", "-c", file, "--capture-per-request", "--output-dir", out]
         subprocess.run([*command, "--overwrite"], check=True, stdout=subprocess.DEVNULL)

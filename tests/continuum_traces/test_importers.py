@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from continuum_server.vllm_plugin.tool_calls import tool_key as server_key
-from continuum_traces.exporters import agentic_mooncake_rows, export
+from continuum_traces.exporters import export, mooncake_rows
 from continuum_traces.importers.registry import READERS, LeftOut, detect, read_any
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
 from continuum_traces.jsonl import TraceError, read_programs, write_programs
@@ -270,7 +270,7 @@ def test_rows_of_a_session_are_read_as_the_format_says(
 def test_hashes_show_exactly_the_shared_prefix() -> None:
     turns = (Turn(1000, 100, carried_tokens=40), Turn(500, 50), Turn(300, 10))
     programs = [Program(name, turns, shared_prefix_id="system", shared_prefix_tokens=600) for name in ("a", "b")]
-    rows = list(agentic_mooncake_rows(programs, block_tokens=100))
+    rows = list(mooncake_rows(programs, agentic=True, block_tokens=100))
     hashes = [row["hash_ids"] for row in rows]
     assert hashes[0][:6] == hashes[3][:6]  # the system prompt
     assert hashes[0][6] != hashes[3][6]

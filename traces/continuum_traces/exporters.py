@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,44 +93,35 @@ def block_hashes(segments: Sequence[Segment], ids: PrefixIds, block_tokens: int)
     return [*hashes, id_of(block)] if block else hashes
 
 
-def agentic_mooncake_rows(programs: Iterable[Program], block_tokens: int = BLOCK_TOKENS) -> Iterator[dict[str, Any]]:
-    """One row per request. A first turn has a timestamp (ms). A later turn names the request before it, the time of the
-    tools between the two (ms), and the other time between them (``delay``, ms)."""
+def mooncake_rows(
+    programs: Iterable[Program], agentic: bool = False, block_tokens: int = BLOCK_TOKENS
+) -> Iterator[dict[str, Any]]:
+    """One row per request, with its whole prompt and a session id. A first turn has a timestamp (ms), a later turn the
+    ``delay`` (ms) since the turn before it finished.
+
+    An ``agentic`` row names the request before it, and has the time of the tools apart from the delay.
+    """
     ids: PrefixIds = {}
     for program in programs:
         after: dict[str, Any] = {"timestamp": _arrival_ms(program)}
-        for index, (turn, row) in enumerate(_request_rows(program, ids, block_tokens)):
+        for index, (turn, prompt, segments) in enumerate(_prompts(program)):
             request_id = f"{program.program_id}/{index}"
-            yield {"request_id": request_id, **row, **after}
-            tool_ms, other_ms = (turn.gap_s - turn.gap_overhead_s) * 1e3, turn.gap_overhead_s * 1e3
-            after = {"wait_for": [request_id], "delay": round(other_ms, 3), "tool_wait_ms": round(tool_ms, 3)}
-
-
-def mooncake_rows(programs: Iterable[Program], block_tokens: int = BLOCK_TOKENS) -> Iterator[dict[str, Any]]:
-    """One row per request, with its whole prompt and a session id. A first turn has a timestamp (ms), a later turn the
-    ``delay`` (ms) since the turn before it finished."""
-    ids: PrefixIds = {}
-    for program in programs:
-        after = {"timestamp": _arrival_ms(program)}
-        for turn, row in _request_rows(program, ids, block_tokens):
-            yield {**row, "context_mode": WHOLE, **after}
-            after = {"delay": round(turn.gap_s * 1e3, 3)}
+            yield {
+                **({"request_id": request_id} if agentic else {"context_mode": WHOLE}),
+                "session_id": program.program_id,
+                "input_length": prompt,
+                "output_length": turn.output_tokens,
+                "hash_ids": block_hashes(segments, ids, block_tokens),
+                **after,
+            }
+            after = {"delay": round((turn.gap_overhead_s if agentic else turn.gap_s) * 1e3, 3)}
+            if agentic:
+                tools_s = turn.gap_s - turn.gap_overhead_s
+                after |= {"wait_for": [request_id], "tool_wait_ms": round(tools_s * 1e3, 3)}
 
 
 def _arrival_ms(program: Program) -> float:
     return round((program.arrival_s or 0.0) * 1e3, 3)
-
-
-def _request_rows(program: Program, ids: PrefixIds, block_tokens: int) -> Iterator[tuple[Turn, dict[str, Any]]]:
-    """Yield each turn with the fields that both of Mooncake's formats have."""
-    for turn, prompt, segments in _prompts(program):
-        row = {
-            "session_id": program.program_id,
-            "input_length": prompt,
-            "output_length": turn.output_tokens,
-            "hash_ids": block_hashes(segments, ids, block_tokens),
-        }
-        yield turn, row
 
 
 def dynamo_rows(programs: Iterable[Program], block_tokens: int = DYNAMO_BLOCK_TOKENS) -> Iterator[dict[str, Any]]:
@@ -192,7 +184,7 @@ def _dynamo_record(kind: str, end_ms: float, context: dict[str, Any], **content:
 
 
 EXPORTERS: dict[str, Callable[[Iterable[Program]], Iterator[dict[str, Any]]]] = {
-    "agentic-mooncake": agentic_mooncake_rows,
+    "agentic-mooncake": partial(mooncake_rows, agentic=True),
     "mooncake": mooncake_rows,
     "dynamo": dynamo_rows,
 }

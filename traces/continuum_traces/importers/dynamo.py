@@ -23,8 +23,8 @@ from continuum_traces.importers.usage import (
     calls_sharing_a_time,
     inner,
     json_lines,
+    listed,
     number,
-    whole_numbers,
 )
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
@@ -125,15 +125,15 @@ def _request(where: str, event_ms: float, request: Record) -> _Request:
         cached_tokens=request.get("cached_tokens"),
         llm_s=(end_ms - received_ms) / 1e3,
     )
-    calls = inner(where, request, "finish_reason_metadata").get("tool_calls") or []
+    calls = listed(where, inner(where, request, "finish_reason_metadata"), "tool_calls", dict)
     return _Request(
         received_ms,
         end_ms,
         usage,
         {str(call.get("id") or n): str(call.get("name") or UNKNOWN) for n, call in enumerate(calls)},
         int(number(replay_at, replay, "trace_block_size", 0)) or None,
-        whole_numbers(replay_at, replay, "input_sequence_hashes"),
-        whole_numbers(replay_at, replay, "completion_sequence_hashes"),
+        listed(replay_at, replay, "input_sequence_hashes", int),
+        listed(replay_at, replay, "completion_sequence_hashes", int),
     )
 
 

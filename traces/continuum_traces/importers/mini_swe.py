@@ -26,6 +26,7 @@ from continuum_traces.importers.usage import (
     estimate_tokens,
     inner,
     json_object,
+    listed,
     number,
     usage_of,
 )
@@ -69,13 +70,8 @@ def _members(path: Path) -> list[tuple[str, str]]:
 
 
 def _program(where: str, text: str) -> Imported:
-    data = json_object(where, text)
-    messages = data.get("messages")
-    if not isinstance(messages, list):
-        raise TraceError(f"{where}: messages: missing")
-    for index, message in enumerate(messages):
-        if not isinstance(message, dict):
-            raise TraceError(f"{where}: messages[{index}]: expected an object")
+    data = json_object(where, text, "messages")
+    messages = listed(where, data, "messages", dict)
     program_id = data.get("instance_id") or Path(where).name.removesuffix(".traj.json")
     requests, estimated = _requests(where, messages)
     source = "mini-swe-agent" + (f" ({ESTIMATED})" if estimated else "")

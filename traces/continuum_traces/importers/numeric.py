@@ -15,10 +15,10 @@ from continuum_traces.importers.usage import (
     Imported,
     RequestUsage,
     calls_sharing_a_time,
+    listed,
     number,
     rows_by,
 )
-from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program
 
 
@@ -35,10 +35,7 @@ def read_numeric(path: Path) -> Iterator[Imported]:
 
 
 def _usage(where: str, row: dict[str, Any]) -> RequestUsage:
-    field = "tools_main" if row.get("tools_main") else "tools"
-    names = row.get(field) or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise TraceError(f"{where}: {field}: expected a list of names")
+    names = listed(where, row, "tools_main" if row.get("tools_main") else "tools", str)
     seconds = None if row.get("tool_s") is None else float(number(where, row, "tool_s"))
     if not names and seconds is not None:
         names = [UNKNOWN]

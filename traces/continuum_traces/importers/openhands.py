@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.grouped import grouped
-from continuum_traces.importers.usage import UNKNOWN, Imported, inner, json_lines, usage_of
-from continuum_traces.jsonl import TraceError
+from continuum_traces.importers.usage import UNKNOWN, Imported, inner, json_lines, listed, usage_of
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 
@@ -34,18 +33,17 @@ def read_openhands(path: Path) -> Iterator[Imported]:
     Raises:
         TraceError: the file has a fault. The message names file, line and field.
     """
-    for line_number, run in json_lines(path):
-        if not isinstance(run.get("history"), list):
-            raise TraceError(f"{path}:{line_number}: history: missing")
-        events = [event for event in run["history"] if isinstance(event, dict)]
-        yield _program(f"{path}:{line_number}", run, events)
+    for line_number, run in json_lines(path, "history"):
+        where = f"{path}:{line_number}"
+        yield _program(where, run, listed(where, run, "history", dict))
 
 
 def _program(where: str, run: Mapping[str, Any], events: Sequence[Event]) -> Imported:
     calls = _sdk_calls(events) if any("kind" in event for event in events) else _calls(events)
     metrics = inner(where, run, "metrics")
-    latencies = {str(row.get("response_id")): row.get("latency") for row in _rows(metrics, "response_latencies")}
-    usages = _rows(metrics, "token_usages") or list(_usages(where, events))
+    timed = listed(where, metrics, "response_latencies", dict)
+    latencies = {str(row.get("response_id")): row.get("latency") for row in timed}
+    usages = listed(where, metrics, "token_usages", dict) or list(_usages(where, events))
     requests = [
         replace(usage_of(where, row, calls.get(name, ())), llm_s=latencies.get(name))
         for row in usages
@@ -118,10 +116,6 @@ def _sdk_call(event: Event, begin: Event, observation: Event | None) -> ToolCall
     except (ValueError, KeyError, TypeError):
         command = ""
     return ToolCall(first_program(command) or name, _seconds(begin, observation))
-
-
-def _rows(metrics: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    return [row for row in metrics.get(name) or [] if isinstance(row, dict)]
 
 
 def _answer(event: Event) -> dict[str, Any]:

@@ -20,12 +20,13 @@ from continuum_traces.importers.usage import (
     RequestUsage,
     Row,
     estimate_tokens,
+    inner,
     json_lines,
+    listed,
     number,
     rows_by,
-    whole_numbers,
 )
-from continuum_traces.jsonl import TraceError, whole_text
+from continuum_traces.jsonl import whole_text
 from continuum_traces.schema import Program, ToolCall
 
 WHOLE = "message_array_with_responses"
@@ -46,7 +47,7 @@ def read_mooncake(path: Path) -> Iterator[Imported]:
 
 
 def _repeats(rows: list[Row]) -> bool:
-    ids = [whole_numbers(where, row, "hash_ids") for where, row in rows]
+    ids = [listed(where, row, "hash_ids", int) for where, row in rows]
     return any(before and after and before[0] == after[0] for before, after in pairwise(ids))
 
 
@@ -72,7 +73,7 @@ def _from_lengths(name: str, rows: list[Row], source: str, whole: bool) -> Impor
         context = 0 if whole else prompt + output
     start = rows[0][1].get("timestamp")
     arrival_s = float(start) / 1e3 if isinstance(start, int | float) else None
-    ids = [whole_numbers(where, row, "hash_ids") if whole or n == 0 else () for n, (where, row) in enumerate(rows)]
+    ids = [listed(where, row, "hash_ids", int) if whole or n == 0 else () for n, (where, row) in enumerate(rows)]
     if len(rows) > 1 and not agentic:
         source = f"{source}, {'each row a whole prompt' if whole else 'each row added to its session'}"
     return Imported(Program(name, (), source, arrival_s=arrival_s), requests, ids=ids)
@@ -85,9 +86,7 @@ def read_weka(path: Path) -> Iterator[Imported]:
 
 
 def _weka(where: str, line: int, row: dict[str, Any]) -> Imported:
-    if not isinstance(row["requests"], list):
-        raise TraceError(f"{where}: requests: expected a list")
-    requests = [request for request in row["requests"] if isinstance(request, dict) and "in" in request]
+    requests = [request for request in listed(where, row, "requests", dict) if "in" in request]
     thinking = [float(number(where, request, "think_time", 0)) for request in requests[1:]] + [0.0]
     usage = [
         RequestUsage(
@@ -101,7 +100,7 @@ def _weka(where: str, line: int, row: dict[str, Any]) -> Imported:
     name = str(row.get("id") or row.get("conversation_id") or f"conversation-{line}")
     model = requests[0].get("model") if requests else None
     return Imported(
-        Program(name, (), "weka", model), usage, ids=[whole_numbers(where, request, "hash_ids") for request in requests]
+        Program(name, (), "weka", model), usage, ids=[listed(where, request, "hash_ids", int) for request in requests]
     )
 
 
@@ -136,19 +135,19 @@ def _conversations(path: Path, key: str) -> Iterator[tuple[str, list[Row]]]:
     rows = json.loads(text) if text.lstrip().startswith("[") else [row for _, row in json_lines(path, key)]
     for number_in_file, row in enumerate(rows, 1):
         where = f"{path}: conversation {number_in_file}"
-        if not isinstance(row, dict) or not isinstance(row.get(key), list):
-            raise TraceError(f"{where}: {key}: expected a list")
-        yield str(row.get("id") or f"conversation-{number_in_file}"), [(where, message) for message in row[key]]
+        messages = listed(where, row, key, dict)
+        yield str(row.get("id") or f"conversation-{number_in_file}"), [(where, message) for message in messages]
 
 
 def _from_messages(name: str, rows: list[Row], source: str) -> Imported:
     requests: list[RequestUsage] = []
     prompt = 0
-    for (_, message), (where, after) in pairwise([*rows, *rows[-1:]]):
+    for (here, message), (where, after) in pairwise([*rows, *rows[-1:]]):
         size = max(1, estimate_tokens(_message_text(message)))
         if message["role"] == "assistant":
             delay_s = float(number(where, after, "delay_seconds", 0)) if after is not message else 0.0
-            names = [_called(call) for call in message.get("tool_calls") or []]
+            functions = [inner(here, call, "function") for call in listed(here, message, "tool_calls", dict)]
+            names = [str(function.get("name") or UNKNOWN) for function in functions]
             calls = tuple(ToolCall(tool, delay_s if "delay_seconds" in after else None) for tool in names)
             requests.append(RequestUsage(prompt, size, tool_calls=calls, gap_overhead_s=0.0 if calls else delay_s))
         prompt += size
@@ -160,8 +159,3 @@ def _message_text(message: dict[str, Any]) -> str:
     content, calls = message.get("content"), message.get("tool_calls")
     text = content if isinstance(content, str) else json.dumps(content) if content else ""
     return text + (json.dumps(calls) if calls else "")
-
-
-def _called(call: Any) -> str:
-    function = call.get("function") if isinstance(call, dict) else None
-    return str(function.get("name") or UNKNOWN) if isinstance(function, dict) else UNKNOWN

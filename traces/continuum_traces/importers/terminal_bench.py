@@ -19,10 +19,11 @@ from continuum_traces.importers.usage import (
     RequestUsage,
     inner,
     json_object,
+    listed,
     number,
     usage_of,
 )
-from continuum_traces.jsonl import TraceError, whole_text
+from continuum_traces.jsonl import whole_text
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 
@@ -39,10 +40,8 @@ def read_terminal_bench(path: Path) -> Iterator[Imported]:
     Raises:
         TraceError: the file has a fault. The message names file and field.
     """
-    data = json_object(str(path), whole_text(path))
-    steps = data.get("steps")
-    if not isinstance(steps, list):
-        raise TraceError(f"{path}: steps: missing")
+    data = json_object(str(path), whole_text(path), "steps")
+    steps = listed(str(path), data, "steps", dict)
     model = inner(str(path), data, "agent").get("model_name")
     name = data.get("session_id") or data.get("trajectory_id") or path.parent.name
     requests = list(_requests(path, steps))
@@ -55,18 +54,16 @@ def _opening(steps: Sequence[Object]) -> tuple[str, ...]:
     return tuple(str(step.get("message") or "") for step in asked)
 
 
-def _requests(file: Path, steps: Sequence[Any]) -> Iterator[RequestUsage]:
+def _requests(file: Path, steps: Sequence[Object]) -> Iterator[RequestUsage]:
     for index, step in enumerate(steps):
         where = f"{file}: steps[{index}]"
-        if not isinstance(step, dict):
-            raise TraceError(f"{where}: expected an object")
         metrics = inner(where, step, "metrics")
         if step.get("source") == "agent" and not step.get("is_copied_context"):
             yield usage_of(where, metrics, _calls(where, step))
 
 
 def _calls(where: str, step: Object) -> Iterator[ToolCall]:
-    asked = [call for call in step.get("tool_calls") or [] if isinstance(call, dict)]
+    asked = listed(where, step, "tool_calls", dict)
     typed: list[Object] = [call["arguments"] for call in asked if _is_typed(call)]
     if not asked:
         typed = list(typed_commands(str(step.get("message") or "")))

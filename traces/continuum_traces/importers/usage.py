@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from continuum_traces.grouped import grouped
 from continuum_traces.jsonl import TraceError, text_lines
@@ -17,6 +17,8 @@ from continuum_traces.typed import LARGEST
 CHARS_PER_TOKEN = 4
 Row = tuple[str, dict[str, Any]]
 """A row, behind its place."""
+Each = TypeVar("Each", int, str, dict[str, Any])
+_PLURALS: dict[type, str] = {int: "whole numbers", str: "names", dict: "objects"}
 UNKNOWN = "unknown"
 """The name of a tool that the source does not name."""
 ESTIMATED = "lengths estimated at 4 characters a token"
@@ -142,15 +144,15 @@ def inner(where: str, data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value or {}
 
 
-def whole_numbers(where: str, data: Mapping[str, Any], name: str) -> list[int]:
-    """Return a field that must be a list of whole numbers; an empty one if it is missing or null.
+def listed(where: str, data: Mapping[str, Any], name: str, kind: type[Each]) -> list[Each]:
+    """Return a field that must be a list of ``kind``; an empty one if it is missing or null.
 
     Raises:
         TraceError: the field is something else. The message begins with ``where``.
     """
     values = data.get(name) or []
-    if not isinstance(values, list) or not all(isinstance(each, int) for each in values):
-        raise TraceError(f"{where}: {name}: expected a list of whole numbers")
+    if not isinstance(values, list) or not all(isinstance(each, kind) for each in values):
+        raise TraceError(f"{where}: {name}: expected a list of {_PLURALS[kind]}")
     return values
 
 
