@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from continuum_analysis.plots.arm_styles import COLOURS, KNOWN, arm_styles
 from continuum_analysis.plots.axis import Axis
-from continuum_analysis.plots.drawing import STYLE, draw, draw_each, save
-from continuum_analysis.plots.panels import Bar, Line, Panel, Stack
+from continuum_analysis.plots.drawing import STYLE, draw, save
+from continuum_analysis.plots.panels import Bar, Kind, Line, Panel, Stack
 from continuum_analysis.report.figure_kit import report_styles
 
 if TYPE_CHECKING:
@@ -26,20 +26,14 @@ PLOTS = {
 }
 
 
-def marked(names: list[str]) -> Panel:
-    return Panel("", "x", "", [Line(name, [1.0, 2.0], [1.0, 2.0], [0.5, 1.5], [1.5, 2.5]) for name in names])
+def curves(names: list[str], kind: Kind = "marked") -> Panel:
+    points = ([1.0, 2.0], [1.0, 2.0], [0.5, 1.5], [1.5, 2.5])
+    return Panel("", "x", "", [Line(name, look, *points, kind) for name, look in arm_styles(names).items()])
 
 
-def stepped(names: list[str]) -> Panel:
-    return Panel("", "x", "", [Line(name, [1.0, 2.0], [1.0, 2.0], kind="stepped") for name in names])
-
-
-def dots(names: list[str]) -> Panel:
-    return Panel("", "ratio", "", bars=[Bar("a point", name, 1.0, 0.9, 1.1) for name in names], dots=True)
-
-
-def bars(names: list[str]) -> Panel:
-    return Panel("", "s", "", bars=[Bar("a point", name, 1.0, 0.9, 1.1) for name in names])
+def bars(names: list[str], dots: bool = False) -> Panel:
+    drawn = [Bar("a point", name, look, 1.0, 0.9, 1.1) for name, look in arm_styles(names).items()]
+    return Panel("", "s", "", bars=drawn, dots=dots)
 
 
 def drawn_arms(panel: Panel) -> list[ElementTree.Element]:
@@ -57,11 +51,12 @@ def looks(panel: Panel, kind: str, *attributes: str) -> set[tuple[str | None, ..
 
 @pytest.mark.parametrize("names", PLOTS.values(), ids=PLOTS)
 def test_arms_of_one_figure_never_look_alike(names: list[str]) -> None:
-    assert len(looks(marked(names), "line", "stroke", "stroke-dasharray")) == len(names)
-    assert len(looks(marked(names), "mark", "stroke", "data-mark", "fill")) == len(names)
-    assert len(looks(stepped(names), "line", "stroke", "stroke-dasharray")) == len(names)
-    assert len(looks(stepped(names), "mark", "d")) == 1  # none has marks
-    assert len(looks(dots(names), "mark", "stroke", "data-mark", "fill")) == len(names)
+    kinds: tuple[Kind, ...] = ("marked", "stepped")
+    for kind in kinds:
+        assert len(looks(curves(names, kind), "line", "stroke", "stroke-dasharray")) == len(names)
+    assert len(looks(curves(names, "stepped"), "mark", "d")) == 1  # none has marks
+    for panel in (curves(names), bars(names, dots=True)):
+        assert len(looks(panel, "mark", "stroke", "data-mark", "fill")) == len(names)
     assert len(looks(bars(names), "", "fill", "fill-opacity", "stroke-dasharray")) == len(names)
 
 
@@ -87,9 +82,9 @@ def test_few_plain_policies_of_a_report_get_a_dash_each() -> None:
 
 
 def test_a_files_colours_are_its_own_and_equal_drawings_give_equal_bytes(tmp_path: Path) -> None:
-    stacks = [Stack("a <b>", ["g"], [1.0], "#123456", "/"), Stack("c", ["g"], [2.0], "#654321", "")]
-    panels = [marked(["vllm+offload"]), Panel("", "s", "", stacks=stacks), dots(["a"])]
-    first, again = (save(draw_each(panels), tmp_path / f"{name}.svg") for name in ("one", "two"))
+    stacks = [Stack("a <b>", {"g": 1.0}, "#123456", "/"), Stack("c", {"g": 2.0}, "#654321", "")]
+    panels = [curves(["vllm+offload"]), Panel("", "s", "", stacks=stacks), bars(["a"], dots=True)]
+    first, again = (save([draw([panel]) for panel in panels], tmp_path / f"{name}.svg") for name in ("one", "two"))
     assert first.read_bytes() == again.read_bytes()
     whole = ElementTree.parse(first).getroot()  # well-formed, whatever the names are
     assert len(whole.findall("{*}svg")) == len(panels)
@@ -110,9 +105,10 @@ def test_a_logarithmic_scale_has_three_to_eight_ticks(low: float, high: float) -
 
 def test_no_word_is_cut_at_the_edge(browser: Browser, tmp_path: Path) -> None:
     names = PLOTS["every policy with and without tiers"]
-    long = [Bar("a group with a name too long for its place", names[-1], 1.0, 0.9, 1.1, said="1.0 (0.9 to 1.1)")]
-    panels = [marked(names), dots(names), bars(names), Panel("", "s", "", bars=long)]
+    group, look = "a group with a name too long for its place", arm_styles(names)[names[-1]]
+    long = [Bar(group, names[-1], look, 1.0, 0.9, 1.1, said="1.0 (0.9 to 1.1)")]
+    panels = [curves(names), bars(names, dots=True), bars(names), Panel("", "s", "", bars=long)]
     page = tmp_path / "page.html"
-    page.write_text(f"<style>{STYLE}</style>" + "".join(drawing.on_page() for drawing in draw_each(panels)))
+    page.write_text(f"<style>{STYLE}</style>" + "".join(draw([panel]).on_page() for panel in panels))
     browser.open(page)
     assert browser.look("cut") == []

@@ -130,7 +130,7 @@ def test_every_result_stands_on_a_page() -> None:
     "file", sorted({*DATA.glob("*.json")} - {DATA / "limit.json", DATA / GOODPUT}), ids=lambda file: file.stem
 )
 def test_runs_of_results_are_those_of_this_code(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The grid has the cells of the data file, and the run with the fewest turns gives the same numbers again."""
+    """The grid has the cells of the data file, and its shortest run gives the same numbers again."""
     monkeypatch.chdir(tmp_path)
     if file.stem.endswith("recorded"):
         for trace in TRACES.glob("*.gz") if TRACES.exists() else pytest.skip("no real traces beside this checkout"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from continuum_analysis.plots.arm_styles import DASHES, MARKS, ArmStyle
@@ -23,12 +23,12 @@ def x_axis(panels: Sequence[Panel], width: float) -> Axis:
     return Axis(low, high, LEFT, width - RIGHT, first.log_x)
 
 
-def curves(panel: Panel, looks: Mapping[str, ArmStyle], x: Axis, top: float, height: float) -> tuple[str, float]:
+def curves(panel: Panel, x: Axis, top: float, height: float) -> tuple[str, float]:
     """Return the panel as SVG with axes of this height, and the y below it. Without an x title there are no x ticks."""
     top += 20 if panel.title or panel.y_title else 6
     y = _y_axis(panel, top + height, top)
     marks = x_marks(x, y.first_px, panel.x_title) if panel.x_title else ""
-    drawn = "".join((*_frame(panel, x, y), *_areas(panel.areas, x, y), *_lines(panel, looks, x, y)))
+    drawn = "".join((*_frame(panel, x, y), *_areas(panel.areas, x, y), *_lines(panel, x, y)))
     return heading(x.first_px, top - 7, panel.title, panel.y_title) + drawn + marks, y.first_px + (38 if marks else 4)
 
 
@@ -62,23 +62,23 @@ def _areas(areas: Sequence[Area], x: Axis, y: Axis) -> Iterator[str]:
         below = above
 
 
-def _lines(panel: Panel, looks: Mapping[str, ArmStyle], x: Axis, y: Axis) -> Iterator[str]:
+def _lines(panel: Panel, x: Axis, y: Axis) -> Iterator[str]:
     if panel.level is not None:
         yield f"<path class='level' d='M{x.first_px},{y.px(panel.level):.1f}H{x.last_px}'/>"
     for line in panel.lines:
         if len(line.x):
-            yield _line(line, line.look or looks[line.name], x, y)
+            yield _line(line, x, y)
 
 
-def _line(line: Line, look: ArmStyle, x: Axis, y: Axis) -> str:
+def _line(line: Line, x: Axis, y: Axis) -> str:
     points = [(x.px(a), y.px(b)) for a, b in zip(line.x, line.y, strict=True)]
-    drawn = "" if line.kind == "points" else stroke(_path(points, line.kind == "stepped"), look)
+    drawn = "" if line.kind == "points" else stroke(_path(points, line.kind == "stepped"), line.look)
     if line.low:
         bars = zip(points, line.low, line.high, strict=True)
         path = "".join(f"M{at:.1f},{y.px(low):.1f}V{y.px(high):.1f}" for (at, _), low, high in bars)
-        drawn += f"<path class='whisker' stroke='{look.colour}' d='{path}'/>"
+        drawn += f"<path class='whisker' stroke='{line.look.colour}' d='{path}'/>"
     if line.kind in ("marked", "points") or len(line.x) == 1:
-        drawn += marks(points, look, small=line.kind == "points")
+        drawn += marks(points, line.look, small=line.kind == "points")
     return f"<g>{drawn}<title>{escape(line.name)}</title></g>"
 
 

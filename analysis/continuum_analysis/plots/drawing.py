@@ -11,7 +11,6 @@ from pathlib import Path
 
 from continuum_traces.run_dir import write_text
 
-from continuum_analysis.plots.arm_styles import ArmStyle, arm_styles
 from continuum_analysis.plots.axis import LETTER, words
 from continuum_analysis.plots.curves import curves, marks, stroke, x_axis
 from continuum_analysis.plots.panels import Line, Panel
@@ -40,29 +39,21 @@ class Drawing:
         return f"<svg class='plot' viewBox='0 0 {WIDTH} {self.height:.0f}' {attributes}>{self.content}</svg>"
 
 
-def draw(panels: Sequence[Panel], height: float = HEIGHT, looks: Mapping[str, ArmStyle] | None = None) -> Drawing:
+def draw(panels: Sequence[Panel], height: float = HEIGHT) -> Drawing:
     """Draw panels below each other with one legend above them. Curves have a common x axis.
 
     Args:
         height: of the axes of each panel of curves.
-        looks: the style of each arm; None: those of ``arm_styles``.
     """
-    looks = arm_styles(name for panel in panels for name in panel.arms) if looks is None else looks
-    legend, top = _legend(dict(_keys(panels, looks)))
+    legend, top = _legend(dict(_keys(panels)))
     parts, x = [legend, DEFS * any(panel.in_rows for panel in panels)], x_axis(panels, WIDTH)
     for panel in panels:
         if panel.in_rows:
-            drawn, top = rows(panel, looks, top, WIDTH)
+            drawn, top = rows(panel, top, WIDTH)
         else:
-            drawn, top = curves(panel, looks, x, top, height)
+            drawn, top = curves(panel, x, top, height)
         parts.append(drawn)
     return Drawing(top, "".join(parts))
-
-
-def draw_each(panels: Sequence[Panel]) -> list[Drawing]:
-    """Draw each panel by itself; an arm has the same style in all of them."""
-    looks = arm_styles(name for panel in panels for name in panel.arms)
-    return [draw([panel], looks=looks) for panel in panels]
 
 
 def save(drawings: Sequence[Drawing], file: Path) -> Path:
@@ -85,27 +76,22 @@ def save(drawings: Sequence[Drawing], file: Path) -> Path:
     return write_text(file, re.sub(r"var\((--\w+)\)", lambda name: light[name[1]], page))
 
 
-def _keys(panels: Sequence[Panel], looks: Mapping[str, ArmStyle]) -> Iterator[tuple[str, str]]:
+def _keys(panels: Sequence[Panel]) -> Iterator[tuple[str, str]]:
     """Yield each name of the legend with its key, 24 by 12 pixels."""
     for panel in panels:
         for line in panel.lines:
-            yield line.name, _line_key(line, line.look or looks[line.name])
-        for name, colour, pattern in (
-            *((area.name, area.colour, "") for area in panel.areas),
-            *((stack.name, stack.colour, stack.pattern) for stack in panel.stacks),
-        ):
-            yield name, box(colour, pattern, 0, 0, 24, 12)
+            yield line.name, _line_key(line)
+        for area in panel.areas:
+            yield area.name, box(area.colour, "", 0, 0, 24, 12)
+        for stack in panel.stacks:
+            yield stack.name, box(stack.colour, stack.pattern, 0, 0, 24, 12)
         for bar in (bar for bar in panel.bars if bar.name != bar.group):
-            yield bar.name, _bar_key(panel, bar.look or looks[bar.name])
+            yield bar.name, marks([(12.0, 6.0)], bar.look) if panel.dots else filled(bar.look, 0, 0, 24, 12)
 
 
-def _line_key(line: Line, look: ArmStyle) -> str:
-    drawn = "" if line.kind == "points" else stroke("M0,6h24", look)
-    return drawn + (marks([(12.0, 6.0)], look) if line.kind in ("marked", "points") else "")
-
-
-def _bar_key(panel: Panel, look: ArmStyle) -> str:
-    return marks([(12.0, 6.0)], look) if panel.dots else filled(look, 0, 0, 24, 12)
+def _line_key(line: Line) -> str:
+    drawn = "" if line.kind == "points" else stroke("M0,6h24", line.look)
+    return drawn + (marks([(12.0, 6.0)], line.look) if line.kind in ("marked", "points") else "")
 
 
 def _legend(keys: Mapping[str, str]) -> tuple[str, float]:

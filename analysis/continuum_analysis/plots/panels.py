@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,13 +19,12 @@ class Line:
     """Points of one series; ``low`` and ``high`` bound each point, or are empty."""
 
     name: str
+    look: ArmStyle
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     kind: Kind = "marked"
-    look: ArmStyle | None = None
-    """None: the style of the arm with the line's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +33,10 @@ class Bar:
 
     group: str
     name: str
+    look: ArmStyle
     y: float
     low: float
     high: float
-    look: ArmStyle | None = None
-    """None: the style of the arm with the bar's name."""
     said: str = ""
     """The number as text, written beside the bar."""
     thin: bool = False
@@ -46,11 +44,11 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """One layer of stacked bars, with one bar for each group."""
+    """One layer of stacked bars."""
 
     name: str
-    groups: Sequence[str]
-    heights: Sequence[float]
+    heights: Mapping[str, float]
+    """The height of the layer in the bar of each group."""
     colour: str
     pattern: str
     """One of ``/ \\ x . - + |``, or empty."""
@@ -101,16 +99,8 @@ class Panel:
     @property
     def groups(self) -> list[str]:
         """Names of the rows of bars or stacks."""
-        of_stacks = [group for stack in self.stacks for group in stack.groups]
+        of_stacks = [group for stack in self.stacks for group in stack.heights]
         return list(dict.fromkeys([*of_stacks, *(bar.group for bar in self.bars)]))
-
-    @property
-    def arms(self) -> list[str]:
-        """Names of the lines and bars that have the style of the arm with their name."""
-        return [
-            *(line.name for line in self.lines if line.look is None),
-            *(bar.name for bar in self.bars if bar.look is None),
-        ]
 
 
 def thin(values: Sequence[float], most: int) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from html import escape
 
 from continuum_analysis.plots.arm_styles import DASHES, ArmStyle
@@ -31,7 +31,7 @@ DEFS = f"<defs>{''.join(_TILE.format(number, path) for number, path in enumerate
 """The patterns that ``box`` uses."""
 
 
-def rows(panel: Panel, looks: Mapping[str, ArmStyle], top: float, width: float) -> tuple[str, float]:
+def rows(panel: Panel, top: float, width: float) -> tuple[str, float]:
     """Return the panel as SVG and the y below it."""
     groups = panel.groups
     beside = max(map(len, groups), default=0) <= LONGEST
@@ -43,7 +43,7 @@ def rows(panel: Panel, looks: Mapping[str, ArmStyle], top: float, width: float) 
         if not beside:
             parts.append(words(4, at + 12, group, kind="name"))
             at += 16
-        drawn, below = _row(panel, group, looks, x, at)
+        drawn, below = _row(panel, group, x, at)
         parts.append(words(left - 8, (at + below) / 2 + 4, group, "end", "name") if beside else "")
         parts.append(drawn)
         at = below + (2 * GAP if panel.dots else GAP)
@@ -55,34 +55,31 @@ def rows(panel: Panel, looks: Mapping[str, ArmStyle], top: float, width: float) 
 
 def _x_axis(panel: Panel, first: float, last: float) -> Axis:
     values = [v for bar in panel.bars for v in (bar.y, bar.low, bar.high)]
-    heights: dict[str, float] = {}
-    for stack in panel.stacks:
-        for group, height in zip(stack.groups, stack.heights, strict=True):
-            heights[group] = heights.get(group, 0.0) + height
-    values += [*heights.values(), *((0.9, 1.1) if panel.dots else ())]
+    values += [sum(stack.heights.get(group, 0.0) for stack in panel.stacks) for group in panel.groups]
+    values += (0.9, 1.1) if panel.dots else ()
     return Axis(*ends(values, from_zero=True, log=panel.dots), first, last, panel.dots)
 
 
-def _row(panel: Panel, group: str, looks: Mapping[str, ArmStyle], x: Axis, top: float) -> tuple[str, float]:
+def _row(panel: Panel, group: str, x: Axis, top: float) -> tuple[str, float]:
     """Return what a group's row shows, and the y below it."""
     parts = list(_layers(panel, group, x, top))
     at = top + (LAYERS if parts else 0)
     for bar in (bar for bar in panel.bars if bar.group == group):
         height = DOT if panel.dots else THIN if bar.thin else BAR
-        parts.append(_bar(bar, bar.look or looks[bar.name], x, at, height, panel.dots))
+        parts.append(_bar(bar, x, at, height, panel.dots))
         at += height + 1
     return "".join(parts), at
 
 
-def _bar(bar: Bar, look: ArmStyle, x: Axis, top: float, height: float, is_dot: bool) -> str:
+def _bar(bar: Bar, x: Axis, top: float, height: float, is_dot: bool) -> str:
     middle, low, high = top + height / 2, x.px(bar.low), x.px(bar.high)
     whisker = f"M{low:.1f},{middle:.1f}H{high:.1f}" + f"M{low:.1f},{middle - 3:.1f}v6M{high:.1f},{middle - 3:.1f}v6"
-    spread = f"<path class='whisker' stroke='{look.colour if is_dot else 'var(--ink)'}' d='{whisker}'/>"
+    spread = f"<path class='whisker' stroke='{bar.look.colour if is_dot else 'var(--ink)'}' d='{whisker}'/>"
     shown = spread if bar.high > bar.low else ""
     if is_dot:
-        drawn = shown + marks([(x.px(bar.y), middle)], look)
+        drawn = shown + marks([(x.px(bar.y), middle)], bar.look)
     else:
-        drawn = filled(look, x.first_px, top, x.px(bar.y) - x.first_px, height) + shown
+        drawn = filled(bar.look, x.first_px, top, x.px(bar.y) - x.first_px, height) + shown
     drawn += words(x.last_px + 6, middle + 4, bar.said) if bar.said else ""
     return f"<g>{drawn}<title>{escape(f'{bar.group}: {bar.name} {bar.y:.4g}')}</title></g>"
 
@@ -99,7 +96,7 @@ def _layers(panel: Panel, group: str, x: Axis, top: float) -> Iterator[str]:
     """Draw the layers of a group side by side; each has a tooltip."""
     below = 0.0
     for stack in panel.stacks:
-        value = dict(zip(stack.groups, stack.heights, strict=True)).get(group, 0.0)
+        value = stack.heights.get(group, 0.0)
         if value <= 0:
             continue
         said = f"{group}: {stack.name} {f'{value:.1%}' if panel.percent else f'{value:,.0f}'}"

@@ -54,8 +54,8 @@ def report_styles(names: Iterable[str]) -> dict[str, ArmStyle]:
     return styles
 
 
-def thin_line(name: str, look: ArmStyle | None, x: Sequence[float], y: Sequence[float], kind: Kind = "plain") -> Line:
-    return Line(name, thin(x, MOST_POINTS), thin(y, MOST_POINTS), kind=kind, look=look)
+def thin_line(name: str, look: ArmStyle, x: Sequence[float], y: Sequence[float], kind: Kind = "plain") -> Line:
+    return Line(name, look, thin(x, MOST_POINTS), thin(y, MOST_POINTS), kind=kind)
 
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
@@ -108,7 +108,7 @@ def stacks(
         meanings: what the kinds mean.
     """
     return [
-        Stack(kind, list(counts), [each.get(kind, 0) for each in counts.values()], *look, (meanings or {}).get(kind))
+        Stack(kind, {arm: each.get(kind, 0) for arm, each in counts.items()}, *look, (meanings or {}).get(kind))
         for kind, look in looks.items()
         if any(kind in each for each in counts.values())
     ]

@@ -57,7 +57,7 @@ def _head_bar(summary: Summary, name: str, look: ArmStyle, metric: str, form: Ca
     value = summary.arms[name].metrics[metric]
     if value is None:
         return None
-    return Bar(name, name, value.mean, *value.spread, look, value.text(form), thin=metric != "jct_mean_s")
+    return Bar(name, name, look, value.mean, *value.spread, value.text(form), thin=metric != "jct_mean_s")
 
 
 def wait_figure(groups: Groups) -> Figure:

@@ -97,7 +97,7 @@ def ttl_figure(groups: Groups) -> Figure:
         rows.append((policy, str(len(pairs)), *_ttl_cells(ttls, tools)))
     if rows:
         ends = [min(all_seconds), max(all_seconds)]
-        lines.append(Line("TTL = time until return", ends, ends, kind="plain", look=DIAGONAL))
+        lines.append(Line("TTL = time until return", DIAGONAL, ends, ends, kind="plain"))
     x_title, y_title = "time until the program returned, s", "TTL chosen, s"
     headings = ("policy", "pins", "long enough", "TTL, median s", "return, median s", "return, 90% s", "held, mean s")
     panel = Panel("", x_title, y_title, lines, log=True, log_x=True)

@@ -21,7 +21,7 @@ def load_figure(summaries: Mapping[float | None, Summary]) -> Figure:
         known = [(jps, jct) for jps, jct in jcts.items() if jps is not None and jct is not None]
         means = [jct.mean for _, jct in known]
         low, high = zip(*(jct.spread for _, jct in known), strict=True) if known else ((), ())
-        lines.append(Line(policy, [jps for jps, _ in known], means, low, high, look=look))
+        lines.append(Line(policy, look, [jps for jps, _ in known], means, low, high))
         rows.append((policy, *(interval_text(jcts.get(jps), "{:.1f}".format) for jps in summaries)))
     panel = Panel("", "programs arriving per second", "mean job completion time, s", lines)
     headings = ("policy", *(f"{jps:g}/s" if jps is not None else "load unknown" for jps in summaries))

@@ -12,6 +12,7 @@ from continuum_traces.schema import Program
 from continuum_analysis.compare.intervals import number_text
 from continuum_analysis.compare.runs import SWEEP, Run
 from continuum_analysis.compare.words import TextTable
+from continuum_analysis.plots.arm_styles import arm_styles
 from continuum_analysis.plots.panels import Panel
 from continuum_analysis.report.figure_kit import TOOL_HEADINGS, thin_line, tool_times
 from continuum_analysis.sweep.tables import GroupSummary, Sweep, point_text, runs_of
@@ -19,13 +20,14 @@ from continuum_analysis.sweep.tables import GroupSummary, Sweep, point_text, run
 
 def queue_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
     """Return the queue waits of programs in order of arrival: lines for the lowest seed, a table for all seeds."""
-    panels = []
+    panels, looks = [], arm_styles(sweep.policies)
     for group, runs in _first_seed(sweep):
         lines = []
         for run in runs:
             waits = [program.bubble_s for program in run.metrics.facts.programs]
             known = [(float(n), wait) for n, wait in enumerate(waits, 1) if wait is not None]
-            lines.append(thin_line(run.manifest.policy, None, [n for n, _ in known], [wait for _, wait in known]))
+            look = looks[run.manifest.policy]
+            lines.append(thin_line(run.manifest.policy, look, [n for n, _ in known], [wait for _, wait in known]))
         title = _title(sweep, group)
         panels.append(Panel(title, "program, in order of arrival", "time in the queue, s", lines))
     headings = ["point", "policy", "seeds", "mean time in the queue, s", "JCT mean, s"]
@@ -40,7 +42,9 @@ def queue_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
 
 def estimates_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
     """Return the TTL model's estimates at each pin over time: T (mean queueing delay of evicted turns) and eta."""
-    delays, etas, rows = [], [], []
+    found: dict[str, list[list[float]]] = {}
+    """Times, T and eta of each run."""
+    rows = []
     for group, runs in _first_seed(sweep):
         for run in runs:
             pins = sorted(run.metrics.facts.pins, key=lambda pin: pin.since_s)
@@ -49,11 +53,12 @@ def estimates_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
             estimates = [(pin.since_s - start_s, pin.delay_estimate_s, pin.eta) for pin in pins]
             known = [(since_s, t_s, eta) for since_s, t_s, eta in estimates if t_s is not None and eta is not None]
             if known:
-                times_s, t, e = (list(column) for column in zip(*known, strict=True))
-                delays.append(thin_line(name, None, times_s, t))
-                etas.append(thin_line(name, None, times_s, e))
+                found[name] = _, t, e = [list(column) for column in zip(*known, strict=True)]
                 numbers = (np.mean(t), np.max(t), np.mean(e), np.max(e), t[-1], e[-1])
                 rows.append([name, str(len(pins)), *(f"{number:.3g}" for number in numbers)])
+    looks = arm_styles(found)
+    delays = [thin_line(name, looks[name], times_s, t) for name, (times_s, t, _) in found.items()]
+    etas = [thin_line(name, looks[name], times_s, e) for name, (times_s, _, e) in found.items()]
     panels = [
         Panel("T: queueing delay of evicted turns", "time, s", "s", delays),
         Panel("eta", "time, s", "", etas),

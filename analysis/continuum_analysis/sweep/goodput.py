@@ -12,6 +12,7 @@ from continuum_traces.grouped import grouped
 from continuum_analysis.compare.intervals import Interval, interval_text, mean_interval, ratio_by_seed
 from continuum_analysis.compare.runs import BASELINES
 from continuum_analysis.compare.words import TextTable
+from continuum_analysis.plots.arm_styles import arm_styles
 from continuum_analysis.plots.panels import Bar, Panel
 from continuum_analysis.sweep.tables import point_text
 
@@ -77,7 +78,10 @@ def _point(axes: Mapping[str, Any]) -> str:
 
 def goodput_panel(rows: Sequence[Goodput]) -> Panel:
     """Return a panel with a group of bars for each point and a bar for each policy."""
-    bars = tuple(
-        Bar(_point(row.axes), row.policy, row.jps.mean, *row.jps.spread) for row in rows if row.jps is not None
-    )
+    looks = arm_styles(row.policy for row in rows)
+    bars = [
+        Bar(_point(row.axes), row.policy, looks[row.policy], row.jps.mean, *row.jps.spread)
+        for row in rows
+        if row.jps is not None
+    ]
     return Panel("", "goodput, programs per second", "", bars=bars)

@@ -11,6 +11,7 @@ from continuum_traces.typed import FieldError, from_json
 
 from continuum_analysis.compare.runs import SWEEP
 from continuum_analysis.metrics import METRICS
+from continuum_analysis.plots.arm_styles import ArmStyle, arm_styles
 from continuum_analysis.plots.panels import Line, Panel
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.sweep.tables import GroupSummary, Sweep, point_text
@@ -61,18 +62,18 @@ def sweep_panels(sweep: Sweep, plot: Plot) -> list[Panel]:
     """Return the panels of the plot that are not empty."""
     others = plot.panels if plot.panels is not None else tuple(axis for axis in sweep.varying() if axis != plot.x)
     titles = dict.fromkeys(point_text(group.axes, others) for group in sweep.groups)
-    panels = []
+    panels, looks = [], arm_styles(sweep.policies)
     for metric in plot.y:
         for title in titles:
             groups = [group for group in sweep.groups if point_text(group.axes, others) == title]
-            lines = tuple(line for policy in sweep.policies if (line := _line(policy, metric, groups, plot.x)).x)
+            lines = [line for policy, look in looks.items() if (line := _line(policy, look, metric, groups, plot.x)).x]
             if lines:
                 x_title = AXIS_TITLES.get(plot.x, plot.x)
                 panels.append(Panel(title, x_title, _axis_title(metric), lines, plot.log))
     return panels
 
 
-def _line(policy: str, metric: str, groups: Sequence[GroupSummary], x: str) -> Line:
+def _line(policy: str, look: ArmStyle, metric: str, groups: Sequence[GroupSummary], x: str) -> Line:
     """Return a line with a point for each group, and its 95% interval, or with few seeds the range over them."""
     points = []
     there = [group for group in groups if policy in group.policies]
@@ -81,7 +82,7 @@ def _line(policy: str, metric: str, groups: Sequence[GroupSummary], x: str) -> L
         if value is not None:
             points.append((float(group.axes.get(x, 0)), value.mean, *value.spread))
     x_values, y, low, high = (tuple(point[place] for point in points) for place in range(4))
-    return Line(policy, x_values, y, low, high)
+    return Line(policy, look, x_values, y, low, high)
 
 
 def _axis_title(metric: str) -> str:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
 
+from continuum_traces.grouped import grouped
+
 from continuum_analysis.compare.intervals import Interval, ratio_by_seed
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.plots.arm_styles import OFFLOAD
+from continuum_analysis.plots.arm_styles import OFFLOAD, arm_styles
 from continuum_analysis.plots.panels import Bar, Panel
 from continuum_analysis.sweep.tables import GroupSummary, Sweep, point_text
 
@@ -97,8 +99,7 @@ def ratio_table(ratios: Sequence[Ratio], base: str) -> TextTable:
         ]
         for ratio in ratios
     ]
-    for policy in dict.fromkeys(ratio.policy for ratio in ratios):
-        mine = [ratio for ratio in ratios if ratio.policy == policy]
+    for policy, mine in grouped((ratio.policy, ratio) for ratio in ratios).items():
         jct = geometric_mean(ratio.to_base.mean for ratio in mine)
         p95 = geometric_mean(ratio.p95_to_base.mean for ratio in mine)
         rows.append(["geometric mean", f"{len(mine)} points", policy, "-", "-", f"{jct:.3f}", f"{p95:.3f}"])
@@ -107,12 +108,9 @@ def ratio_table(ratios: Sequence[Ratio], base: str) -> TextTable:
 
 def ratio_panels(ratios: Sequence[Ratio], base: str) -> list[Panel]:
     """Return a panel for each workload and GPU, with a row for each point and a mark for each policy."""
-    panels = []
-    for where in dict.fromkeys(ratio.where for ratio in ratios):
-        bars = tuple(
-            Bar(ratio.point, ratio.policy, ratio.to_base.mean, *ratio.to_base.spread)
-            for ratio in ratios
-            if ratio.where == where
-        )
-        panels.append(Panel(where, f"mean JCT to {base}", "", bars=bars, dots=True))
-    return panels
+    looks = arm_styles(ratio.policy for ratio in ratios)
+    bars = grouped(
+        (each.where, Bar(each.point, each.policy, looks[each.policy], each.to_base.mean, *each.to_base.spread))
+        for each in ratios
+    )
+    return [Panel(where, f"mean JCT to {base}", "", bars=here, dots=True) for where, here in bars.items()]

@@ -9,7 +9,7 @@ from typing import Any
 from continuum_traces.run_dir import read_json, write_text
 
 from continuum_analysis.compare.runs import SWEEP
-from continuum_analysis.plots.drawing import draw_each, save
+from continuum_analysis.plots.drawing import draw, save
 from continuum_analysis.plots.panels import Panel
 from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.fill import fill_page
@@ -50,7 +50,7 @@ def write_page(folder: Path, name: str, panels: Sequence[Panel], **values: Any) 
     Raises:
         RunDirError: a file cannot be written.
     """
-    drawings = draw_each(panels)
+    drawings = [draw([panel]) for panel in panels]
     if drawings:
         save(drawings, folder / f"{name}.svg")
     optional = dict.fromkeys(("base", "line", "verdict", "trust"))
