@@ -128,7 +128,7 @@ def grid_of(name: str) -> Grid:
 
 
 def repeats(name: str, data: dict[str, Any]) -> bool:
-    """Play the run with the fewest turns, of these the shortest, again; return whether it gives the same numbers, to the
+    """Play the run with the fewest turns, of these the shortest, again; return whether its numbers are the same, to the
     last digit.
 
     Raises:
