@@ -23,14 +23,8 @@ from continuum_analysis.records.timeline import AnalysisError
 RATIO = "_ratio"
 UNITS = ("_s", "_bytes")
 JCT_MEAN = "jct_mean_s"
-_LOW, _HIGH = 0, 1
-_OPERATORS: Mapping[str, tuple[Callable[[float, float], bool], int]] = {
-    ">": (operator.gt, _LOW),
-    ">=": (operator.ge, _LOW),
-    "<": (operator.lt, _HIGH),
-    "<=": (operator.le, _HIGH),
-}
-"""Each comparison, and the end of the interval that it is applied to."""
+_OPERATORS: Mapping[str, Callable[[float, float], bool]]
+_OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _OVER_SEEDS: Mapping[str | None, Callable[[Iterable[float]], float]] = {"min": min, "max": max}
 _CONDITION = re.compile(
     r"(?:(?P<arm>.+):)?(?P<expression>\s*(?P<term>(?P<over>min|max)\((?P<seeds_of>\w+)\)|(?P<metric>\w+))"
@@ -84,13 +78,9 @@ class Condition:
         self.text = text
         self.arm = found["arm"].strip() if found["arm"] else None
         self.expression = found["expression"].strip()
-        self._term, self._metric, self._limit = (
-            found["term"],
-            found["seeds_of"] or found["metric"],
-            float(found["limit"]),
-        )
+        self._term, self._metric = found["term"], found["seeds_of"] or found["metric"]
         self._over_seeds = _OVER_SEEDS.get(found["over"])
-        self._compare, self._end = _OPERATORS[found["sign"]]
+        self._sign, self._limit = found["sign"], float(found["limit"])
         self._only_estimates = only_estimates
 
     def apply(self, pair: Pair) -> Outcome:
@@ -100,7 +90,8 @@ class Condition:
             AnalysisError: a metric does not exist, has no value in these runs, or has no interval.
         """
         value = self._value(pair)
-        failed = self._compare((value.bounds or (value.mean, value.mean))[self._end], self._limit)
+        low, high = value.bounds or (value.mean, value.mean)
+        failed = _OPERATORS[self._sign](low if self._sign.startswith(">") else high, self._limit)
         return Outcome(self.expression, pair, failed, f"{self._term} {value.text('{:.6g}'.format)}")
 
     def _value(self, pair: Pair) -> Interval:

@@ -308,10 +308,7 @@ def mean_of(name: str, values: Sequence[float]) -> Interval | None:
 
 
 def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
-    return dict(total)
+    return dict(sum(map(Counter, counts), Counter[str]()))
 
 
 def _warnings(arms: Mapping[str, Sequence[Run]]) -> Iterator[str]:

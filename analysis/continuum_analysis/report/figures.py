@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from continuum_traces.grouped import grouped
 
-from continuum_analysis.compare.intervals import NO_VALUE
+from continuum_analysis.compare.intervals import NO_VALUE, interval_text
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import Summary
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.plots.arm_styles import ArmStyle, arm_styles
+from continuum_analysis.plots.arm_styles import arm_styles
 from continuum_analysis.plots.panels import Bar, Panel
 from continuum_analysis.records.demand import demand
 from continuum_analysis.report.figure_kit import (
@@ -37,27 +37,18 @@ ENDINGS = {
 """Colour (of Tol's muted set, which policies do not use) and pattern of each reason why a pin ends."""
 
 
-def head_figure(groups: Groups, summary: Summary) -> Figure:
+def head_figure(summary: Summary) -> Figure:
     """Return the first chart of the report: mean and P95 of the JCTs by policy."""
     form = "{:,.0f}".format if (summary.arms[summary.baseline].mean("jct_mean_s") or 0.0) >= 100 else "{:.1f}".format
-    looks = arm_styles(groups)
-    bars = {
-        (name, metric): bar
-        for name, look in looks.items()
-        for metric in ("jct_mean_s", "jct_p95_s")
-        if (bar := _head_bar(summary, name, look, metric, form)) is not None
-    }
-    said = {key: bar.said for key, bar in bars.items()}
-    rows = [(name, *(said.get((name, m), NO_VALUE) for m in ("jct_mean_s", "jct_p95_s"))) for name in summary.arms]
+    bars, rows, looks = [], [], arm_styles(summary.arms)
+    for name, arm in summary.arms.items():
+        mean, p95 = arm.metrics["jct_mean_s"], arm.metrics["jct_p95_s"]
+        for jct in (mean, p95):
+            if jct is not None:
+                bars.append(Bar(name, name, looks[name], jct.mean, *jct.spread, jct.text(form), thin=jct is p95))
+        rows.append((name, interval_text(mean, form), interval_text(p95, form)))
     table = TextTable(("policy", "mean JCT, s", "P95, s"), rows)
-    return Figure("jct-by-policy", [Panel("", "job completion time, s", "", bars=list(bars.values()))], table)
-
-
-def _head_bar(summary: Summary, name: str, look: ArmStyle, metric: str, form: Callable[[float], str]) -> Bar | None:
-    value = summary.arms[name].metrics[metric]
-    if value is None:
-        return None
-    return Bar(name, name, look, value.mean, *value.spread, value.text(form), thin=metric != "jct_mean_s")
+    return Figure("jct-by-policy", [Panel("", "job completion time, s", "", bars=bars)], table)
 
 
 def wait_figure(groups: Groups) -> Figure:

@@ -12,7 +12,7 @@ from continuum_analysis.compare.words import TextTable, cause_table
 from continuum_analysis.plots.arm_styles import ArmStyle
 from continuum_analysis.plots.panels import LEVEL_COLOUR, Area, Line, Panel
 from continuum_analysis.records.misses import CAUSES, count_causes
-from continuum_analysis.records.occupancy import Occupancy, occupancy
+from continuum_analysis.records.occupancy import occupancy
 from continuum_analysis.report.figure_kit import (
     SHORTEST_S,
     TOOL_HEADINGS,
@@ -52,49 +52,34 @@ CAUSE_COLOURS = {
 
 def occupancy_figure(groups: Groups, capacity_tokens: int) -> Figure:
     """Return a figure with one panel for each policy and a common time axis."""
-    by_policy = {policy: occupancy(run.metrics.facts.machine) for policy, run in shown_runs(groups).items()}
-    last = list(by_policy)[-1:]
-    panels = [
-        Panel(
-            policy,
-            "time, s" if policy in last else "",
-            "",
-            areas=_areas(levels, capacity_tokens),
-            x_from_zero=True,
-            percent=True,
-            level=1.0,
-        )
-        for policy, levels in by_policy.items()
-    ]
+    panels, rows, shown = [], [], shown_runs(groups)
+    for policy, run in shown.items():
+        levels = occupancy(run.metrics.facts.machine)
+        times_s, running, pinned = levels.times_s, levels.running / capacity_tokens, levels.pinned / capacity_tokens
+        areas = [
+            Area("running", times_s.tolist(), running.tolist(), RUNNING),
+            Area("pinned", times_s.tolist(), pinned.tolist(), PINNED),
+        ]
+        x_title = "time, s" if policy == [*shown][-1] else ""
+        panels.append(Panel(policy, x_title, "", areas=areas, x_from_zero=True, percent=True, level=1.0))
+        free = np.maximum(0.0, 1.0 - running - pinned)
+        shares = (running.mean(), running.max(), pinned.mean(), pinned.max(), free.mean())
+        rows.append((policy, *(f"{share:.0%}" for share in shares)))
     headings = ("policy", "running, mean", "running, peak", "pinned, mean", "pinned, peak", "neither, mean")
-    rows = [(policy, *_occupancy_cells(levels, capacity_tokens)) for policy, levels in by_policy.items()]
     return Figure("kv-occupancy", panels, TextTable(headings, rows), height=70)
-
-
-def _areas(levels: Occupancy, capacity_tokens: int) -> list[Area]:
-    layers = (("running", levels.running, RUNNING), ("pinned", levels.pinned, PINNED))
-    return [
-        Area(name, levels.times_s.tolist(), (layer / capacity_tokens).tolist(), colour)
-        for name, layer, colour in layers
-    ]
-
-
-def _occupancy_cells(levels: Occupancy, capacity_tokens: int) -> list[str]:
-    running, pinned = levels.running / capacity_tokens, levels.pinned / capacity_tokens
-    free = np.maximum(0.0, 1.0 - running - pinned)
-    return [f"{v:.0%}" for v in (running.mean(), running.max(), pinned.mean(), pinned.max(), free.mean())]
 
 
 def ttl_figure(groups: Groups) -> Figure:
     lines, rows, all_seconds = [], [], [1.0]
-    for policy, arm in report_styles(groups).items():
+    for policy, look in report_styles(groups).items():
         pairs = _ttls_and_tools(groups[policy])
-        if not pairs:
-            continue
-        ttls, tools = (np.maximum([pair[side] for pair in pairs], SHORTEST_S) for side in (0, 1))
-        all_seconds += [*ttls.tolist(), *tools.tolist()]
-        lines.append(thin_line(policy, arm, tools.tolist(), ttls.tolist(), "points"))
-        rows.append((policy, str(len(pairs)), *_ttl_cells(ttls, tools)))
+        if pairs:
+            ttls, tools = np.maximum(np.transpose(pairs), SHORTEST_S)
+            all_seconds += [*ttls.tolist(), *tools.tolist()]
+            lines.append(thin_line(policy, look, tools.tolist(), ttls.tolist(), "points"))
+            seconds = (np.median(ttls), np.median(tools), np.percentile(tools, 90), np.minimum(ttls, tools).mean())
+            enough = f"{np.mean(ttls >= tools):.1%}"
+            rows.append((policy, str(len(pairs)), enough, *(short(float(value)) for value in seconds)))
     if rows:
         ends = [min(all_seconds), max(all_seconds)]
         lines.append(Line("TTL = time until return", DIAGONAL, ends, ends, kind="plain"))
@@ -111,12 +96,6 @@ def _ttls_and_tools(group: Sequence[Run]) -> list[tuple[float, float]]:
         for returned in run.metrics.facts.returns
         if (pin := returned.pin) and pin.ttl_s is not None and (tool_s := returned.tool_s) is not None and tool_s >= 0
     ]
-
-
-def _ttl_cells(ttls: np.ndarray, tools: np.ndarray) -> list[str]:
-    held = np.minimum(ttls, tools)
-    seconds = (np.median(ttls), np.median(tools), np.percentile(tools, 90), held.mean())
-    return [f"{np.mean(ttls >= tools):.1%}", *(short(float(value)) for value in seconds)]
 
 
 def tails_figure(groups: Groups) -> Figure:

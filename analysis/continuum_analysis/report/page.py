@@ -8,7 +8,7 @@ from pathlib import Path
 
 from continuum_traces.run_dir import write_text
 
-from continuum_analysis.compare.intervals import ENOUGH_SEEDS, Comparison, interval_text, number_text
+from continuum_analysis.compare.intervals import ENOUGH_SEEDS, interval_text, number_text
 from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
 from continuum_analysis.compare.summary import Summary, compare_to, summarize_runs, write_summary
 from continuum_analysis.compare.words import TextTable, arm_table, fastest, load_line, verdict_parts
@@ -103,7 +103,7 @@ def write_joint_report(paths: Sequence[Path], target: Path, baseline: str | None
 def figures_of(page: Page) -> dict[str, Figure]:
     """Return the figures of a page by name, without the film and the timeline. The first is at the head of the page."""
     groups, capacity = page.groups, kv_tokens(page.runs)
-    figures = [load_figure(page.summaries) if len(page.loads) > 1 else head_figure(groups, page.summary)]
+    figures = [load_figure(page.summaries) if len(page.loads) > 1 else head_figure(page.summary)]
     figures += [miss_figure(groups), wait_figure(groups), pin_figure(page.summary), ttl_figure(groups)]
     figures.append(tails_figure(groups))
     if capacity:
@@ -175,24 +175,21 @@ def _comparisons(page: Page) -> TextTable:
     """Compare each arm with the baseline on the same arrivals: ratio, difference, effect sizes, number of programs."""
     summary = page.summary
     headings = ("policy", "ratio", "95% interval", "seconds saved (95%)", "programs", "effect size g_z", "compared")
+    compared = {name: arm.comparison for name, arm in summary.arms.items() if name != summary.baseline}
     rows = [
-        (name, *_comparison(arm.comparison))
-        for name, arm in summary.arms.items()
-        if name != summary.baseline and arm.comparison is not None
+        (
+            name,
+            f"{each.jct_ratio.mean:.2f}",
+            each.jct_ratio.bounds_text("{:.2f}".format),
+            each.difference_s.text("{:.1f}".format),
+            "{:,} sooner, {:,} equal, {:,} later".format(*each.ends),
+            number_text(each.effect, "{:.1f}"),
+            "{:,} of {:,}".format(*each.programs),
+        )
+        for name, each in compared.items()
+        if each is not None
     ]
     return TextTable(headings, rows)
-
-
-def _comparison(comparison: Comparison) -> tuple[str, ...]:
-    used, all_programs = comparison.programs
-    return (
-        f"{comparison.jct_ratio.mean:.2f}",
-        comparison.jct_ratio.bounds_text("{:.2f}".format),
-        comparison.difference_s.text("{:.1f}".format),
-        "{:,} sooner, {:,} equal, {:,} later".format(*comparison.ends),
-        number_text(comparison.effect, "{:.1f}"),
-        f"{used:,} of {all_programs:,}",
-    )
 
 
 def _matrix(groups: Groups) -> dict[str, list[tuple[str, str, str] | None]]:

@@ -11,15 +11,6 @@ from continuum_analysis.records.misses import CAUSES, Return
 from continuum_analysis.records.timeline import PinTimes, ProgramTimes, TurnTimes
 from continuum_analysis.report.figure_kit import Groups, shown_runs
 
-KINDS: dict[str, tuple[str, float, float]] = {
-    "tool": ("#8c8c8c", -0.06, 0.12),
-    "pin": ("#CC79A7", 0.32, 0.14),
-    "queue": ("#D55E00", -0.28, 0.56),
-    "prefill": ("#0072B2", -0.28, 0.56),
-    "decode": ("#009E73", -0.28, 0.56),
-}
-"""For each kind of time: its colour, the offset of its bar from the middle of the row, and the height of the bar."""
-
 MOST_TURNS = 10_000
 """At most this many turns of all policies are in the page, so that it stays below 1.5 MB. With more turns, the page
 contains only every second, third ... program, and says so."""
@@ -33,7 +24,6 @@ def timeline_data(groups: Groups, cast: Sequence[str] = ()) -> dict[str, Any]:
     step = max(1, -(-turns // MOST_TURNS))
     tools = sorted({turn.tool or "" for run in runs for p in run.metrics.facts.machine for turn in p.turns})
     return {
-        "kinds": {kind: {"colour": c, "offset": o, "height": h} for kind, (c, o, h) in KINDS.items()},
         "causes": [*CAUSES, "first sight"],
         "tools": tools,
         "step": step,
@@ -81,15 +71,10 @@ def _turns(
     for turn in program.turns:
         returned, pin = why.get((program.program_id, turn.index)), pins.get(turn.index)
         cause = order[returned.cause] if returned else (len(order) if turn.index == 0 else -1)
-        facts = [turn.prompt_tokens, -1 if turn.hit_tokens is None else turn.hit_tokens, turn.output_tokens]
-        row: list[int | list[int]] = [
-            *_phases(program, turn),
-            *facts,
-            tools[turn.tool or ""],
-            cause,
-            *_pin(pin, program.finish_s),
-        ]
-        waits = [*turn.requeues, *_earlier_waits(turn)]
+        tokens = [turn.prompt_tokens, -1 if turn.hit_tokens is None else turn.hit_tokens, turn.output_tokens]
+        row: list[int | list[int]] = [*_phases(program, turn), *tokens, tools[turn.tool or ""], cause]
+        row += _pin(pin, program.finish_s)
+        waits = [*turn.requeues, *turn.earlier_waits, *(pair for try_ in turn.earlier for pair in try_.requeues)]
         if waits:
             row.append([_ms(t - program.arrive_s) for pair in waits for t in pair])
         if turn.again_s is not None:
@@ -107,11 +92,6 @@ def _phases(program: ProgramTimes, turn: TurnTimes) -> list[int]:
     prefill = -1 if first_s is None else _ms(first_s - start_s)
     decode = -1 if finish_s is None else _ms(finish_s - (start_s if first_s is None else first_s))
     return [_ms(turn.arrive_s - program.arrive_s), _ms(wait_s), prefill, decode]
-
-
-def _earlier_waits(turn: TurnTimes) -> list[tuple[float, float]]:
-    """Return all waits of the tries before the last."""
-    return [*turn.earlier_waits, *(pair for try_ in turn.earlier for pair in try_.requeues)]
 
 
 def _pin(pin: PinTimes | None, end_s: float) -> list[int]:

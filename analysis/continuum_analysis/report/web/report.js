@@ -22,7 +22,15 @@
   const holder = document.getElementById("timeline");
   if (!holder) return;
   const data = JSON.parse(document.getElementById("timeline-data").textContent);
-  const KINDS = Object.keys(data.kinds);
+  // For each kind of time: its colour, the offset of its bar from the middle of the row, and the height of the bar.
+  const LOOKS = {
+    tool: { colour: "#8c8c8c", offset: -0.06, height: 0.12 },
+    pin: { colour: "#CC79A7", offset: 0.32, height: 0.14 },
+    queue: { colour: "#D55E00", offset: -0.28, height: 0.56 },
+    prefill: { colour: "#0072B2", offset: -0.28, height: 0.56 },
+    decode: { colour: "#009E73", offset: -0.28, height: 0.56 },
+  };
+  const KINDS = Object.keys(LOOKS);
   const ACTIVE = ["queue", "prefill", "decode", "tool"];
   const seconds = (ms) => (ms < 0 ? "?" : ms < 9950 ? (ms / 1000).toFixed(2) : (ms / 1000).toFixed(0)) + " s";
   const escape = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/"/g, "&quot;");
@@ -94,7 +102,7 @@
     const places = { queue: [8, 30], prefill: [8, 30], decode: [8, 30], tool: [20, 6], pin: [44, 8] };
     const boxes = lane.found.map(([kind, from, length, words]) => {
       const [y, height] = places[kind];
-      return `<rect x="${wide(from)}" y="${y}" width="${wide(length)}" height="${height}" fill="${data.kinds[kind].colour}"><title>${escape(words)}</title></rect>`;
+      return `<rect x="${wide(from)}" y="${y}" width="${wide(length)}" height="${height}" fill="${LOOKS[kind].colour}"><title>${escape(words)}</title></rect>`;
     }).join("");
     const sums = KINDS.map((kind) => `${kind} ${seconds(summed(lane.found)[kind])}`).join(", ");
     return `<div class="lane"><p><strong>${escape(lane.run.policy)}</strong> <span class="now"></span></p>` +
@@ -164,7 +172,7 @@
   film("play").addEventListener("click", play);
   film("scrub").addEventListener("input", () => { stop(); show(film("scrub").value * reel.end / 1000); });
   for (const part of ["film", "timeline"]) document.getElementById(part + "-legend").innerHTML = ORDER.map((kind) =>
-    `<span><i class="box" style="background:${data.kinds[kind].colour}${kind === "tool" || kind === "pin" ? ";height:.35rem" : ""}"></i>${NAMES[kind]}</span>`).join("");
+    `<span><i class="box" style="background:${LOOKS[kind].colour}${kind === "tool" || kind === "pin" ? ";height:.35rem" : ""}"></i>${NAMES[kind]}</span>`).join("");
   cut();
 
   // ------------------------------------------------------------------------------------------- timeline
@@ -216,7 +224,7 @@
       .filter(([, from, length]) => from / 1000 < high && (from + length) / 1000 > low)
       .sort((a, b) => KINDS.indexOf(a[0]) - KINDS.indexOf(b[0]))
       .map(([kind, from, length, words]) => {
-        const look = data.kinds[kind], x = Math.max(px(from / 1000), left), end = Math.min(px((from + length) / 1000), width - 12);
+        const look = LOOKS[kind], x = Math.max(px(from / 1000), left), end = Math.min(px((from + length) / 1000), width - 12);
         return `<rect class="bar" x="${x.toFixed(1)}" y="${((row + 0.5 + look.offset) * ROW).toFixed(1)}" ` +
           `width="${Math.max(end - x, 0.4).toFixed(1)}" height="${(look.height * ROW).toFixed(1)}" fill="${look.colour}" data-says="${escape(words)}"/>`;
       }).join("")).join("");
