@@ -3,86 +3,31 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import msgspec.yaml
 import pytest
 from continuum_server.vllm_plugin.request_tags import normalize_tags, read_caller
 from continuum_traces.foreign_ids import ROWS, find_id
 from continuum_traces.wire import tags_from_xargs
 
-U1, U2, U3 = (f"{digit * 8}-{digit * 4}-4{digit * 3}-8{digit * 3}-{digit * 12}" for digit in "123")
+U1 = "11111111-1111-4111-8111-111111111111"
 
-CODEX = {"originator": "codex_exec", "user-agent": "codex_exec/0.169.0", "session-id": U1, "x-client-request-id": U2}
-CODEX_BODY = {"input": [], "store": False, "prompt_cache_key": U1}
-CLAUDE = {"user-agent": "claude-cli/2.1.0 (external, sdk-cli)", "x-app": "cli", "x-claude-code-session-id": U1}
-CLAUDE_USER = json.dumps({"device_id": "d" * 64, "account_uuid": "", "session_id": U1})
-CLAUDE_BODY = {"messages": [], "max_tokens": 32000, "metadata": {"user_id": CLAUDE_USER}}
 
-SHAPES: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, str | None, str, bool]]] = {
-    "Claude Code": (CLAUDE, CLAUDE_BODY, (U1, None, "header:x-claude-code-session-id", True)),
-    "Claude Code, sub-agent": (
-        {**CLAUDE, "x-claude-code-agent-id": "a1b2c3"},
-        CLAUDE_BODY,
-        ("a1b2c3", U1, "header:x-claude-code-agent-id", False),
-    ),
-    "Claude Code, sub-agent of a sub-agent": (
-        {**CLAUDE, "x-claude-code-agent-id": "a1b2c3", "x-claude-code-parent-agent-id": "d4e5f6"},
-        CLAUDE_BODY,
-        ("a1b2c3", "d4e5f6", "header:x-claude-code-agent-id", False),
-    ),
-    "Codex": ({**CODEX, "thread-id": U1}, CODEX_BODY, (U1, None, "header:thread-id", False)),
-    "Codex, sub-agent": (
-        {**CODEX, "thread-id": U3, "x-codex-parent-thread-id": U1, "x-openai-subagent": "collab_spawn"},
-        CODEX_BODY,
-        (U3, U1, "header:thread-id", False),
-    ),
-    "Codex without threads": (CODEX, CODEX_BODY, (U1, None, "header:session-id", True)),
-    "DeepSeek harness": (
-        {"x-deepseek-harness-user-id": U2, "x-deepseek-harness-session-id": f"session-{U1}"},
-        {},
-        (f"session-{U1}", None, "header:x-deepseek-harness-session-id", False),
-    ),
-    "OpenCode": (
-        {"user-agent": "opencode/1.2.0", "x-session-affinity": "ses_1", "x-session-id": "ses_1"},
-        {},
-        ("ses_1", None, "header:x-session-id", False),
-    ),
-    "OpenCode, sub-agent": (
-        {"x-session-affinity": "ses_2", "x-session-id": "ses_2", "x-parent-session-id": "ses_1"},
-        {},
-        ("ses_2", "ses_1", "header:x-session-id", False),
-    ),
-    "OpenCode before 1.2": (
-        {"x-session-affinity": "ses_2", "x-parent-session-id": "ses_1"},
-        {},
-        ("ses_2", "ses_1", "header:x-session-affinity", False),
-    ),
-    "Goose": ({"agent-session-id": "20261124_1"}, {}, ("20261124_1", None, "header:agent-session-id", True)),
-    "Open WebUI": (
-        {"x-openwebui-user-id": U2, "x-openwebui-chat-id": U1},
-        {},
-        (U1, None, "header:x-openwebui-chat-id", True),
-    ),
-    "LiteLLM": ({"x-litellm-session-id": U1}, {}, (U1, None, "header:x-litellm-session-id", True)),
-    "OpenHands SDK": ({}, {"prompt_cache_key": U1}, (U1, None, "body:prompt_cache_key", True)),
-    "Anthropic's API": (
-        {},
-        {"metadata": {"user_id": f"user_{'f' * 64}_account__session_{U1}"}},
-        (U1, None, "body:metadata.user_id", True),
-    ),
-    "Anthropic's API, JSON": ({}, CLAUDE_BODY, (U1, None, "body:metadata.user_id", True)),
-    "SGLang's clients": ({}, {"session_id": "s1"}, ("s1", None, "body:session_id", False)),
-    "our clients without vLLM's dialect": (
-        {"x-session-id": "p1", "x-dynamo-session-id": "p1", "x-parent-session-id": "p0"},
-        {},
-        ("p1", "p0", "header:x-session-id", False),
-    ),
-    "Dynamo": (
-        {"x-dynamo-session-id": "p1", "x-dynamo-parent-session-id": "p0"},
-        {},
-        ("p1", "p0", "header:x-dynamo-session-id", False),
-    ),
-}
+class Shape(msgspec.Struct):
+    """An agent's request, and what is read in it."""
+
+    agent: str
+    program: str
+    source: str
+    parent: str | None = None
+    weak: bool = False
+    headers: dict[str, str] = {}
+    body: dict[str, Any] = {}
+
+
+SHAPES = msgspec.yaml.decode(Path(__file__).with_name("foreign_ids.yaml").read_bytes(), type=list[Shape])
 
 
 def passed_on(body: dict[str, Any], headers: dict[str, str], **how: Any) -> dict[str, Any]:
@@ -90,28 +35,23 @@ def passed_on(body: dict[str, Any], headers: dict[str, str], **how: Any) -> dict
     return json.loads(normalize_tags(json.dumps(body).encode(), headers, **how).body).get("vllm_xargs") or {}
 
 
-@pytest.mark.parametrize(("headers", "body", "expected"), SHAPES.values(), ids=SHAPES)
-def test_an_agent_s_request_names_its_conversation(
-    headers: dict[str, str], body: dict[str, Any], expected: tuple[str, str | None, str, bool]
-) -> None:
-    xargs = passed_on({"model": "m", **body}, headers)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.agent)
+def test_an_agent_s_request_names_its_conversation(shape: Shape) -> None:
+    xargs = passed_on({"model": "m", **shape.body}, shape.headers)
     tags, caller = tags_from_xargs(xargs).tags, read_caller(xargs)
-    assert (tags.program_id, tags.parent_id, caller.source, caller.weak) == expected
-    assert caller.rejected == ()
-    with_tags = passed_on({**body, "vllm_xargs": {"program_id": "mine"}}, headers)
+    read = (tags.program_id, tags.parent_id, caller.source, caller.weak, caller.rejected)
+    assert read == (shape.program, shape.parent, shape.source, shape.weak, ())
+    with_tags = passed_on({**shape.body, "vllm_xargs": {"program_id": "mine"}}, shape.headers)
     assert with_tags == {"program_id": "mine"}  # our tags count before any other id
-
-
-def test_every_row_is_the_shape_of_an_agent() -> None:
-    assert {expected[2] for _, _, expected in SHAPES.values()} == {row.source for row in ROWS}
 
 
 def test_with_recognise_none_only_our_own_protocol_is_read() -> None:
     ours = {row.source for row in ROWS if row.ours}
     assert ours == {"header:x-session-id", "header:x-dynamo-session-id", "body:session_id"}
-    for headers, body, (program_id, _, source, _) in SHAPES.values():
-        read = passed_on(body, headers, ours_only=True)
-        assert read.get("program_id") == (program_id if source in ours else None)
+    assert {shape.source for shape in SHAPES} == {row.source for row in ROWS}
+    for shape in SHAPES:
+        read = passed_on(shape.body, shape.headers, ours_only=True)
+        assert read.get("program_id") == (shape.program if shape.source in ours else None)
 
 
 @pytest.mark.parametrize("raw", ["", "x" * 257, "a\nb"])

@@ -183,18 +183,16 @@ def test_infercept_preserves_for_no_longer_than_a_reload_is_worth() -> None:
     assert kept_s(Offload(tier(400, 1.0))) == kept_s(None)
 
 
-@pytest.mark.parametrize(("delay_of", "with_tier"), [("evicted", 2), ("lost", 0)])
-def test_whose_wait_t_is(delay_of: str, with_tier: int) -> None:
-    """Two programs lose their KV to rivals; a tier has it when they return."""
+def test_whose_wait_t_is() -> None:
+    """Two programs lose their KV to rivals; whether a tier has it when they return or not, their waits count."""
     jobs = crowded_out()
     jobs.append(Job(program("b", turns=2, new=160, output=2, tool_s=1.0), 0.0))
 
     def samples(offload: Offload | None) -> int:
-        policy = play(jobs, "continuum", {"delay_of": delay_of}, offload=offload).scheduler.table.policy
+        policy = play(jobs, "continuum", offload=offload).scheduler.table.policy
         return len(policy.delay._recent)
 
-    assert samples(None) == 2
-    assert samples(Offload(tier(400))) == with_tier
+    assert samples(None) == samples(Offload(tier(400))) == 2
 
 
 def test_reload_time_is_no_queueing_delay() -> None:

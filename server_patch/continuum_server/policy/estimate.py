@@ -143,11 +143,7 @@ class Footprints:
         return (self._sums[-1] - self._sums[first]) / beyond if beyond else float(tokens)
 
     def overflow_share(
-        self,
-        contexts: Sequence[int],
-        limit_tokens: float,
-        own: Sequence[int] | None = None,
-        together_tokens: int | None = None,
+        self, contexts: Sequence[int], limit_tokens: float, own: Sequence[int], together_tokens: int
     ) -> float:
         """Return for how much of the last program's growth the pool is too small: a share from 0 to 1.
 
@@ -156,17 +152,16 @@ class Footprints:
 
         Args:
             contexts: tokens of each program.
-            own: each program's tokens that it shares with no other program, which leave memory with it. None: all.
-            together_tokens: tokens of all programs, shared tokens counted once. None: the sum of ``contexts``.
+            own: each program's tokens that it shares with no other program, which leave memory with it.
+            together_tokens: tokens of all programs, shared tokens counted once.
         """
-        leaving = contexts if own is None else own
         growths = [self.final_tokens(tokens) - tokens for tokens in contexts]
         way, left = growths[-1], len(growths)
-        together = float(sum(contexts) if together_tokens is None else together_tokens)
+        together = float(together_tokens)
         if way <= 0.0:
             return float(together > limit_tokens)
         grown, over = 0.0, 0.0
-        for growth, tokens in sorted(zip(growths, leaving, strict=True)):
+        for growth, tokens in sorted(zip(growths, own, strict=True)):
             until = min(growth, way)
             full_at = (limit_tokens - together) / left  # the growth of each program at which memory is full
             over += max(0.0, until - max(grown, full_at))

@@ -7,7 +7,7 @@ from itertools import count
 from typing import ClassVar, cast
 
 from continuum_server.policy.base import Policy, Rank
-from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, ProgramState, TurnState
+from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, ProgramState, TurnStart, TurnState
 
 
 class Gate(Policy, ABC):
@@ -19,22 +19,28 @@ class Gate(Policy, ABC):
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
         self._numbers = count()
+        self.held: dict[ProgramState, TurnState] = {}
+        """The requests that are held back, in order of arrival."""
         self._admitted: list[TurnState] = []
         """Requests that were held back and may run from the next step on."""
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
-        if turn.one_off:
-            self.enqueue(turn)
+        if turn.one_off or self.lets_in(turn, now_s):
+            turn.policy_state = next(self._numbers)
         else:
-            self.knock(turn, now_s)
+            self.held[turn.program] = turn
 
     @abstractmethod
-    def knock(self, turn: TurnState, now_s: float) -> None:
-        """Let the turn of a program in (``enqueue``), or hold it back until ``admit``."""
+    def lets_in(self, turn: TurnState, now_s: float) -> bool:
+        """Whether the turn of a program may run. Otherwise it is held back until ``admit``."""
 
     @abstractmethod
     def leave(self, program: ProgramState) -> None:
         """Forget a program that has ended, or whose turn was lost. Its next turn counts as a new program's."""
+
+    def turn_started(self, start: TurnStart) -> None:
+        if start.turn.policy_state is None:  # overdue: it runs although it is held back
+            self.admit(start.turn.program)
 
     def turn_lost(self, turn: TurnState) -> None:
         self.leave(turn.program)
@@ -42,14 +48,12 @@ class Gate(Policy, ABC):
     def program_finished(self, program: ProgramState) -> None:
         self.leave(program)
 
-    def enqueue(self, turn: TurnState) -> None:
-        """Give the turn a queue number, because it is not held back."""
-        turn.policy_state = next(self._numbers)
-
-    def admit(self, turn: TurnState) -> None:
-        """No longer hold the turn back."""
-        self.enqueue(turn)
-        self._admitted.append(turn)
+    def admit(self, program: ProgramState) -> None:
+        """No longer hold the program's request back, if it is."""
+        turn = self.held.pop(program, None)
+        if turn is not None:
+            turn.policy_state = next(self._numbers)
+            self._admitted.append(turn)
 
     def rank(self, turn: TurnState) -> Rank | None:
         return None if turn.policy_state is None else (cast(int, turn.policy_state),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -31,10 +31,3 @@ class Lru(Generic[K, T]):
                 self._values.popitem(last=False)
         self._values.move_to_end(key)
         return value
-
-    def get(self, key: K) -> T | None:
-        """Return the key's value, and do not mark the key as used."""
-        return self._values.get(key)
-
-    def items(self) -> Iterable[tuple[K, T]]:
-        return self._values.items()

@@ -11,7 +11,7 @@ import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count, islice
+from itertools import chain, count
 from typing import Annotated, Literal
 
 from continuum_server.policy.base import Policy, Yielding
@@ -401,11 +401,9 @@ class ProgramTable:
             idle: no request runs or can run. The longest waiting turn is then overdue at once.
         """
         out: list[TurnState] = []
-        for turn in list(islice(self._waiting.values(), 1)) if idle else []:
-            out.append(self._waiting.pop(turn.request_id))
         while self._waiting:
             turn = next(iter(self._waiting.values()))
-            if turn.since_s + self.guards.max_overtake_s >= now_s:
+            if turn.since_s + self.guards.max_overtake_s >= now_s and (out or not idle):
                 break
             out.append(self._waiting.pop(turn.request_id))
         while self._next_target_s() < now_s:
@@ -520,11 +518,6 @@ class ProgramTable:
             heapq.heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
-    @property
-    def _yielding(self) -> Yielding:
-        chosen = self.guards.pins_yield_to
-        return self.policy.pins_yield_to if chosen == "policy" else chosen
-
     def victims(self, asker: TurnState, must_free: bool) -> list[Pin]:
         """Return the pins that may be released so that ``asker`` fits, in the order in which they are released.
 
@@ -532,7 +525,9 @@ class ProgramTable:
             asker: the turn that does not fit.
             must_free: without a release no request could run, or a running request would be preempted.
         """
-        allowed = "anyone" if must_free or asker.overdue or self.goes_first(asker) else self._yielding
+        allowed = self.policy.pins_yield_to if self.guards.pins_yield_to == "policy" else self.guards.pins_yield_to
+        if must_free or asker.overdue or self.goes_first(asker):
+            allowed = "anyone"
         if allowed == "never" or not self.pins:
             return []
         pins = [pin for pin in self.pins.values() if pin.program is not asker.program]

@@ -125,14 +125,9 @@ class ToolStatistics(ToolSamples[ToolTimes]):
     def counts(self) -> dict[str, int]:
         return {name_of(tool, key): times.count for key, tool, times in self.items()}
 
-    def load(self, saved: Statistics) -> None:
-        """Append samples to the recorded ones."""
-        _load(self.all, saved.all)
-        for key, tool, times in saved.items():
-            _load(self.of(tool, key), times)
-
 
 def _load(times: ToolTimes, saved: Times) -> None:
+    """Append the saved times to the recorded ones."""
     times.count += saved.count - len(saved.recent_s)
     for seconds in saved.recent_s:
         times.add(seconds)
@@ -197,7 +192,9 @@ def import_statistics(data: Mapping[str, Any], tools: ToolStatistics, memory: Me
         ValueError: ``data`` has another form or version.
     """
     saved = _read(data)
-    tools.load(saved)
+    _load(tools.all, saved.all)
+    for key, tool, times in saved.items():
+        _load(tools.of(tool, key), times)
     memory.from_json(saved.program_lengths)
 
 

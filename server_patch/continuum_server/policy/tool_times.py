@@ -25,9 +25,6 @@ class ToolTimes:
         if len(self._recent) > self._window:
             del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
 
-    def __len__(self) -> int:
-        return len(self._recent)
-
     def recent(self) -> list[float]:
         """Return the samples, oldest first."""
         return list(self._recent)

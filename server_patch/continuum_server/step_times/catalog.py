@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from importlib.resources import files
 from typing import Any
+
+from continuum_traces.names import near
 
 from continuum_server import defaults
 from continuum_server.step_times.all_reduce import NOTE, slow_link
@@ -133,9 +134,9 @@ def catalog_models() -> dict[str, Model]:
 
 def _unknown(kind: str, name: str, key: str, names: Mapping[str, str]) -> str:
     """Return an error message with the unknown name, similar names, and all known names."""
-    similar = dict.fromkeys(names[alias] for alias in get_close_matches(key, names, n=3, cutoff=0.6))
-    question = f"did you mean {' or '.join(similar)}? " if similar else ""
-    return f"unknown {kind} {name!r}; {question}there are: {', '.join(dict.fromkeys(names.values()))}"
+    return (
+        f"unknown {kind} {name!r}; {near(key, names.values(), 2)}there are: {', '.join(dict.fromkeys(names.values()))}"
+    )
 
 
 def available() -> list[Provenance]:

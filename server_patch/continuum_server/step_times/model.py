@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+CHUNK_SLACK_TOKENS = 8192
+"""A prefix and a chunk together may exceed the longest context by one large chunk."""
+
 
 class StepTimesError(Exception):
     """Base of this package's errors.

@@ -20,9 +20,6 @@ class Overhead:
     request_ms: float = 0.0
     basis: str = "given"
 
-    def ms(self, requests: int) -> float:
-        return self.step_ms + self.request_ms * requests
-
 
 SYNCHRONOUS = Overhead(
     0.55,

@@ -10,13 +10,13 @@ A mixed step takes max(base + per_request*B, b*tokens) for the weights, plus the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from continuum_traces.run_dir import write_json
 
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
 from continuum_server.step_times.json_file import read_file
@@ -153,13 +153,9 @@ def write_profile(path: Path, profile: Profile) -> None:
     """Write a profile as JSON.
 
     Raises:
-        ProfileError: the file cannot be written.
+        RunDirError: the file cannot be written.
     """
-    data = {"schema": SCHEMA, "version": VERSION, **asdict(profile)}
-    try:
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ProfileError(f"{path}: cannot write: {error.strerror}") from error
+    write_json(path, {"schema": SCHEMA, "version": VERSION, **asdict(profile)}, indent=1)
 
 
 def read_profile(path: Path) -> Profile:

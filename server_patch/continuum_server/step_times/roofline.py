@@ -23,11 +23,10 @@ import msgspec
 import numpy as np
 
 from continuum_server.step_times.attention import MixedAttention
-from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimes, check_range
+from continuum_server.step_times.model import CHUNK_SLACK_TOKENS, PrefillChunk, Provenance, StepTimes, check_range
 from continuum_server.step_times.specs import EMBEDDING_BYTES, Gpu, Model
 
 MAX_BATCH = 512
-CHUNK_SLACK_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +158,6 @@ class RooflineStepTimes(StepTimes):
         if self._mixed is not None and chunks:
             attention_s = self._mixed.ms(chunks, decodes, decode_context_tokens) / 1e3
         return self._fixed_s(tokens, decodes + len(chunks)) + attention_s
-
-    def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        fixed_s = self._fixed_s(decodes, decodes)
-        contexts = range(decode_context_tokens, decode_context_tokens + steps * decodes, decodes)
-        return [fixed_s + self._decode_s(decodes, context) for context in contexts]
 
     def _compute_fixed_s(self, tokens: int, sampled: int) -> float:
         """Return the time of a step without attention. ``sampled`` tokens (one per request) reach the output layer."""

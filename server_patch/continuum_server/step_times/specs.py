@@ -89,11 +89,6 @@ class Model:
         return self.expert_parameters * (self.expert_bytes_each or self.weight_bytes_each)
 
     @property
-    def parameters(self) -> float:
-        """Number of parameters, without norms, biases and routers."""
-        return self.always_parameters + self.expert_parameters + self.embedding_parameters
-
-    @property
     def embedding_parameters(self) -> float:
         """Number of parameters that are not in layers: embeddings, output layer, vision tower."""
         return self.head_parameters * (1 if self.tied_embeddings else 2) + self.extra_parameters

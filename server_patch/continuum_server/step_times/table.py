@@ -16,11 +16,16 @@ import msgspec
 
 from continuum_server.step_times.all_reduce import SlowLink
 from continuum_server.step_times.attention import MixedAttention
-from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimes, StepTimesError, check_range
+from continuum_server.step_times.model import (
+    CHUNK_SLACK_TOKENS,
+    PrefillChunk,
+    Provenance,
+    StepTimes,
+    StepTimesError,
+    check_range,
+)
 
 FORMAT = "continuum-step-times/2"
-CHUNK_SLACK_TOKENS = 8192
-"""A prefix and a chunk together may exceed the longest context by one large chunk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def user_models() -> Iterator[Model]:
 
 
 def save_model(model: Model) -> Path:
-    return _write(f"{model.name}{MODEL_SUFFIX}", asdict(model))
+    return save_table(f"{model.name}{MODEL_SUFFIX}", asdict(model))
 
 
 def find_table(name: str) -> Mapping[str, Any] | None:
@@ -41,12 +41,8 @@ def find_table(name: str) -> Mapping[str, Any] | None:
     return read_file(file, dict[str, Any], StepTimesError) if file.is_file() else None
 
 
-def save_table(name: str, table: Mapping[str, Any]) -> Path:
-    return _write(name, table)
-
-
-def _write(name: str, content: Mapping[str, Any]) -> Path:
-    """Write a file of the user's.
+def save_table(name: str, content: Mapping[str, Any]) -> Path:
+    """Write a table, or another file of the user's.
 
     Raises:
         RunDirError: the file cannot be written.

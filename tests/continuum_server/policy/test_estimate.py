@@ -19,10 +19,10 @@ def test_cold_start_ladder() -> None:
     assert tools.is_cold  # |S| = K
     tools.add("cat", 9.0)
     assert not tools.is_cold
-    assert len(tools.times_for("ls")) == 3  # |S[ls]| = K: all tools pooled
+    assert len(tools.times_for("ls").recent()) == 3  # |S[ls]| = K: all tools pooled
     tools.add("ls", 3.0)
-    assert len(tools.times_for("ls")) == 3  # its own
-    assert len(tools.times_for("never seen")) == 4
+    assert len(tools.times_for("ls").recent()) == 3  # its own
+    assert len(tools.times_for("never seen").recent()) == 4
     assert tools.counts() == {"ls": 3, "cat": 1}
 
 

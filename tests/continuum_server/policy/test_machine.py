@@ -23,17 +23,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from nano import SERVED, each_policy
+from nano import BITING, SERVED, each_policy
 from reference_engine import BLOCK_SIZE, BLOCKS, MACHINE, Engine, Request
 from test_options import MACHINES, VALUES, accepted
 
-ACTING: dict[str, dict[str, object]] = {
-    "static-ttl": {"ttl_s": 5.0},
-    "continuum": {"cold_samples": 0},
-    "continuum-v1": {"min_samples": 2},
-    "autellix": {"first_range_s": 1.0, "first_quantum_s": 1.0, "starvation_ratio": 2.0, "queues": 3},
-    "thunderagent": {"interval_s": 1.0, "buffer_tokens": 8, "patience_s": 1e6},
-}
 GUARDS = Guards(max_ttl_s=60.0, max_pinned_share=0.4, max_programs=6, max_overtake_s=30.0)
 
 NAMES = st.sampled_from("abc")
@@ -51,7 +44,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.options = ACTING.get(self.policy, {})
+        self.options = BITING[self.policy]
         self.hardware = MACHINE
         self.engine = Engine(self.policy, self.options, GUARDS)
         self.contexts: dict[str, tuple[str, ...]] = {}
@@ -155,11 +148,9 @@ class Machine(RuleBasedStateMachine):
             for other in engine.waiting:
                 late = other.turn.since_s + GUARDS.max_overtake_s < engine.now_s and not other.turn.preemptions
                 assert not (late and other.turn.sequence < turn.sequence), "overtaken after max_overtake_s"
-                before = (
-                    other.turn.program.sequence < turn.program.sequence and not turn.overdue and not turn.preemptions
-                )
-                if self.policy == "program-fcfs" and turn.one_off and not other.turn.one_off:
-                    assert first or not before, "one-offs overtook a program beyond their share"
+                earlier = other.turn.program.sequence < turn.program.sequence and not other.turn.one_off
+                if self.policy == "program-fcfs" and earlier and turn.one_off:
+                    assert first or turn.overdue or turn.preemptions, "one-offs overtook a program beyond their share"
 
     @rule()
     def a_restart(self) -> None:
@@ -230,7 +221,7 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.parametrize("policy", SERVED)
 def test_a_request_s_block_hashes_go_with_it(policy: str) -> None:
     """They are vLLM's own list, megabytes for a long prompt, and programs are remembered for long."""
-    engine, chains = Engine(policy, ACTING.get(policy, {}), GUARDS), []
+    engine, chains = Engine(policy, BITING[policy], GUARDS), []
     for number in range(30):
         chain = Chain(f"{number}.{index}" for index in range(20))
         chains.append(weakref.ref(chain))

@@ -106,7 +106,6 @@ def test_options_may_come_as_text() -> None:
     [
         *(("static-ttl", "delay_window", value, "a whole number from 1 to 10000000") for value in (0, 2.9, "2.9")),
         *(("static-ttl", "ttl_s", value, "a number from 0 to 1000000000, or none") for value in (False, [1])),
-        ("continuum", "delay_of", "moon", "one of evicted, lost"),
         ("continuum", "statistics", 5, "text, or none"),
         ("continuum-v1", "delta", 1.0, "a number above 1e-12, below 1"),
         ("working-set", "learn_tool_times", 1, "true or false"),
@@ -116,6 +115,11 @@ def test_what_cannot_be_is_refused_in_one_line(policy: str, name: str, value: ob
     with pytest.raises(PolicyError) as refused:
         read_options(POLICIES[policy], {name: value})
     assert str(refused.value) == f"policy {policy!r}: option {name} = {value!r}: must be {allowed}"
+
+
+def test_a_word_that_is_none_of_those_allowed() -> None:
+    with pytest.raises(LimitError, match="one_offs = 'moon': must be one of first, fcfs"):
+        Guards(one_offs="moon")  # type: ignore[arg-type]
 
 
 CHECKED = list(dict.fromkeys((Guards, EmulatedSettings, *(policy.options_type for policy in POLICIES.values()))))

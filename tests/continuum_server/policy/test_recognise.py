@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.facts import ProgramState
-from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.recognise import MOST_BLOCKS, MOST_SOUGHT, SOUGHT, Prompt, Recogniser
-from continuum_server.policy.registry import make_policy
 from hypothesis import given
 from hypothesis import strategies as st
-from policy_driver import MACHINE
+from policy_driver import Driver
 
 BLOCK = 16
 START, END, ASSISTANT, THINK, CALL = range(1, 6)
@@ -53,6 +51,8 @@ class Conversation:
     """Its template opens answers with reasoning, which it drops from the history."""
     rewrites: bool
     """Its template writes tool calls otherwise than the model does."""
+    key: str = ""
+    """The API key under which it is sent."""
     messages: list[Message] = field(default_factory=list)
     program: ProgramState | None = None
 
@@ -78,17 +78,14 @@ class World:
 
     def send(self, ids: Sequence[int], key: str = "") -> ProgramState:
         """Let a request arrive. Return its program."""
-        prompt = prompt_of(ids)
+        prompt, number = prompt_of(ids), next(NUMBERS)
         found = self.recogniser.find(key, prompt)
-        program = found.program if found is not None and found.continues else self.program(found and found.program)
+        program = ProgramState(str(number), 0.0, number, family=found and found.program)
+        if found is not None and found.continues:
+            program = found.program
         self.recogniser.arrived(key, program, prompt, found)
         program.turn = object()  # type: ignore[assignment]
-        program.turns_arrived += 1
         return program
-
-    def program(self, parent: ProgramState | None) -> ProgramState:
-        number = next(NUMBERS)
-        return ProgramState(str(number), 0.0, number, family=parent)
 
     def finish(self, program: ProgramState, ids: Sequence[int], answer: Sequence[int], tool: bool) -> None:
         program.turn = None
@@ -98,25 +95,19 @@ class World:
         program.turn = None
         self.recogniser.failed(program)
 
-    def turn(
-        self, talk: Conversation, name: object, key: str = "", tool: bool = True, tokens: int = 30, says: int = 40
-    ) -> ProgramState:
+    def turn(self, talk: Conversation, name: object, says: int = 40) -> ProgramState:
         """Play a whole turn of a conversation."""
         talk.messages.append(Message(0, words((name, "says"), says)))
         ids = talk.ids()
-        program = self.send(ids, key)
-        message, answer = talk.answer((name, "answers"), tokens, tool)
-        self.finish(program, ids, answer, tool)
+        program = self.send(ids)
+        message, answer = talk.answer((name, "answers"), 30, tool=True)
+        self.finish(program, ids, answer, tool=True)
         talk.messages.append(message)
         return program
 
 
 def talk_of(system: int = 200) -> Conversation:
     return Conversation(words("system", system), thinks=False, rewrites=False)
-
-
-def copy_of(talk: Conversation) -> Conversation:
-    return replace(talk, messages=list(talk.messages))
 
 
 @pytest.mark.parametrize("says", [1, 5, 40])
@@ -130,29 +121,29 @@ def test_a_common_system_prompt_is_no_match(says: int) -> None:
         assert programs[0] == programs[1] == programs[2]
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_equal_conversations_keep_apart(at_once: bool) -> None:
-    """Greedy samples of one task: equal prompts, equal answers, equal tools."""
-    world, talks_of_all = World(), [talk_of() for _ in range(6)]
-    programs: list[list[ProgramState]] = [[] for _ in talks_of_all]
-    for number, talk in [] if at_once else enumerate(talks_of_all):
-        programs[number] = [world.turn(talk, turn) for turn in range(4)]
-    for turn in range(4 if at_once else 0):
-        for number, talk in enumerate(talks_of_all):
+@pytest.mark.parametrize("at_once", [6, 1])
+def test_equal_conversations_keep_apart(at_once: int) -> None:
+    """Six greedy samples of one task: equal prompts, equal answers, equal tools. So many run at the same time."""
+    world, programs = World(), []
+    for _ in range(0, 6, at_once):
+        talk = talk_of()
+        seen: list[list[ProgramState]] = []
+        for turn in range(4):
             talk.messages.append(Message(0, words((turn, "says"), 40)))
-            programs[number].append(world.send(talk.ids()))
-        for number, talk in enumerate(talks_of_all):
+            seen.append([world.send(talk.ids()) for _ in range(at_once)])
             message, answer = talk.answer(turn, 30, True)
-            world.finish(programs[number][-1], talk.ids(), answer, True)
+            for program in seen[-1]:
+                world.finish(program, talk.ids(), answer, True)
             talk.messages.append(message)
-    assert [len(set(each)) for each in programs] == [1] * 6
-    assert len({each[0] for each in programs}) == 6
+        assert all(each == seen[0] for each in seen)
+        programs += seen[0]
+    assert len(set(programs)) == 6
 
 
 def test_a_fork_is_a_program_of_its_own() -> None:
     world, talk = World(), talk_of()
     world.turn(talk, 0)
-    branch = copy_of(talk)
+    branch = replace(talk, messages=list(talk.messages))
     program = world.turn(talk, 1)
     fork = world.turn(branch, "other")
     assert fork is not program
@@ -211,15 +202,13 @@ class Crowd:
     def __init__(self, seed: int) -> None:
         self.seed, self.drawn, self.world = seed, random.Random(seed), World()
         self.owner: dict[ProgramState, Conversation] = {}
-        self.key_of: dict[int, str] = {}
-        """By ``id`` of the conversation."""
         self.talks: list[Conversation] = []
         self.running: list[tuple[ProgramState, Conversation, list[int], Message, list[int]]] = []
 
     def send(self, talk: Conversation, steady: bool = True) -> None:
         """Send a conversation's request. ``steady``: it must stay at its program, if it has one."""
         ids = talk.ids()
-        program = self.world.send(ids, self.key_of[id(talk)])
+        program = self.world.send(ids, talk.key)
         assert self.owner.setdefault(program, talk) is talk, "joined another conversation"
         assert not steady or talk.program in (None, program), "lost its program"
         talk.program = program
@@ -230,16 +219,15 @@ class Crowd:
         words_said = words((self.seed, next(NUMBERS)), self.drawn.choice((1, 20, 200)))
         talk.messages.append(Message(0, words_said))
 
-    def begins(self, key: str, talk: Conversation, steady: bool = True) -> None:
-        self.key_of[id(talk)] = key
+    def begins(self, talk: Conversation, steady: bool = True) -> None:
         self.talks.append(talk)
         self.send(talk, steady)
 
     def new(self) -> None:
         key = self.drawn.choice(list(KEYS))
-        talk = Conversation(KEYS[key], self.drawn.random() < 0.5, self.drawn.random() < 0.5)
+        talk = Conversation(KEYS[key], self.drawn.random() < 0.5, self.drawn.random() < 0.5, key)
         self.says(talk)
-        self.begins(key, talk)
+        self.begins(talk)
 
     def ends(self, well: bool) -> None:
         program, talk, ids, message, answer = self.running.pop(self.drawn.randrange(len(self.running)))
@@ -254,23 +242,22 @@ class Crowd:
         branch = replace(talk, messages=list(talk.messages), program=None)
         if how == "side":
             self.aside(talk, branch)
-            return
-        if how == "copy":  # another key repeats the whole conversation, and goes on with it
+        elif how == "copy":  # another key repeats the whole conversation, and goes on with it
+            branch.key = f"key {next(NUMBERS)}"
             self.says(branch)
-            self.begins(f"key {next(NUMBERS)}", branch, steady=False)
-            return
-        if how == "sample":  # the same first prompt again
+            self.begins(branch, steady=False)
+        elif how == "sample":  # the same first prompt again
             branch.messages = branch.messages[:1]
-            self.begins(self.key_of[id(talk)], branch, steady=False)
-            return
-        if how == "compact":
-            talk.messages[:-1] = [Message(0, words((self.seed, next(NUMBERS)), 100))]
-            talk.program = None
-        self.says(talk)
-        self.send(talk)
-        if how == "fork":
-            self.says(branch)
-            self.begins(self.key_of[id(talk)], branch, steady=False)
+            self.begins(branch, steady=False)
+        else:
+            if how == "compact":
+                talk.messages[:-1] = [Message(0, words((self.seed, next(NUMBERS)), 100))]
+                talk.program = None
+            self.says(talk)
+            self.send(talk)
+            if how == "fork":
+                self.says(branch)
+                self.begins(branch, steady=False)
 
     def aside(self, talk: Conversation, side: Conversation) -> None:
         """Ask for a title or the like: with the whole history, or without its last answer."""
@@ -279,7 +266,7 @@ class Crowd:
             side.messages.pop()
         self.says(side)
         ids = side.ids()
-        program = self.world.send(ids, self.key_of[id(talk)])
+        program = self.world.send(ids, talk.key)
         assert self.owner.setdefault(program, talk) is talk, "a side request joined another conversation"
         assert (program is talk.program) == whole
         self.world.finish(program, ids, side.answer((self.seed, next(NUMBERS)), 9, tool=False)[1], False)
@@ -306,44 +293,21 @@ def test_no_request_joins_another_conversation(seed: int) -> None:
         crowd.act()
 
 
-def table() -> ProgramTable:
-    return ProgramTable(make_policy("working-set", {}, MACHINE), Guards(), MACHINE.kv_tokens)
-
-
-def recognise(programs: ProgramTable, talk: Conversation, name: str, **said: Any) -> ProgramState:
-    return programs.recognise(name, 0.0, prompt_of(talk.ids()), **said)
-
-
 @pytest.mark.parametrize("is_family", [True, False])
 def test_an_id_of_several_conversations_counts_where_the_prompt_continues(is_family: bool) -> None:
-    programs, main, other = table(), talk_of(), Conversation(words("sub-agent", 100), False, False)
-    said = {"session_id": "session", "is_family": is_family}
-    first, second = recognise(programs, main, "r1", **said), recognise(programs, other, "r2", **said)
-    assert (first.name, second.name) == ("session" if is_family else "r1", "r2")
-    assert (second.root is first) == is_family
-    assert first.root is first
-
-
-def test_another_session_never_matches() -> None:
-    programs, talk = table(), talk_of()
-    talk.messages.append(Message(0, words("task", 50)))
-    first = recognise(programs, talk, "r1", session_id="one")
-    programs.known.prompts.failed(first)
-    assert recognise(programs, talk, "r2", session_id="two") is not first
-    assert recognise(programs, talk, "r3") is not first
-    assert recognise(programs, talk, "r4", session_id="one") is first
-
-
-def test_a_sub_agents_id_belongs_to_the_session_of_its_parent() -> None:
     """Claude Code: the main agent sends the session's id, a sub-agent an id of its own and the session's as parent."""
-    programs, main = table(), talk_of()
-    first = recognise(programs, main, "r1", session_id="session", is_family=True)
-    sub_agent = programs.program_for("agent-7", 0.0, "session", prompt_of(words("sub-agent", 100)))
-    assert sub_agent.root is first
+    table, (main, other) = Driver("working-set").table, (prompt_of(words(name, 200)) for name in ("main", "other"))
+    first = table.recognise("r1", 0.0, main, session_id="session", is_family=is_family)
+    second = table.recognise("r2", 0.0, other, session_id="session", is_family=is_family)
+    assert (first.name, second.name) == ("session" if is_family else "r1", "r2")
+    assert (second.root is first, first.root is first) == (is_family, True)
+    assert (table.program_for("agent-7", 0.0, "session", other).root is first) == is_family
+    table.known.prompts.failed(first)  # now the same prompt is a retry, but not in another session
+    again = [table.recognise("r3", 0.0, main, session_id=session_id) for session_id in ("another", None, "session")]
+    assert [each is first for each in again] == [False, False, True]
 
 
 def test_short_prompts_under_one_id_of_several_conversations_are_not_joined() -> None:
-    programs = table()
-    short = [prompt_of(words(text, 12)) for text in ("hi", "who")]
-    found = [programs.recognise(f"r{n}", 0.0, prompt, None, "company") for n, prompt in enumerate(short)]
+    table, short = Driver("working-set").table, [prompt_of(words(text, 12)) for text in ("hi", "who")]
+    found = [table.recognise(f"r{n}", 0.0, prompt, None, "company") for n, prompt in enumerate(short)]
     assert found[0] is not found[1]

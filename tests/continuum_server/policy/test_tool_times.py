@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from continuum_server.policy.estimate import Memoryfulness
 from continuum_server.policy.registry import make_policy
-from continuum_server.policy.tool_statistics import Statistics, ToolStatistics, merge_statistics
+from continuum_server.policy.tool_statistics import ToolStatistics, merge_statistics
 from continuum_server.policy.tool_times import ToolTimes
 from continuum_server.vllm_plugin.statistics_files import StatisticsError
 from hypothesis import given
@@ -36,7 +35,7 @@ def times_of(samples: list[float], window: int) -> tuple[ToolTimes, list[float]]
     for sample in samples:
         times.add(sample)
     kept = samples[-window:]
-    assert (times.recent(), len(times), times.count) == (kept, len(kept), len(samples))
+    assert (times.recent(), times.count) == (kept, len(samples))
     return times, kept
 
 
@@ -91,10 +90,10 @@ def test_merging_counts_everybody_and_keeps_some_of_each() -> None:
         together.from_json(run["program_lengths"])
     assert merged["program_lengths"] == together.to_json()
     assert merge_statistics(runs[:1]) == runs[0]
-    small = ToolStatistics(5, window=6)
-    small.load(msgspec.convert(merged, Statistics))
-    assert len(small.times_for("never seen")) == 6
-    assert small.counts() == {tool: given["count"] for tool, given in merged["tools"].items()}
+    small = Driver("continuum", sample_window=6).policy
+    small.import_statistics(merged)
+    assert small.tools.times_for("never seen").recent() == merged["all"]["recent_s"][-6:]
+    assert small.state()["tools"] == {tool: given["count"] for tool, given in merged["tools"].items()}
 
 
 HEAD = {"schema": "continuum-tool-statistics", "version": 1}
@@ -134,7 +133,7 @@ def test_memory_is_bounded_and_the_tool_not_called_for_longest_goes() -> None:
         tools.add(f"tool-{number % 300}", 1.0)
         tools.add("ls", 1.0)
     assert list(tools.counts()) == [*(f"tool-{number}" for number in range(91, 100)), "ls"]
-    assert len(tools.times_for("nobody")) == 4
+    assert len(tools.times_for("nobody").recent()) == 4
 
 
 def test_each_key_has_its_share_of_the_tools() -> None:

@@ -313,8 +313,9 @@ def test_overflow_share_is_what_growing_in_small_steps_says(finals: list[int], c
     way, steps = growth[-1][0], 2000
     moments = [way * (step + 0.5) / steps for step in range(steps)]
     over = sum(sum(tokens + moment for left, tokens in growth if left >= moment) > limit for moment in moments)
-    assert footprints.overflow_share(contexts, limit) == pytest.approx(over / steps, abs=len(contexts) * 2 / steps)
-    assert footprints.overflow_share([50, *contexts], limit) >= footprints.overflow_share(contexts, limit)
+    share, crowded = (footprints.overflow_share(each, limit, each, sum(each)) for each in (contexts, [50, *contexts]))
+    assert share == pytest.approx(over / steps, abs=len(contexts) * 2 / steps)
+    assert crowded >= share
 
 
 @pytest.mark.parametrize(("rebuild_token_s", "waits"), [(1e-3, False), (2e-2, True)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
@@ -11,6 +12,7 @@ from importlib.resources import files
 from itertools import product
 from pathlib import Path
 
+import msgspec.yaml
 import pytest
 from continuum_server.step_times.catalog import TENSOR_PARALLEL, find_gpu, find_model, kv_capacity, load_step_times
 from continuum_server.step_times.hf_config import ConfigError, config_of, model_from_config, read_model
@@ -18,30 +20,9 @@ from continuum_server.step_times.model import DoesNotFit, PrefillChunk, UnknownP
 from continuum_server.step_times.roofline import RooflineStepTimes
 from continuum_server.step_times.specs import EMBEDDING_BYTES, GPUS, MODELS, Gpu, Model
 
-BY_HAND = {  # parameters of the model card, in 1e9; keys and values x bf16 x KV heads x head size x layers that grow
-    "llama-3.1-8b": (8.03, 2 * 2 * 8 * 128 * 32),
-    "llama-3.1-70b": (70.55, 2 * 2 * 8 * 128 * 80),
-    "qwen3-8b": (8.19, 2 * 2 * 8 * 128 * 36),
-    "qwen3-14b": (14.77, 2 * 2 * 8 * 128 * 40),
-    "qwen3-32b": (32.76, 2 * 2 * 8 * 128 * 64),
-    "gemma-3-12b": (12.19, 2 * 2 * 8 * 256 * 8),  # with the vision tower; 8 of 48 layers grow
-    "llama-3.2-3b": (3.213, 2 * 2 * 8 * 128 * 28),
-    "qwen3-4b": (4.022, 2 * 2 * 8 * 128 * 36),
-    "mistral-7b": (7.248, 2 * 2 * 8 * 128 * 32),
-    "qwen2.5-7b": (7.616, 2 * 2 * 4 * 128 * 28),
-    "qwen2.5-14b": (14.77, 2 * 2 * 8 * 128 * 48),
-    "qwen2.5-32b": (32.76, 2 * 2 * 8 * 128 * 64),
-    "phi-4": (14.66, 2 * 2 * 10 * 128 * 40),
-    "mixtral-8x7b": (46.7, 2 * 2 * 8 * 128 * 32),
-    "phi-mini-moe": (7.65, 2 * 2 * 8 * 128 * 32),
-    "qwen3-30b-a3b": (30.5, 2 * 2 * 4 * 128 * 48),
-    "qwen3-235b-a22b": (235, 2 * 2 * 4 * 128 * 94),
-    "gpt-oss-20b": (20.9, 2 * 2 * 8 * 64 * 12),  # every second layer grows
-    "gpt-oss-120b": (116.8, 2 * 2 * 8 * 64 * 18),
-    "glm-4.5-air": (106.8, 2 * 2 * 8 * 128 * 46),  # the card says 106B, and of GLM-4.5 355B, with the multi-token layer
-    "glm-4.5": (353, 2 * 2 * 8 * 128 * 92),
-    "deepseek-v3.1": (671, 2 * (512 + 64) * 61),  # one compressed vector and one rotated key a layer
-}
+BY_HAND = msgspec.yaml.decode(
+    Path(__file__).with_name("models_by_hand.yaml").read_bytes(), type=dict[str, tuple[float, int, int, int]]
+)
 SAME = {"qwen3-30b-a3b-2507", "qwen3-coder-30b-a3b", "qwen3-235b-a22b-2507", "glm-4.6"}
 """Later versions with the geometry of an earlier one."""
 OWN = {"name", "kv_bytes_each", "extra_parameters", "tables_of", "aliases", "notes"}
@@ -51,8 +32,10 @@ GEOMETRY = [field.name for field in fields(Model) if field.name not in OWN]
 def test_parameters_and_kv_of_a_token_by_hand() -> None:
     for model in MODELS:
         original = model.name.removesuffix("-2507").replace("-coder", "").replace("4.6", "4.5")
-        parameters, kv_bytes = BY_HAND[original if model.name in SAME else model.name]
-        assert model.parameters == pytest.approx(parameters * 1e9, rel=0.003)
+        parameters, *kv = BY_HAND[original if model.name in SAME else model.name]
+        kv_bytes = 2 * 2 * math.prod(kv)  # keys and values in bf16
+        found = model.always_parameters + model.expert_parameters + model.embedding_parameters
+        assert found == pytest.approx(parameters * 1e9, rel=0.003)
         assert model.kv_bytes_per_token == kv_bytes
         assert find_model(model.name + "+fp8-kv").kv_bytes_per_token * 2 == kv_bytes
         assert 2 * 2 * model.kv_heads * model.bf16_head_dim == model.kv_bytes_per_layer_token
@@ -132,9 +115,9 @@ def test_every_pair_fits_or_is_refused_in_one_sentence(gpu: Gpu) -> None:
 
 def test_gpus_that_share_a_head_keep_a_copy_of_it() -> None:
     eight = kv_capacity("h100", "qwen3-30b-a3b", 8)
-    assert (eight.kv_copies, eight.bytes_per_token) == (2, 2 * BY_HAND["qwen3-30b-a3b"][1])
+    assert (eight.kv_copies, eight.bytes_per_token) == (2, 2 * find_model("qwen3-30b-a3b").kv_bytes_per_token)
     latent = kv_capacity("h200", "deepseek-v3.1", 8)
-    assert (latent.kv_copies, latent.bytes_per_token) == (8, 8 * BY_HAND["deepseek-v3.1"][1])
+    assert (latent.kv_copies, latent.bytes_per_token) == (8, 8 * find_model("deepseek-v3.1").kv_bytes_per_token)
     assert kv_capacity("h100", "llama-3.1-8b", 8).kv_copies == 1
     with pytest.raises(DoesNotFit, match="does not fit 8 x h100-80gb"):
         kv_capacity("h100", "deepseek-v3.1", 8)

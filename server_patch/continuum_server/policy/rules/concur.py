@@ -51,8 +51,8 @@ class Concur(Gate):
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         super().__init__(machine, options)
         self._window = self.options.add
-        self._alive: dict[ProgramState, TurnState | None] = {}
-        """The programs in order of arrival, with the request that is held back. The first ``_window`` are inside."""
+        self._alive: dict[ProgramState, None] = {}
+        """The programs in order of arrival. The first ``_window`` are inside."""
         self._changed = False
         """A program arrived or left, or the window grew, since programs were last admitted."""
         self._check_s: float | None = None
@@ -62,34 +62,25 @@ class Concur(Gate):
 
     # --------------------------------------------------------------------------------- the window
 
-    def knock(self, turn: TurnState, now_s: float) -> None:
-        program = turn.program
-        if program not in self._alive:
+    def lets_in(self, turn: TurnState, now_s: float) -> bool:
+        if turn.program not in self._alive:
             self._drop_forgotten()
-            self._alive[program] = None
-        if program in islice(self._alive, self._window):
-            self.enqueue(turn)
-        else:
-            self._alive[program] = turn
+            self._alive[turn.program] = None
         self._plan_check(now_s)
+        return turn.program in islice(self._alive, self._window)
 
     def turn_started(self, start: TurnStart) -> None:
+        super().turn_started(start)
         self._hit_tokens += start.hit_tokens
         self._prompt_tokens += start.turn.prompt_tokens
-        self._release(start.turn)
         self._plan_check(start.now_s)
-
-    def _release(self, turn: TurnState) -> None:
-        """No longer hold the turn back, because it was started although the window was full."""
-        if self._alive.get(turn.program) is turn:
-            self._alive[turn.program] = None
-            self.enqueue(turn)
 
     def _drop_forgotten(self) -> None:
         for program in [program for program in self._alive if program.ended and program.turn is None]:
             self.leave(program)
 
     def leave(self, program: ProgramState) -> None:
+        self.held.pop(program, None)
         if program in self._alive:
             del self._alive[program]
             self._changed = True
@@ -102,7 +93,9 @@ class Concur(Gate):
             self._check_s = None
             self._plan_check(step.now_s)
         if self._changed:
-            self._let_in()
+            self._changed = False
+            for program in list(islice(self._alive, self._window)):
+                self.admit(program)
         return self.admissions()
 
     def _plan_check(self, now_s: float) -> None:
@@ -120,14 +113,6 @@ class Concur(Gate):
                 self._changed = True
         elif usage > options.high and prompts and hits < options.hit_low * prompts:
             self._window = max(1, int(self._window * options.cut))
-
-    def _let_in(self) -> None:
-        """Admit the requests that were held back of programs that are inside now."""
-        self._changed = False
-        for program, held in list(islice(self._alive.items(), self._window)):
-            if held is not None:
-                self._alive[program] = None
-                self.admit(held)
 
     def next_event_s(self) -> float | None:
         return self._check_s

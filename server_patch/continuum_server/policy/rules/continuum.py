@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from continuum_server.policy.base import Options
 from continuum_server.policy.estimate import Memoryfulness, QueueDelay, cold_start_ttl
@@ -24,8 +24,6 @@ class ContinuumOptions(Options):
     tool, the samples of all tools are used."""
     delay_window: Window = 100
     """T is the mean queueing delay of this many returning turns."""
-    delay_of: Literal["evicted", "lost"] = "evicted"
-    """Which turns T is measured on: evicted (their KV had left the GPU), lost (no tier below had it either)."""
     sample_window: Window = 4096
     """Most recent tool times kept per tool; older ones are forgotten."""
     max_tools: Annotated[int, Range(1, 1_000_000)] = 256
@@ -59,7 +57,7 @@ class Continuum(ProgramFcfs):
         self.predictions.returned(turn, now_s)
 
     def turn_started(self, start: TurnStart) -> None:
-        if start.kv_was_lost if self.options.delay_of == "lost" else start.kv_was_evicted:
+        if start.kv_was_evicted:
             self.delay.add(start.queued_s)
 
     def turn_finished(self, finish: TurnFinish) -> Hold:

@@ -32,16 +32,6 @@ class InferCeptOptions(Options):
     """1: the paper's swap, for which the batch stands still twice; 0: transfers run beside the batch."""
 
 
-@dataclass(slots=True)
-class _Interception:
-    """A program whose tool runs and whose KV is preserved."""
-
-    program: ProgramState
-    since_s: float
-    context_tokens: int
-    stored: Stored | None = None
-
-
 class InferCept(ProgramFcfs):
     """Order as ``static-ttl``. KV is held while that has wasted less memory than recomputing or swapping it would,
     decided anew at every step."""
@@ -56,7 +46,8 @@ class InferCept(ProgramFcfs):
         super().__init__(machine, options)
         chunk_tokens = self.options.chunk_tokens
         self._chunk_tokens = machine.max_num_batched_tokens if chunk_tokens is None else chunk_tokens
-        self._preserved: dict[str, _Interception] = {}
+        self._preserved: dict[str, TurnFinish] = {}
+        """The last turns of the programs whose tools run and whose KV is preserved."""
         self._others = 0
         """Context tokens of the requests that ran at the last step, which would wait for a recomputation."""
 
@@ -68,8 +59,7 @@ class InferCept(ProgramFcfs):
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         """Preserve the KV at first: an interception is assumed to last as long as it has lasted so far, which is 0."""
-        program = finish.turn.program
-        self._preserved[program.program_id] = _Interception(program, finish.now_s, finish.context_tokens, finish.stored)
+        self._preserved[finish.turn.program.program_id] = finish
         return Hold(math.inf)
 
     # ------------------------------------------------------------------- wastes, in token seconds
@@ -108,15 +98,15 @@ class InferCept(ProgramFcfs):
         if not self._preserved:
             return NO_ORDERS
         over = [
-            kept
+            kept.turn.program
             for kept in self._preserved.values()
-            if step.now_s - kept.since_s > self._worth_s(kept.context_tokens, kept.stored)
+            if step.now_s - kept.now_s > self._worth_s(kept.context_tokens, kept.stored)
         ]
-        for kept in over:
-            del self._preserved[kept.program.program_id]
-        return Orders(release=[kept.program for kept in over])
+        for program in over:
+            del self._preserved[program.program_id]
+        return Orders(release=over)
 
     def next_event_s(self) -> float | None:
         """Return the first end of a preservation with this batch. Ends move later while the batch only decodes."""
-        ends = [kept.since_s + self._worth_s(kept.context_tokens, kept.stored) for kept in self._preserved.values()]
+        ends = [kept.now_s + self._worth_s(kept.context_tokens, kept.stored) for kept in self._preserved.values()]
         return min(ends) - 1e-6 if ends else None

@@ -52,8 +52,6 @@ class _Entry:
     paused: bool = False
     marked: bool = False
     """The program is paused when its turn ends."""
-    held: TurnState | None = None
-    """The program's request, if it is held back."""
 
     @property
     def reasoning(self) -> bool:
@@ -83,7 +81,7 @@ class ThunderAgent(Gate):
 
     # --------------------------------------------------------------------------------- the gate
 
-    def knock(self, turn: TurnState, now_s: float) -> None:
+    def lets_in(self, turn: TurnState, now_s: float) -> bool:
         program = turn.program
         entry, tokens = self._entries.get(program), int(self._known * turn.prompt_tokens)
         if entry is None:
@@ -92,10 +90,7 @@ class ThunderAgent(Gate):
             self._count(entry, 1)
             self._change(entry, paused=not fits)
         self._change(entry, tokens=tokens)
-        if entry.paused:
-            entry.held = turn
-        else:
-            self.enqueue(turn)
+        return not entry.paused
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         self._known = 1.0
@@ -108,12 +103,7 @@ class ThunderAgent(Gate):
         entry = self._entries.pop(program, None)
         if entry is not None:
             self._count(entry, -1)
-            self._let_in(entry)
-
-    def _let_in(self, entry: _Entry) -> None:
-        if entry.held is not None:
-            self.admit(entry.held)
-            entry.held = None
+        self.admit(program)
 
     def _change(self, entry: _Entry, **facts: Any) -> None:
         """Set fields of an entry, and update the sums. No other code may set these fields."""
@@ -164,7 +154,7 @@ class ThunderAgent(Gate):
         resumed = self._resume(now_s)
         self._pause()
         for entry in resumed:
-            self._let_in(entry)
+            self.admit(entry.program)
 
     def _resume(self, now_s: float) -> list[_Entry]:
         """Resume paused programs that fit: first those with a waiting turn, then new ones, then acting ones.
@@ -185,7 +175,8 @@ class ThunderAgent(Gate):
         return group, entry.tokens, entry.program.sequence
 
     def _impatient(self, entry: _Entry, now_s: float) -> bool:
-        return entry.held is not None and now_s - entry.held.arrival_s > self.options.patience_s
+        held = self.held.get(entry.program)
+        return held is not None and now_s - held.arrival_s > self.options.patience_s
 
     def _pause(self) -> None:
         """Pause acting programs, the smallest first. If the others do not fit either, mark all of them, to be paused
