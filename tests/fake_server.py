@@ -285,11 +285,10 @@ class FakeServer:
             answers["/continuum/state"] = {"engines": [state] if plugin else []}
             answers["/continuum/engine"] = {"emulated": None, "server": "0a1b2c3d" if plugin else None}
         if path == RELEASES.get(self.schema) or (vllm and path.endswith("/release")):
-            return web.json_response({"released": True})
-        known = path in answers
-        if path in self.pages:
-            return web.json_response(self.pages[path][1], status=self.pages[path][0])
-        return web.json_response(answers.get(path, {"error": {"message": f"no {path}"}}), status=200 if known else 404)
+            answers[path] = {"released": True}
+        unknown = 404, {"error": {"message": f"no {path}"}}
+        status, page = self.pages.get(path) or ((200, answers[path]) if path in answers else unknown)
+        return web.json_response(page, status=status)
 
     # --------------------------------------------------------------------------------------- answers
 

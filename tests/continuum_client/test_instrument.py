@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import subprocess
@@ -19,7 +18,7 @@ from fake_server import ASK, FakeServer
 from sdk import ask, ours_of, ran, trace_of
 
 import continuum_client
-from continuum_client import UnknownDialect, current_program, instrument, uninstrument
+from continuum_client import UnknownDialect, instrument, uninstrument
 from continuum_client.hook import hook
 from continuum_client.instrument_command import STARTUP
 
@@ -177,17 +176,6 @@ def test_a_plain_client_inside_a_program(vllm: FakeServer) -> None:
         assert ours_of(tagged_by_hand, "") == []
         assert len(ours_of(lambda: [ask(plain), ask(plain)], "inside program 'p'.*instrument")) == 1
     assert vllm.ids == ["p", None, "p", "p", None, None]
-
-
-def test_sync_programs_of_async_clients_are_released(vllm: FakeServer) -> None:
-    """As with a framework's ``run_sync``: when the program ends, the event loop of its calls is gone."""
-    client = continuum_client.AsyncOpenAI(base_url=vllm.url, dialect="vllm", default_headers={"X-Own": "1"})
-    with client.program("p"):
-        asyncio.run(ask(client))  # type: ignore[arg-type]
-        assert current_program() is not None
-    assert vllm.released == ["p"]
-    assert {seen.headers.get("x-own") for seen in vllm.seen} == {"1"}
-    assert len({seen.headers.get("authorization") for seen in vllm.seen}) == 1
 
 
 # ------------------------------------------------------------------------------------------ the command

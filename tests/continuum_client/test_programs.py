@@ -200,16 +200,22 @@ def test_a_cancelled_program_is_released(vllm: FakeServer, by: str, at_the_relea
     assert vllm.released == ["p"]
 
 
-def test_the_event_loop_ends_with_the_program(vllm: FakeServer) -> None:
-    """A plain ``with`` cannot wait for the release, so a task sends it; the end of the loop cancels that task."""
+def test_a_plain_with_of_an_asynchronous_client(vllm: FakeServer) -> None:
+    """It cannot wait for the release. A task sends it, until the end of the event loop cancels that task; or the loop
+    has ended before the program, as with a framework's ``run_sync``."""
+    client = AsyncOpenAI(base_url=vllm.url, dialect="vllm", default_headers={"X-Own": "1"})
 
     async def run() -> None:
-        client = AsyncOpenAI(base_url=vllm.url, dialect="vllm")
         with client.program("p"):
             await ask(client)
 
     asyncio.run(run())
-    assert vllm.released == ["p"]
+    with client.program("q"):
+        asyncio.run(ask(client))
+        assert current_program() is not None
+    assert vllm.released == ["p", "q"]
+    assert {seen.headers.get("x-own") for seen in vllm.seen} == {"1"}
+    assert len({seen.headers.get("authorization") for seen in vllm.seen}) == 1
 
 
 def test_a_pools_workers_belong_to_nobody(client: OpenAI, vllm: FakeServer) -> None:

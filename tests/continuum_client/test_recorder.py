@@ -7,8 +7,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import warnings
 from pathlib import Path
@@ -250,29 +248,24 @@ def test_the_clock_starts_with_the_directory(server: FakeServer, tmp_path: Path)
 
 # ------------------------------------------------------------------------------------- crash, damage
 
-KILLED = """
-import os, signal, sys
-from continuum_client import OpenAI
-client = OpenAI(base_url=sys.argv[1], api_key="k", record=sys.argv[2])
-ask = dict(model="m", messages=[{"role": "user", "content": "hi"}])
-for name in ("whole", "cut", "short"):
-    p = client.program(name).__enter__()
-    for turn in range({"whole": 2, "cut": 3, "short": 1}[name]):
-        client.chat.completions.create(**ask)
-        with p.tool("pytest"):
-            pass
-    if name == "whole":
-        p.__exit__(None, None, None)
-    else:
-        p._leave()
-    globals()[name] = p
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+
+def _killed(url: str, path: str) -> None:
+    client, kept = OpenAI(base_url=url, record=path), []
+    for name, turns in (("whole", 2), ("cut", 3), ("short", 1)):
+        p = client.program(name)
+        with p if name == "whole" else p.active():
+            for _ in range(turns):
+                ask(client)
+                ran(p, "pytest")
+        kept.append(p)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_killed_process(server: FakeServer, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, server.url, str(tmp_path)], check=False)
-    assert done.returncode == -signal.SIGKILL
+    process = multiprocessing.get_context("fork").Process(target=_killed, args=(server.url, str(tmp_path)))
+    process.start()
+    process.join(300)
+    assert process.exitcode == -signal.SIGKILL
     records, traced = records_of(tmp_path), trace_of(tmp_path)
     assert turns_of(tmp_path) == {"whole": 2, "cut": 3, "short": 1}
     for name, program in traced.items():
