@@ -43,8 +43,7 @@ class Instrumentation:
 
     def end(self) -> None:
         """Close the programs that were opened for conversations. A forked process leaves this to its parent."""
-        if self._settings.conversations is not None:
-            close_all(self._settings.conversations.forget())
+        close_all(self._settings.forget_conversations())
 
 
 _active: list[Instrumentation] = []

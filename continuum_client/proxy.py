@@ -116,7 +116,6 @@ class Proxy:
         self._watcher = watcher
         self._tool_key = settings.recorder.tool_key if settings.recorder is not None else tool_by_command
         self._conversations = Conversations(self._begin)
-        self._programs: weakref.WeakSet[Program] = weakref.WeakSet()
         self._count = 0
         self._ended: weakref.WeakKeyDictionary[Program, tuple[float, list[ToolAsked]]] = weakref.WeakKeyDictionary()
         """When each conversation's latest turn ended, and the tools that its reply calls."""
@@ -138,7 +137,7 @@ class Proxy:
         """Abort the requests that are under way, and release all programs."""
         try:
             await self._runner.cleanup()
-            programs = (*self._programs, self.program)
+            programs = (*self._conversations.forget(), self.program)
             await asyncio.gather(*(program.aclose() for program in programs), return_exceptions=True)
         finally:
             await self._session.close()
@@ -159,16 +158,12 @@ class Proxy:
     def _begin(self) -> Program:
         """Return the program of a new conversation: first the proxy's own program, later a child of that program."""
         if self._listen is not None:
-            program = self._settings.program()
-            self._programs.add(program)
-            return program
+            return self._settings.program()
         self._count += 1
         if self._count == 1:
             return self.program
         name = f"{self.program.id}/{self._count}"
-        program = self.program.child(name if len(name) <= MAX_PROGRAM_ID_CHARS else None)
-        self._programs.add(program)
-        return program
+        return self.program.child(name if len(name) <= MAX_PROGRAM_ID_CHARS else None)
 
     def _call(self, options: _Request) -> Call | None:
         """Make the call for a request, with the tools that ran before it. None: it is forwarded without tags."""

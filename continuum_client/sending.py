@@ -153,10 +153,6 @@ class Tagging:
         ) as plain:
             plain.post(to, cast_to=object, body=body, options=_ASK_OPTIONS)
 
-    def _conversation_programs(self) -> list[Program]:
-        """Forget the programs that were opened for conversations, and return them."""
-        return [] if self._continuum.conversations is None else self._continuum.conversations.forget()
-
 
 async def _to_its_end(sending: Coroutine[Any, Any, None]) -> None:
     """Await ``sending`` even if the caller is cancelled: by anyio at every await, or by asyncio once."""
@@ -179,7 +175,7 @@ class SyncTagging(Tagging):
 
         def close(self) -> None:
             """Release the programs that were opened for conversations, and close the client as openai does."""
-            close_all(self._conversation_programs())
+            close_all(self._continuum.forget_conversations())
             super().close()
 
     def _send(self, send: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -200,7 +196,7 @@ class AsyncTagging(Tagging):
         async def close(self) -> None:
             """Release the programs that were opened for conversations, and close the client as openai does."""
             async with anyio.create_task_group() as tasks:
-                for program in self._conversation_programs():
+                for program in self._continuum.forget_conversations():
                     tasks.start_soon(program.aclose)
             await super().close()
 

@@ -69,6 +69,10 @@ class ClientSettings:
             program.record_in(self.recorder.ledger(program.id, program.parent_id, program.metadata))
         return program
 
+    def forget_conversations(self) -> list[Program]:
+        """Forget the programs that were opened for conversations, and return them."""
+        return [] if self.conversations is None else self.conversations.forget()
+
 
 def settings_from(
     *,
