@@ -10,8 +10,8 @@ The modules, in the order in which a call passes through them:
 
 ``client``             our clients, whose methods are in ``sending``; ``hook`` and ``instrumentation`` serve plain
                        openai clients, ``proxy`` serves other agents
-``exchange``           what client and server say to each other: the dialect, a call, a release
-``call``               one call: it takes the program's tags and writes them into the request
+``call``               one call: it takes the program's tags, writes them into the request and sends it; ``exchange``
+                       asks a server for its dialect, and sends releases
 ``program``            a program and its tags; ``tool_runs`` measures its tools; ``current`` knows the current program,
                        ``conversation`` finds the program of a call that is made outside any program, by its ``shape``
 ``tagging``            tags as headers and body fields, in the ``dialects`` of servers; ``endpoints`` remembers the

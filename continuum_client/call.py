@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from continuum_client.conversation import Conversation
@@ -11,6 +11,7 @@ from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.ending import unless_dropped
 from continuum_client.endpoints import Feature, endpoints, named_in, shown
 from continuum_client.errors import logger, once
+from continuum_client.exchange import asking, done
 from continuum_client.observe import NOT_RECORDED, OnEnd, WatchedReply, watch
 from continuum_client.program import Program, SendingClient, current_program
 from continuum_client.reply import Content, Reply
@@ -51,9 +52,7 @@ class Call:
         url: str,
         conversation: Conversation | None = None,
     ) -> None:
-        self.url = url
-        self.tagged = False
-        """Whether ``apply_tags`` was called."""
+        self._url = url
         self._settings = settings
         self._program = program
         self._options = options
@@ -64,6 +63,8 @@ class Call:
         self._taken = program.take()
         self._sent_s = settings.clock()
         self._shape = None if conversation is None else conversation.shape
+        self._dialect: Dialect | None = None
+        """The dialect in which tags were written into the request; None: none were yet."""
         self._added: dict[str, Any] = {}
         """Our body fields that are in the request."""
         self._span: CallSpan | None = None
@@ -72,48 +73,50 @@ class Call:
         self._refused: list[str] = []
         """The fields that the server named in its refusal."""
         self._conversation = conversation
-        self._listeners: list[OnEnd] = []
-        if conversation is not None:
-            self._listeners.append(conversation.ended)
-        if settings.on_call is not None:
-            on_call = settings.on_call
-            self._listeners.append(lambda reply, at_s, error: on_call(program, reply, at_s))
         if program.ledger is not None:
             program.ledger.begin_turn()
 
-    @property
-    def dialect(self) -> Dialect | None:
-        """The dialect of the server; None: the server has to be asked first."""
-        return self._settings.dialect or endpoints.dialect_of(self.url)
+    async def send(self, client: SendingClient, stream: bool, send: Callable[[], Any]) -> Any:
+        """Send the call with its tags; if the server refuses our fields, once more without them.
 
-    def apply_tags(self, dialect: Dialect, stream: bool, client: SendingClient) -> None:
-        """Write the tags into the request that ``client`` is about to send."""
+        Args:
+            client: the client that sends the request.
+            stream: whether the caller asks for a stream.
+            send: sends the request. Its result is returned.
+        """
+        while True:
+            try:
+                if self._dialect is None:
+                    known = self._settings.dialect or endpoints.dialect_of(self._url)
+                    self._apply_tags(known or await asking(self._url, client), stream, client)
+                return await done(send())
+            except BaseException as error:
+                if not self._retry_untagged(error):
+                    raise
+
+    def _apply_tags(self, dialect: Dialect, stream: bool, client: SendingClient) -> None:
         if self._options.url == MESSAGES and dialect.name != "vllm":
             dialect = HEADERS
-        accepted = endpoints.accepts(self.url, self._model, "extension")
-        self._program.carried_by(self.url, client if accepted else None, self._taken)
-        self._dialect, self._stream, self.tagged = dialect, stream, True
+        accepted = endpoints.accepts(self._url, self._model, "extension")
+        self._program.carried_by(self._url, client if accepted else None, self._taken)
+        self._dialect, self._stream = dialect, stream
         self._write(dialect if accepted else HEADERS)
         tags = self._taken.tags
         outer = current_span()
         self._span = None if outer is None else CallSpan(outer, self._options.url, self._model, tags)
         message = "program %s, turn %s: sent to %s with headers and the body fields %s"
-        logger.debug(message, tags.program_id, tags.turn_id, shown(self.url), [*self._added])
+        logger.debug(message, tags.program_id, tags.turn_id, shown(self._url), [*self._added])
 
     def _write(self, dialect: Dialect) -> None:
-        self._added = {}
         self._options.headers = merged_headers(self._headers, tag_headers(self._taken.tags))
         if self._body is None:
             return
         ours = tag_body(self._taken.tags, dialect, self._options.url, self._program.output_tokens)
         if self._wants_usage():
             ours[STREAM_OPTIONS] = {"include_usage": True}
-        if ours:
-            written = [name for name in ours if self._body.get(name) is not None]
-            self._options.extra_json = merged_body(self._extra_json, ours, written)
-            self._added = {name: value for name, value in ours.items() if name not in written}
-        else:
-            self._options.extra_json = self._extra_json
+        written = [name for name in ours if self._body.get(name) is not None]
+        self._options.extra_json = merged_body(self._extra_json, ours, written) or self._extra_json
+        self._added = {name: value for name, value in ours.items() if name not in written}
 
     def _wants_usage(self) -> bool:
         """Whether to ask for the token counts of a stream: the stream is recorded, the caller did not ask for the
@@ -123,13 +126,13 @@ class Call:
             and self._program.ledger is not None
             and self._options.url in ("/chat/completions", "/completions")
             and "stream_usage" not in self._without
-            and endpoints.accepts(self.url, self._model, "stream_usage")
+            and endpoints.accepts(self._url, self._model, "stream_usage")
             and not any(name.lower() == "x-stainless-raw-response" for name in self._headers)
             and not (self._extra_json and STREAM_OPTIONS in self._extra_json)
             and not (self._body and self._body.get(STREAM_OPTIONS))
         )
 
-    def retry_untagged(self, error: BaseException) -> bool:
+    def _retry_untagged(self, error: BaseException) -> bool:
         """Remove the fields that the server refused from the request.
 
         Returns:
@@ -137,11 +140,11 @@ class Call:
             twice already, the call has failed.
         """
         names = self._complaint(error)
-        if not names or self._without:
+        if not names or self._without or self._dialect is None:
             unless_dropped(error, lambda: self._failed(error))
             return False
         self._refused = names
-        logger.debug("program %s: %s refuses the body fields %s", self._program.id, shown(self.url), names)
+        logger.debug("program %s: %s refuses the body fields %s", self._program.id, shown(self._url), names)
         if STREAM_OPTIONS in names:
             self._without.append("stream_usage")
         if names != [STREAM_OPTIONS]:
@@ -173,13 +176,18 @@ class Call:
     def begin_reply(self) -> WatchedReply | None:
         """Return the object that receives the parts of the reply, which has begun; None if the reply is not watched."""
         if self._without:
-            endpoints.drop(self.url, self._model, self._without, self._refused)
+            endpoints.drop(self._url, self._model, self._without, self._refused)
         if "extension" in self._without:
-            self._program.refused_by(self.url)
+            self._program.refused_by(self._url)
         return self._watch(self._taken.runs)
 
     def _watch(self, runs: tuple[ToolRun, ...]) -> WatchedReply | None:
-        program, listeners = self._program, list(self._listeners)
+        program, on_call = self._program, self._settings.on_call
+        listeners: list[OnEnd] = []
+        if self._conversation is not None:
+            listeners.append(self._conversation.ended)
+        if on_call is not None:
+            listeners.append(lambda reply, at_s, error: on_call(program, reply, at_s))
         if program.ledger is not None:
             sent_s, shape = self._sent_s, self._shape or shape_of(self._body)
             is_last, turn_id = bool(self._taken.tags.is_last_step), self._taken.tags.turn_id

@@ -1,4 +1,4 @@
-"""What a client and a server say to each other: which dialect, a call with its tags, a release.
+"""What a client and a server say to each other beside calls: which dialect, and a release.
 
 Each exchange is written once, as a coroutine. Asynchronous clients and the proxy await it; ``run`` does it for a
 synchronous client.
@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from continuum_client.call import Call
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.endpoints import endpoints
 from continuum_client.errors import logger, once
@@ -39,20 +38,7 @@ async def done(result: Any) -> Any:
     return (await result) if inspect.isawaitable(result) else result
 
 
-async def sending(call: Call, client: SendingClient, stream: bool, send: Callable[[], Any]) -> Any:
-    """Send a call with its tags; if the server refuses our fields, once more without them. The result is ``send``'s."""
-    while True:
-        try:
-            if not call.tagged:
-                dialect = call.dialect or await _asking(call.url, client)
-                call.apply_tags(dialect, stream, client)
-            return await done(send())
-        except BaseException as error:
-            if not call.retry_untagged(error):
-                raise
-
-
-async def _asking(url: str, client: SendingClient) -> Dialect:
+async def asking(url: str, client: SendingClient) -> Dialect:
     """Return the dialect that ``auto`` means for the server at ``url``, from its model list."""
     if not endpoints.begin_probe(url):
         return HEADERS

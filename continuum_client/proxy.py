@@ -31,7 +31,7 @@ from continuum_client.call import GENERATING, MESSAGES, Call
 from continuum_client.conversation import Conversations
 from continuum_client.dialects import Dialect
 from continuum_client.endpoints import endpoints, root_of
-from continuum_client.exchange import ASK_TIMEOUT_S, releasing, sending
+from continuum_client.exchange import ASK_TIMEOUT_S, releasing
 from continuum_client.observe import Events, WatchedReply, parsed
 from continuum_client.program import Program
 from continuum_client.recorder import tool_by_command
@@ -241,7 +241,7 @@ class Proxy:
             )
 
         try:
-            answer = await sending(call, caller, bool(body and body.get("stream")), send)
+            answer = await call.send(caller, bool(body and body.get("stream")), send)
         except Refused as refused:
             return await pass_on(request, refused.answer, _once(refused.raw))
         async with answer:

@@ -21,7 +21,7 @@ from continuum_client.decorators import F, around
 from continuum_client.ending import close_all
 from continuum_client.endpoints import endpoints, root_of
 from continuum_client.errors import InvalidTag
-from continuum_client.exchange import ASK_TIMEOUT_S, Post, done, releasing, run, sending
+from continuum_client.exchange import ASK_TIMEOUT_S, Post, done, releasing, run
 from continuum_client.hook import hook
 from continuum_client.program import Program
 from continuum_client.settings import OPTIONS, ClientSettings, ProgramOptions, settings_from
@@ -121,7 +121,7 @@ class Tagging:
         plain = functools.partial(send, cast_to, options, stream=stream, stream_cls=stream_cls)
         if call is None:
             return await done(plain())
-        return call.answered(await sending(call, cast("Any", self), stream, plain))
+        return call.answered(await call.send(cast("Any", self), stream, plain))
 
     def _models(self) -> Any:
         return cast("Any", self).get("/models", cast_to=object, options=_ASK_OPTIONS)

@@ -54,19 +54,6 @@ async def roll_out(ask: Ask, server: FakeServer) -> list[set[str | None]]:
     return found
 
 
-def message_of(answer: Any, stream: bool) -> Any:
-    if not stream:
-        return answer.choices[0].message.model_dump(exclude_none=True)
-    message: dict[str, Any] = {"role": "assistant", "content": ""}
-    for chunk in answer:
-        delta = chunk.choices[0].delta
-        message["content"] += delta.content or ""
-        for call in delta.tool_calls or ():
-            if call.id:
-                message["tool_calls"] = [{"id": call.id, "type": "function", "function": {"name": "ls"}}]
-    return message
-
-
 @pytest.mark.parametrize(
     ("through", "stream"),
     [
@@ -80,10 +67,16 @@ def test_each_roll_out_keeps_its_own_program(vllm: FakeServer, stream: bool, thr
 
     def asking(client: openai.OpenAI | openai.AsyncOpenAI) -> Ask:
         async def create(messages: list[Any]) -> Any:
-            given: Any = {"model": "m", "messages": messages, "stream": stream}
+            given: Any = {"model": "m", "messages": messages}
             if isinstance(client, openai.AsyncOpenAI):
-                return message_of(await client.chat.completions.create(**given), stream)
-            return await asyncio.to_thread(lambda: message_of(client.chat.completions.create(**given), stream))
+                answer = await client.chat.completions.create(**given)
+            else:
+                answer = await asyncio.to_thread(streamed if stream else client.chat.completions.create, **given)
+            return answer.choices[0].message.model_dump(exclude_none=True, exclude={"parsed"})
+
+        def streamed(**given: Any) -> Any:
+            with client.chat.completions.stream(**given) as events:  # type: ignore[union-attr]
+                return events.get_final_completion()
 
         return create
 

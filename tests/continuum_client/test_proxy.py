@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 from any_values import json_values
+from anyio.from_thread import start_blocking_portal
 from continuum_traces.importers.registry import read_any
 from continuum_traces.jsonl import validate
 from continuum_traces.run_dir import read_turns
@@ -41,29 +41,17 @@ GREP = [{"type": "function", "function": {"name": "grep", "parameters": {"type":
 @contextmanager
 def through(server: FakeServer, record: Path | None = None, dialect: str = "vllm") -> Iterator[httpx.Client]:
     """An HTTP client whose requests go through a proxy of a program ``p``, which has ended in the end."""
-    addresses: list[str] = []
-    started, stop, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
+    proxy = Proxy(server.url, proxy_settings(dialect, None if record is None else str(record), "digest"), "p")
+    limits = httpx.Limits(max_connections=None)
 
-    async def serve() -> None:
-        settings = proxy_settings(dialect, None if record is None else str(record), "digest")
-        async with Proxy(server.url, settings, "p") as proxy:
-            addresses.append(proxy.environment({})["ANTHROPIC_BASE_URL"])
-            started.set()
-            await stop.wait()
-            while len(asyncio.all_tasks()) > 1:  # requests that are under way
-                await asyncio.sleep(0.01)
+    async def tasks() -> int:
+        return len(asyncio.all_tasks())
 
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(loop.run_until_complete, serve())
-        assert started.wait(60)
-        limits = httpx.Limits(max_connections=None)
-        try:
-            with httpx.Client(base_url=addresses[0], timeout=300.0, limits=limits) as client:
-                yield client
-        finally:
-            loop.call_soon_threadsafe(stop.set)
-            running.result(300)
-            loop.close()
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(proxy):
+        idle = portal.call(tasks)
+        with httpx.Client(base_url=proxy.address, timeout=300.0, limits=limits) as client:
+            yield client
+        until(lambda: portal.call(tasks) == idle)  # no request is under way
 
 
 def chat(messages: list[Any], **more: Any) -> dict[str, Any]:
