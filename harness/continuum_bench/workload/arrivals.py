@@ -12,17 +12,25 @@ from continuum_traces.closed_loop import Lanes
 from continuum_traces.schema import CLOSED_LOOPS, Program
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import MOST, number_in
+from continuum_bench.options.declare import MOST
 from continuum_bench.options.run import uses_rate
+from continuum_bench.workload.forms import read_form, refusal
 
 Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 Times = Callable[[np.random.Generator, float, Sequence[Program]], Seconds]
 
-FORMS = "poisson, constant, gamma:CV, ramp:FACTOR, recorded[:SPEED], concurrency:N[:RAMP_S], steps:N[:PAUSE_S]"
-
-
-LEAST = 1e-6
-"""Smallest number after the colon. The largest is its inverse."""
+LEAST, LARGEST = 1e-6, 1e6
+"""Of the number after the colon."""
+FORMS = {
+    "poisson": "poisson",
+    "constant": "constant",
+    "gamma": f"gamma:CV, a number from {LEAST:g} to {LARGEST:g}",
+    "ramp": f"ramp:FACTOR, a number above 1, at most {LARGEST:g}",
+    "recorded": f"recorded[:SPEED], a number from {LEAST:g} to {LARGEST:g}",
+    "concurrency": "concurrency:N[:RAMP_S], a number of programs, and seconds",
+    "steps": "steps:N[:PAUSE_S], a number of programs, and seconds",
+}
+"""How each form is written, and its limits."""
 
 
 def arrival_times(spec: str) -> Times:
@@ -40,25 +48,23 @@ def arrival_times(spec: str) -> Times:
         BenchError: the form is unknown, or a number is out of range. The returned function raises it for ``recorded``
             if a program has no recorded arrival.
     """
-    name, _, value = spec.partition(":")
-    if spec == "poisson":
-        return lambda rng, jps, programs: np.cumsum(rng.exponential(1.0 / jps, len(programs)))
-    if spec == "constant":
-        return lambda rng, jps, programs: np.arange(1, len(programs) + 1) / jps
-    if spec == "recorded":
-        return _recorded
     if lanes_of(spec) is not None:
         return lambda rng, jps, programs: np.zeros(len(programs))
-    if name == "recorded":
-        speed = _number(spec, value, 0.0)
-        return lambda rng, jps, programs: _offsets(programs) / speed
-    if name == "gamma":
-        shape = 1.0 / _number(spec, value, 0.0) ** 2
-        return lambda rng, jps, programs: np.cumsum(rng.gamma(shape, 1.0 / (jps * shape), len(programs)))
-    if name == "ramp":
-        factor = _number(spec, value, 1.0)
-        return lambda rng, jps, programs: _ramp(rng, jps, len(programs), factor)
-    raise BenchError(f"--arrivals {spec}: there are {FORMS}")
+    match read_form(spec):
+        case "poisson", []:
+            return lambda rng, jps, programs: np.cumsum(rng.exponential(1.0 / jps, len(programs)))
+        case "constant", []:
+            return lambda rng, jps, programs: np.arange(1, len(programs) + 1) / jps
+        case "recorded", []:
+            return _recorded
+        case "recorded", [speed] if LEAST <= speed <= LARGEST:
+            return lambda rng, jps, programs: _offsets(programs) / speed
+        case "gamma", [variation] if LEAST <= variation <= LARGEST:
+            shape = 1.0 / variation**2
+            return lambda rng, jps, programs: np.cumsum(rng.gamma(shape, 1.0 / (jps * shape), len(programs)))
+        case "ramp", [factor] if 1.0 < factor <= LARGEST:
+            return lambda rng, jps, programs: _ramp(rng, jps, len(programs), factor)
+    raise refusal("--arrivals", spec, FORMS)
 
 
 def lanes_of(spec: str) -> Lanes | None:
@@ -70,29 +76,18 @@ def lanes_of(spec: str) -> Lanes | None:
     Raises:
         BenchError: the numbers are invalid.
     """
-    name, *values = spec.split(":")
+    name, numbers = read_form(spec)
     if name not in CLOSED_LOOPS:
         return None
-    number, seconds, *_ = (*map(number_in, values), 0.0, 0.0)
-    in_steps = name == "steps"
-    if len(values) > 2 or not (number >= 1 and number.is_integer() and 0 <= seconds <= MOST):
-        more = "PAUSE_SECONDS" if in_steps else "RAMP_SECONDS"
-        raise BenchError(f"--arrivals {spec}: expected {name}:PROGRAMS or {name}:PROGRAMS:{more}")
-    return Lanes(int(number), in_steps=True, pause_s=seconds) if in_steps else Lanes(int(number), ramp_s=seconds)
+    number, seconds, *_ = (*numbers, 0.0, 0.0)
+    if len(numbers) > 2 or not (number >= 1 and number.is_integer() and 0 <= seconds <= MOST):
+        raise refusal("--arrivals", spec, FORMS)
+    return Lanes(int(number), in_steps=True, pause_s=seconds) if name == "steps" else Lanes(int(number), ramp_s=seconds)
 
 
 def pace(spec: str, jps: float) -> str:
     """Return the arrivals in words."""
     return f"at {jps:g}/s" if uses_rate(spec) else f"with arrivals {spec}"
-
-
-def _number(spec: str, value: str, above: float) -> float:
-    number = number_in(value)
-    if not (above < number and LEAST <= number <= 1 / LEAST):
-        raise BenchError(
-            f"--arrivals {spec}: expected a number above {above or LEAST:g} after the colon, at most {1 / LEAST:g}"
-        )
-    return number
 
 
 def _ramp(rng: np.random.Generator, jps: float, count: int, factor: float) -> Seconds:

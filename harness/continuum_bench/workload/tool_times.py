@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from continuum_traces.schema import Program, Turn
 
-from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import MOST_S, number_in
+from continuum_bench.options.declare import MOST_S
+from continuum_bench.workload.forms import read_form, refusal
 
 Change = Callable[[random.Random, Sequence[Program]], list[Program]]
 """Takes a run's programs in the order of their arrival, and returns them with other tool times."""
@@ -21,10 +21,11 @@ Change = Callable[[random.Random, Sequence[Program]], list[Program]]
 RECORDED = "recorded"
 HANG_S = 3600.0
 FORMS = {
-    "constant": "constant:SECONDS, seconds at least 0",
+    RECORDED: RECORDED,
+    "constant": f"constant:SECONDS, seconds from 0 to {MOST_S:g}",
     "bimodal": "bimodal:SHARE:SHORT_S:LONG_S, a share from 0 to 1, the short time below the long one",
-    "shift": "shift:FACTOR, a factor above 0",
-    "hang": "hang:SHARE[:SECONDS], a share from 0 to 1, seconds at least 0",
+    "shift": f"shift:FACTOR, a factor above 0, at most {MOST_S:g}",
+    "hang": f"hang:SHARE[:SECONDS], a share from 0 to 1, seconds from 0 to {MOST_S:g}",
 }
 """Each form with the limits of its numbers."""
 
@@ -44,31 +45,21 @@ def tool_times(spec: str) -> Change:
     Raises:
         BenchError: the form is unknown, or a number is out of range.
     """
-    if spec == RECORDED:
-        return lambda rng, programs: list(programs)
-    name, *given = spec.split(":")
-    if name not in FORMS:
-        forms = (form.partition(",")[0] for form in FORMS.values())
-        raise BenchError(f"--tool-times {spec}: there are {RECORDED}, {', '.join(forms)}")
-    numbers = _numbers(spec, given)
-    if name == "constant" and len(numbers) == 1:
-        return lambda rng, programs: [_each_turn(program, lambda: numbers[0]) for program in programs]
-    if name == "bimodal" and len(numbers) == 3 and numbers[0] <= 1 and numbers[1] < numbers[2]:
-        return lambda rng, programs: [_each_turn(program, lambda: _mixed(rng, *numbers)) for program in programs]
-    if name == "shift" and len(numbers) == 1 and numbers[0] > 0:
-        return lambda rng, programs: _shifted(programs, numbers[0])
-    if name == "hang" and len(numbers) in (1, 2) and numbers[0] <= 1:
-        return lambda rng, programs: _hanging(rng, programs, *numbers)
-    raise BenchError(f"--tool-times {spec}: expected {FORMS[name]}")
-
-
-def _numbers(spec: str, given: Sequence[str]) -> list[float]:
-    """Parse the numbers, which must be at least 0 and at most ``MOST_S``."""
-    numbers = list(map(number_in, given))
-    for text, number in zip(given, numbers, strict=True):
-        if not 0 <= number <= MOST_S:
-            raise BenchError(f"--tool-times {spec}: {text!r}: expected {FORMS[spec.partition(':')[0]]}")
-    return numbers
+    name, numbers = read_form(spec)
+    if not all(0 <= number <= MOST_S for number in numbers):
+        raise refusal("--tool-times", spec, FORMS)
+    match name, numbers:
+        case "recorded", []:
+            return lambda rng, programs: list(programs)
+        case "constant", [seconds]:
+            return lambda rng, programs: [_each_turn(program, lambda: seconds) for program in programs]
+        case "bimodal", [share, short_s, long_s] if share <= 1 and short_s < long_s:
+            return lambda rng, programs: [_each_turn(program, lambda: _mixed(rng, *numbers)) for program in programs]
+        case "shift", [factor] if factor > 0:
+            return lambda rng, programs: _shifted(programs, factor)
+        case "hang", [share] | [share, _] if share <= 1:
+            return lambda rng, programs: _hanging(rng, programs, *numbers)
+    raise refusal("--tool-times", spec, FORMS)
 
 
 def _mixed(rng: random.Random, share: float, short_s: float, long_s: float) -> float:
