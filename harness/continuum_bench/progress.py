@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
-from continuum_bench.show import ERR, print_notice
+from continuum_bench.show import ERR, duration, print_notice
 from continuum_bench.virtual.pool import Report
 
 
@@ -62,7 +62,7 @@ class RunsDisplay:
         total = self._before + len(self._cost)
         words = f"{total - len(self._left)} of {total} {self._what}"
         left_s = self.left_s()
-        return words if left_s is None or not self._left else f"{words}, about {_duration(left_s)} left"
+        return words if left_s is None or not self._left else f"{words}, about {duration(left_s)} left"
 
     def left_s(self) -> float | None:
         """Estimate the seconds until the end from the programs that ended so far; None until one has ended."""
@@ -102,9 +102,3 @@ class RunsDisplay:
     def __exit__(self, *exception: object) -> None:
         if self._live:
             self._live.stop()
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

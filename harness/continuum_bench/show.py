@@ -37,6 +37,13 @@ def goes_on(out: Path) -> str:
     return f"the same command with --out {out} goes on from there"
 
 
+def duration(seconds: float) -> str:
+    """Return a time as ``80 s``, ``4 min`` or ``2.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def print_notice(text: str) -> None:
     """Print a line for people on standard error. JSON output on standard output stays valid."""
     ERR.print(text, markup=False)

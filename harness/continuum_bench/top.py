@@ -13,14 +13,13 @@ from typing import Any
 import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from continuum_bench.errors import BenchError, OptionError
 from continuum_bench.live.endpoint import NO_ANSWER, check_url, get_json
 from continuum_bench.options.serve import TopOptions
-from continuum_bench.show import print_json, table_console
+from continuum_bench.show import duration, print_json, table_console
 
 STATES = {
     "running": "running",
@@ -33,8 +32,8 @@ STATES = {
 """What the state calls a program, in the order of the table, and what the table calls it."""
 ONCE = 40
 """Programs that ``--once`` shows unless ``--limit`` is given."""
-LONGEST, BAR = 36, 8
-"""Most characters of a cell, and the width of a bar."""
+LONGEST = 36
+"""Most characters of a cell."""
 
 
 class Program(msgspec.Struct):
@@ -268,17 +267,7 @@ def _share(share: float | None) -> str:
 
 
 def _seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    return f"{seconds:.0f} s" if seconds < 600.0 else f"{seconds / 60:.0f} min"
-
-
-def _bar(engine: Engine, program: Program) -> RenderableType:
-    """Return how much of a hold is left."""
-    if program.state not in ("held", "soft") or program.expires_in_s is None or program.for_s is None:
-        return ""
-    whole_s = program.for_s + program.expires_in_s
-    return ProgressBar(total=max(whole_s, 1e-9), completed=max(0.0, program.expires_in_s), width=BAR)
+    return "" if seconds is None else duration(seconds)
 
 
 def _errors(engine: Engine) -> Text:
@@ -311,5 +300,4 @@ PROGRAMS = (
     Column("state", lambda engine, program: Text(STATES.get(program.state, program.state)), words=True),
     Column("for", lambda engine, program: _seconds(program.for_s), 75),
     Column("left", lambda engine, program: _seconds(program.expires_in_s)),
-    Column("", _bar, 90, words=True),
 )

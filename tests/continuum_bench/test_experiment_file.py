@@ -17,8 +17,6 @@ from continuum_bench.options.declare import Declared, Limit, declared
 from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.options.together import settled
-from continuum_traces.jsonl import write_programs
-from continuum_traces.synth import load_profile, synthesize
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,21 +27,18 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-def test_a_printed_file_is_read_as_the_same_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = "replay trace.jsonl --num-programs 3 --base-url http://127.0.0.1:1/v1 --label new --warm-up 60s"
+def test_a_file_names_its_trace_from_where_it_lies_or_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--print-config`` names it as it was given."""
+    for name in ("trace", "folder"):
+        (tmp_path / name).mkdir()
+        assert read_experiment(written(tmp_path, f"workload: {name}")).options.traces == tmp_path / name
     monkeypatch.chdir(tmp_path)
-    write_programs(Path("trace.jsonl"), synthesize(load_profile("swebench"), 2, seed=1))
-    printed = succeeded(command, "--print-config")
-    found = read_experiment(written(Path(), printed.stdout))
-    assert found.workload == "replay"
-    assert experiment_yaml(found.workload, found.options, found.live) == printed.stdout
-
-
-def test_a_file_names_its_trace_from_where_it_lies(tmp_path: Path) -> None:
-    write_programs(tmp_path / "trace.jsonl", synthesize(load_profile("swebench"), 2, seed=1))
-    assert read_experiment(written(tmp_path, "workload: trace.jsonl")).options.traces == tmp_path / "trace.jsonl"
-    (tmp_path / "folder").mkdir()
-    assert read_experiment(written(tmp_path, "workload: folder")).options.traces == tmp_path / "folder"
+    printed = succeeded("replay trace --base-url http://127.0.0.1:1/v1 --label new --print-config").stdout
+    (tmp_path / "elsewhere").mkdir()
+    found = read_experiment(written(tmp_path / "elsewhere", printed))
+    assert (found.workload, experiment_yaml(found.workload, found.options, found.live)) == ("replay", printed)
 
 
 VALUES: dict[str, Any] = {

@@ -24,23 +24,16 @@ def experiment(tmp_path: Path) -> Path:
 
 
 def test_a_condition_that_holds_is_a_failed_test(experiment: Path, tmp_path: Path) -> None:
+    """An arm may be a class."""
+    write_seeds(experiment, "my.policies:Own", 5.0)
     file = tmp_path / "gate.xml"
-    conditions = ["--fail-if", "jct_mean_ratio > 1.05", "--fail-if", "vllm: jct_mean > 8"]
-    done = bench("compare", experiment, *conditions, "--junit", file)
-    assert done.exit_code == 3
+    conditions = ["--fail-if", "my.policies:Own: jct_mean_ratio > 1.05", "--fail-if", "vllm: jct_mean > 8"]
+    assert bench("compare", experiment, *conditions, "--junit", file).exit_code == 3
     root = ElementTree.parse(file).getroot()
     assert root.attrib == {"tests": "2", "failures": "1", "errors": "0"}
-    cases = [
-        (each.get("classname"), each.get("name"), each.find("failure") is not None) for each in root.iter("testcase")
-    ]
-    wanted = [("continuum", "not (jct_mean_ratio > 1.05)", False), ("vllm", "not (jct_mean > 8)", True)]
-    assert cases == wanted
-
-
-def test_an_arm_that_is_a_class(experiment: Path) -> None:
-    write_seeds(experiment, "my.policies:Own", 5.0)
-    done = bench("compare", experiment, "--fail-if", "my.policies:Own: jct_mean > 1")
-    assert (done.exit_code, "FAILED: my.policies:Own: jct_mean > 1" in done.stderr) == (3, True)
+    cases = [(case.get("classname"), case.get("name"), case[0].tag) for case in root.iter("testcase")]
+    own = ("my.policies:Own", "not (jct_mean_ratio > 1.05)", "system-out")
+    assert cases == [own, ("vllm", "not (jct_mean > 8)", "failure")]
 
 
 def test_two_versions_of_one_experiment_are_compared_arm_by_arm(experiment: Path, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""No number that a user can type ends in a traceback: every numeric option of every command refuses absurd ones."""
+"""No number that a user can type ends in a traceback: every numeric option of every command refuses absurd ones. Rules
+between options: each can be broken, and a sweep's own servers break none."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ from continuum_bench.options.declare import (
     at_most,
     declared,
 )
+from continuum_bench.options.run import RunOptions
+from continuum_bench.options.together import Rule, rules_of, settled
 from continuum_server.policy.program_table import Guards
+from continuum_traces.grouped import grouped
 
 EDGES = [
     (at_least(1), 1, 0),
@@ -69,10 +73,12 @@ def test_every_number_of_every_command_is_a_checked_option() -> None:
             assert not numbers_in(hint), command
 
 
-def numbers() -> Iterator[Declared]:
-    for _, hint in commands():
-        if is_dataclass(hint):
-            yield from (option for option in declared(hint).values() if numbers_in(option.plain_type))
+def _declared(hint: Any) -> list[Declared]:
+    return list(declared(hint).values()) if is_dataclass(hint) else []
+
+
+def numbers() -> list[Declared]:
+    return [option for _, hint in commands() for option in _declared(hint) if numbers_in(option.plain_type)]
 
 
 @pytest.mark.parametrize("number", ABSURD)
@@ -101,3 +107,23 @@ def test_on_the_command_line(number: str) -> None:
     assert done.exit_code == 2, done.output
     assert "Traceback" not in done.output
     assert isinstance(done.exception, SystemExit)
+
+
+def test_a_sweeps_server_gets_no_option_that_does_nothing() -> None:
+    """A grid may combine hints [none, tool_s] with errors [0, 1]."""
+    crossed = RunOptions(hint_error="1", jps=3.0, arrivals="concurrency:2")
+    assert settled(crossed) == RunOptions(arrivals="concurrency:2")
+    assert settled(RunOptions(hints="tool_s", hint_error="1")).hint_error == "1"
+
+
+def test_rules_name_options_that_exist() -> None:
+    """A rule about an option that no command has beside it would never be broken."""
+    beside: dict[tuple[str, Rule], bool] = {}
+    options = grouped((command, each) for command, hint in commands() for each in _declared(hint))
+    for declared_here in options.values():
+        names = {option.name for option in declared_here}
+        for option in declared_here:
+            for rule in rules_of(option):
+                beside[option.name, rule] = beside.get((option.name, rule), False) or rule.other in names
+    assert len(beside) > 20
+    assert [each for each, found in beside.items() if not found] == []

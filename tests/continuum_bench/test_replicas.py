@@ -8,7 +8,7 @@ from pathlib import Path
 from bench_cli import succeeded
 from continuum_analysis.compare.runs import load_runs
 from continuum_analysis.records.reading import read_run
-from continuum_traces.run_dir import read_events, read_manifest
+from continuum_traces.run_dir import read_events
 
 
 def test_two_replicas_side_by_side(trace: Path, tmp_path: Path) -> None:
@@ -16,11 +16,8 @@ def test_two_replicas_side_by_side(trace: Path, tmp_path: Path) -> None:
     done = succeeded(command, trace, "--out", tmp_path / "out")
     assert "2 replicas (round-robin) of 1 x h100-80gb" in done.stdout
     folder = tmp_path / "out" / "continuum-seed0"
-    options = read_manifest(folder).engine_options
-    assert (options.replicas, options.router) == (2, "round-robin")
     assert {event.replica for event in read_events(folder)} == {0, 1}
     for program in read_run(folder):
-        assert program.finished
         assert [turn.index for turn in program.turns] == [0, 1, 2]
     engine = json.loads((folder / "engine.json").read_text())
     assert len(engine["replicas"]) == 2

@@ -48,6 +48,13 @@ def test_several_directories_are_one_experiment(experiment: Path, tmp_path: Path
     assert "Completion time against load" in page.read_text()
 
 
+def test_closed_loops_are_compared_though_their_instants_differ(tmp_path: Path) -> None:
+    for policy, gap_s in (("vllm", 1.0), ("other", 2.0)):
+        write_recorded(tmp_path / policy, policy, 0, [2.0, 3.0], gap_s=gap_s, arrivals="concurrency:2", jps=None)
+    compared = json.loads(succeeded("compare --json", tmp_path / "vllm", tmp_path / "other").stdout)
+    assert compared["policies"]["other"]["jct_mean_ratio"] == 1.0
+
+
 @pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize(
     ("base", "other"), [([0.0, 3.0], [1.0, 2.0]), ([1.0, 3.0], [0.0, 2.0]), ([0.0], [1.0]), ([1.0], [0.0])]

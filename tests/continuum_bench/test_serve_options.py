@@ -58,13 +58,11 @@ def test_a_folder_of_models_that_cannot_be_written_is_one_line(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("given", "served"), [("qwen3-32b", ["qwen3-32b"]), ("Qwen/Qwen3-32B", ["qwen3-32b", "Qwen/Qwen3-32B"])]
+    ("given", "served"), [("qwen3-32b", "qwen3-32b"), ("Qwen/Qwen3-32B", "qwen3-32b Qwen/Qwen3-32B")]
 )
-def test_an_emulated_model_has_its_short_name_and_the_name_that_was_given(given: str, served: list[str]) -> None:
+def test_an_emulated_model_has_its_short_name_and_the_name_that_was_given(given: str, served: str) -> None:
     command, _ = command_of(ServerConfig(engine="emulated", model=given, emulated=EmulatedSettings(gpu="h200")), 8000)
-    first = command.index("--served-model-name") + 1
-    assert command[first : first + len(served)] == served
-    assert command[first + len(served)].startswith("--")
+    assert f" --served-model-name {served} --" in " ".join(command)
 
 
 @pytest.mark.parametrize(
@@ -72,14 +70,12 @@ def test_an_emulated_model_has_its_short_name_and_the_name_that_was_given(given:
     [
         (ServerConfig(), None),  # the model's own
         (ServerConfig(kv_blocks=1200), 1199 * 16),  # vLLM keeps one block for itself
-        (ServerConfig(kv_blocks=1200, max_model_len=19_184), 19_184),
         (ServerConfig(kv_blocks=1200, max_model_len=100), 100),
         (ServerConfig(kv_blocks=1200, block_size=32), 1199 * 32),
         (ServerConfig(model="llama-3.1-70b", emulated=EmulatedSettings(gpu="b200-180gb")), 87_136),
         (ServerConfig(engine="cpu", kv_blocks=600), 599 * 32),
         (ServerConfig(engine="cpu"), None),
         (ServerConfig(engine="gpu", model="name", kv_blocks=600), "auto"),
-        (ServerConfig(engine="gpu", model="name", kv_blocks=600, max_model_len=100_000), 100_000),
         (ServerConfig(engine="gpu", model="name"), None),
         (ServerConfig(kv_blocks=1200, vllm_arguments=("--max_model_len=500",)), None),
     ],

@@ -57,16 +57,13 @@ class Endpoint:
     def root(self) -> str:
         return self.base_url.removesuffix("/v1")
 
-    @property
-    def dialect(self) -> Dialect:
-        """The dialect of this kind of server; if the kind is unknown, the dialect that only sends headers."""
+    def dialect_of(self, asked: str | None) -> Dialect:
+        """Return the dialect of this name; None: that of this kind of server, or of an unknown kind headers only."""
+        if asked is not None:
+            return DIALECTS[asked]
         if self.vllm_version is not None:
             return DIALECTS["vllm"]
         return BY_HOST.get(urlsplit(self.base_url).hostname or "") or BY_OWNER.get(self.owner or "", HEADERS)
-
-    def dialect_of(self, asked: str | None) -> Dialect:
-        """Return the dialect of this name, or the server's own dialect if no name is given."""
-        return self.dialect if asked is None else DIALECTS[asked]
 
     @property
     def policy(self) -> str:

@@ -39,9 +39,6 @@ def play_grid(
         return 0
     with store.locked():
         store.write_plan(grid, cells, utc_now())
-        todo = sum(not store.is_done(cell) for cell in cells)
-        if not options.quiet:
-            print_notice(f"{len(cells)} cells, {len(cells) - todo} done before, {todo} to play, into {out}")
         outcome = play_missing(store, grid, cells, options, quiet or options.quiet)
         sweep = read_sweep(out)
         if any(group.summary for group in sweep.groups):

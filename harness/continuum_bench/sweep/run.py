@@ -39,8 +39,10 @@ def play_missing(
     """
     todo = {cell.name: cell for cell in cells if not store.is_done(cell)}
     costs = {name: cell.cost for name, cell in todo.items()}
-    outcome = Outcome()
-    with RunsDisplay(costs, len(cells) - len(todo), quiet, what) as display:
+    outcome, done = Outcome(), len(cells) - len(todo)
+    if not quiet:
+        print_notice(f"{len(cells)} {what}, {done} done before, {len(todo)} to play, into {store.path}")
+    with RunsDisplay(costs, done, quiet, what) as display:
         folders = {name: store.begin(cell) for name, cell in todo.items()}
 
         def on_report(report: Report) -> None:

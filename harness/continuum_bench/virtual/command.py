@@ -9,14 +9,13 @@ from continuum_analysis.compare.runs import SWEEP
 from continuum_analysis.compare.words import verdict
 from continuum_server.policy.registry import OFFLOAD, split_arm
 from continuum_server.step_times.catalog import find_gpu
-from continuum_traces.names import counted
 from continuum_traces.run_dir import MANIFEST, begin
 
 from continuum_bench.invocation import default_out, utc_now
 from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
 from continuum_bench.options.sweep import PlayerOptions
-from continuum_bench.show import conclude, print_notice, print_verdict
+from continuum_bench.show import conclude, print_verdict
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.sweep.plan import Cell, group_of
 from continuum_bench.sweep.run import exit_code, play_missing
@@ -38,8 +37,6 @@ def run_policies(name: str, options: RunOptions) -> int:
     with store.locked(other=SWEEP):
         begin(store.path, group.manifest(Arm(",".join(policies), ",".join(policies)), options.seed, utc_now()))
         _check_manifests(store, cells)
-        if not quiet:
-            print_notice(_announcement(store, cells))
         outcome = play_missing(store, grid, cells, PlayerOptions(options.jobs), quiet, "runs")
     if any(map(store.is_done, cells)):
         summary = conclude(store.path, options)
@@ -53,15 +50,6 @@ def _check_manifests(store: SweepStore, cells: Sequence[Cell]) -> None:
     for cell in cells:
         if (store.path / cell.name / MANIFEST).exists():
             begin(store.path / cell.name, cell.manifest)
-
-
-def _announcement(store: SweepStore, cells: Sequence[Cell]) -> str:
-    runs, left = len(cells), sum(not store.is_done(cell) for cell in cells)
-    if not left:
-        return f"{counted(runs, 'run')}, all complete already, in {store.path}"
-    programs = counted(cells[0].group.workload.trace.number, "program")
-    before = f"{runs - left} of {runs} runs are complete already; " if left < runs else ""
-    return f"{before}{counted(left, 'run')} of {programs}, into {store.path}; vLLM takes some seconds to load"
 
 
 def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:
