@@ -63,15 +63,13 @@ def test_json_is_alone_and_policy_options_reach_the_policy(trace: Path, tmp_path
 
 def test_trace_commands(tmp_path: Path, trace: Path) -> None:
     made = tmp_path / "made.jsonl.gz"
-    assert bench("traces", "synth", made, "--profile", "bfcl", "-n", 30, "--seed", 4).exit_code == 0
-    assert len(list(read_programs(made))) == 30
-    assert bench("traces", "validate", made).exit_code == 0
-    assert bench("traces", "fit", made, tmp_path / "p.json").exit_code == 0
-    assert bench("traces", "synth", tmp_path / "b.jsonl", "--profile", tmp_path / "p.json", "-n", 5).exit_code == 0
-    stats = json.loads(bench("traces", "stats", made, "--json").stdout)
-    assert stats["programs"] == 30
-    assert "Table 2" in bench("traces", "stats", "swebench").stdout
-    assert bench("traces", "import", trace, tmp_path / "copy.jsonl").exit_code == 0
+    succeeded("traces synth --profile bfcl -n 30 --seed 4", made)
+    succeeded("traces validate", made)
+    succeeded("traces fit", made, tmp_path / "p.json")
+    succeeded("traces synth -n 5 --profile", tmp_path / "p.json", tmp_path / "b.jsonl")
+    assert json.loads(succeeded("traces stats --json", made).stdout)["programs"] == 30
+    assert "Table 2" in succeeded("traces stats swebench").stdout
+    succeeded("traces import", trace, tmp_path / "copy.jsonl")
     assert list(read_programs(tmp_path / "copy.jsonl")) == list(read_programs(trace))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
+import pty
+import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from nano import build
 from rich.console import Console
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
+from waiting import until
 
 PAGE = "/continuum/state"
 LONG = "agent-[red]-" + "x" * 60
@@ -120,6 +123,7 @@ def test_what_fits_is_shown_of_all_engines(fake: FakeServer, page: Json, read: S
 
 
 def test_it_goes_on_when_the_server_is_back(fake: FakeServer, page: Json, read: Server) -> None:
+    read.read()
     fake.pages[PAGE] = 503, {"error": "the engine did not answer within 5 s"}
     read.read()
     assert (read.engines, read.error) == ((), "503 the engine did not answer within 5 s")
@@ -159,56 +163,48 @@ def test_the_key_is_sent(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> N
 # ------------------------------------------------------------------------------------------------ in a terminal
 
 
-class Terminal:
-    """A shell in tmux."""
+def in_terminal(*words: str) -> tuple[subprocess.Popen[bytes], list[str]]:
+    """The command in a terminal of its own, and what it writes there."""
+    ours, theirs = pty.openpty()
+    size = {"COLUMNS": "110", "LINES": "20", "TERM": "xterm"}
+    command = [sys.executable, "-m", "continuum_bench", *words]
+    run = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | size)
+    os.close(theirs)
+    shown: list[str] = []
 
-    def __init__(self, folder: Path) -> None:
-        self._tmux = ["tmux", "-S", str(folder / "tmux")]
-        self.run("new-session", "-d", "-x", "110", "-y", "20", "env -u COLUMNS PS1='$ ' bash --norc")
+    def read() -> None:
+        with suppress(OSError):  # the terminal ends with the process
+            while True:
+                shown.append(os.read(ours, 2**16).decode(errors="replace"))
 
-    def run(self, *words: str) -> str:
-        return subprocess.run([*self._tmux, *words], check=True, capture_output=True, text=True, timeout=60).stdout
-
-    def wait_for(self, holds: Callable[[str], bool]) -> str:
-        for _ in range(600):
-            screen = self.run("capture-pane", "-p")
-            if holds(screen):
-                return screen
-            time.sleep(0.1)
-        raise AssertionError(repr(screen))
-
-
-@pytest.fixture
-def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    if shutil.which("tmux") is None:
-        pytest.skip("tmux is not in this environment")
-    made = Terminal(tmp_path)
-    yield made
-    made.run("kill-server")
-
-
-def rows(screen: str) -> list[str]:
-    return [line for line in screen.splitlines() if "seen-in-top" in line]
+    threading.Thread(target=read, daemon=True).start()
+    return run, shown
 
 
 @pytest.mark.slow
-def test_the_live_view(server: Live, terminal: Terminal, page: Json) -> None:
+def test_the_live_view(server: Live, page: Json) -> None:
     """Beside a server that goes away: rows come and change, and Ctrl-C leaves the terminal clean."""
+
+    def screen() -> str:
+        """The last one that is complete."""
+        return "".join(shown).split("\x1b[H")[-2:][0]
+
+    def row() -> list[str]:
+        return next((line.split() for line in screen().splitlines() if "seen-in-top" in line), [])
+
     with FakeServer("plugin") as other:
         other.pages[PAGE] = 200, page
-        urls = f"--base-url {server.server.url} --base-url {other.url}"
-        command = f"{sys.executable} -m continuum_bench top {urls} --interval 0.2; echo code $?"
-        terminal.run("send-keys", f"clear; {command}", "Enter")
-        terminal.wait_for(lambda screen: "waits" in screen)
+        urls = ["--base-url", server.server.url, "--base-url", other.url]
+        run, shown = in_terminal("top", *urls, "--interval", "0.2")
+        until(lambda: "waits" in screen())
         server.complete(tokens(64, 1), program_id="seen-in-top")
-        terminal.wait_for(lambda screen: ["0%", "held"] in [row.split()[5:7] for row in rows(screen)])
-    screen = terminal.wait_for(lambda screen: "no server answers" in screen)
-    assert "seen-in-top" in screen
-    assert "waits" not in screen
+        until(lambda: row()[5:7] == ["0%", "held"])
+    until(lambda: "no server answers" in screen())
+    assert row()
+    assert "waits" not in screen()
     server.release("seen-in-top")
     # Of a server with many programs, those that ended may be below the screen.
-    terminal.wait_for(lambda screen: not any("held" in row for row in rows(screen)))
-    terminal.run("send-keys", "C-c")
-    screen = terminal.wait_for(lambda screen: "code" in screen.replace("echo code", ""))
-    assert "stopped\ncode 130\n" in screen
-    assert "seen-in-top" not in screen
+    until(lambda: "held" not in row())
+    run.send_signal(signal.SIGINT)
+    assert run.wait(60) == 130
+    until(lambda: "".join(shown).rpartition("\x1b[?1049l")[2].strip() == "stopped")  # what was there before is back
