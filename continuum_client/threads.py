@@ -21,9 +21,6 @@ from continuum_client import current
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-_submits = threading.local()
-"""``on``: this thread is submitting work to a pool. A worker that the pool starts then gets no program of its own,
-because it also runs the work of other programs."""
 _wanted = True
 _patched = False
 
@@ -53,7 +50,7 @@ def inherit_threads(wanted: bool = True) -> None:
 def _starting(plain: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
     @functools.wraps(plain)
     def start(thread: threading.Thread) -> None:
-        entry = current.current_entry() if _wanted and not getattr(_submits, "on", False) else None
+        entry = current.current_entry() if _wanted else None
         if entry is not None:
             thread.run = _carrying(entry, thread.run)  # type: ignore[method-assign]
         plain(thread)
@@ -67,12 +64,10 @@ def _submitting(plain: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]
         if not _wanted:
             return plain(pool, fn, *args, **kwargs)
         entry = current.current_entry()
-        token = current.variable.set(None)  # from Python 3.14 on, a worker would inherit the program
-        _submits.on = True
+        token = current.variable.set(None)  # a worker that is started here belongs to no program: it runs many's work
         try:
             return plain(pool, _carrying(entry, fn), *args, **kwargs)
         finally:
-            _submits.on = False
             current.variable.reset(token)
 
     return submit

@@ -219,19 +219,22 @@ def test_a_plain_with_of_an_asynchronous_client(vllm: FakeServer) -> None:
 
 
 def test_a_pools_workers_belong_to_nobody(client: OpenAI, vllm: FakeServer) -> None:
+    gone = []
     with ThreadPoolExecutor(1) as pool:
         for name in ("a", "b"):
             with client.program(name) as p:
                 pool.submit(ask, client).result()
+            gone.append(weakref.ref(p))
         pool.submit(ask, client).result()
         assert vllm.ids == ["a", "b", None]
-        gone = weakref.ref(p)
         del p
         gc.collect()
-        assert gone() is None  # the pool does not keep it alive
+        assert [program() for program in gone] == [None, None]  # the pool does not keep them alive
 
 
 def test_inheritance_can_be_refused(client: OpenAI, vllm: FakeServer) -> None:
+    with client.program("before"):
+        pass  # it patches the threads
     inherit_threads(False)
     try:
         with client.program("p") as p, ThreadPoolExecutor(1) as pool:
