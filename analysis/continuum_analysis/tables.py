@@ -1,20 +1,18 @@
-"""Results as tables for other programs and for papers: CSV, Parquet, JSON, LaTeX, Markdown (pandas)."""
+"""Results as tables for other programs and for papers: CSV, JSON, LaTeX, Markdown (pandas)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from continuum_traces.run_dir import writing
 
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import Summary
 from continuum_analysis.compare.words import TextTable, arm_table
 from continuum_analysis.records.misses import Return, cause_rows
-from continuum_analysis.records.timeline import AnalysisError, ProgramTimes, TurnTimes
+from continuum_analysis.records.timeline import ProgramTimes, TurnTimes
 from continuum_analysis.report.experiment_facts import gpu_time
 
 SUMMED = ("prompt_tokens", "output_tokens", "preemptions")
@@ -172,19 +170,3 @@ TABLES: Mapping[str, Callable[[Sequence[Run]], pd.DataFrame]] = {
     "pins": pins_table,
 }
 """Tables of runs, by their names on the command line."""
-
-
-def write_parquet(table: pd.DataFrame, file: Path | None) -> None:
-    """Write the table as a Parquet file.
-
-    Raises:
-        AnalysisError: there is no file, or no pyarrow.
-        RunDirError: the file cannot be written.
-    """
-    if file is None:
-        raise AnalysisError("--format parquet: binary; name a file with --out")
-    try:
-        with writing(file):
-            table.to_parquet(file, index=False)
-    except ImportError as error:
-        raise AnalysisError("--format parquet: pyarrow is not installed; pip install pyarrow") from error

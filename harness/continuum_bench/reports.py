@@ -133,12 +133,13 @@ def _show_misses(runs: Sequence[Run]) -> int:
 
 def _write_run_table(runs: Sequence[Run], options: AnalyzeOptions) -> int:
     """Write a table of runs for another program (``continuum_analysis.tables``)."""
-    from continuum_analysis.tables import TABLES  # noqa: PLC0415 - pandas is slow to import
+    from continuum_analysis.tables import TABLES, table_text  # noqa: PLC0415 - pandas is slow to import
 
     name = options.table or ("misses" if options.misses else "runs")
     if name not in TABLES:
         raise AnalysisError(f"--table {name}: {which(name, TABLES)}")
-    return _write_table(TABLES[name](runs), options.form or "csv", options.out)
+    _write(table_text(TABLES[name](runs), options.form or "csv"), options.out)
+    return 0
 
 
 def write_reports(options: ReportOptions) -> int:
@@ -223,9 +224,10 @@ def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], s
 
 
 def _write_comparison(summaries: Mapping[float | None, Summary], form: str, out: Path | None) -> None:
-    from continuum_analysis.tables import summary_table, summary_words  # noqa: PLC0415 - pandas is slow to import
+    from continuum_analysis.tables import summary_table, summary_words, table_text  # noqa: PLC0415 - pandas is slow
 
-    _write_table((summary_words if form in ("latex", "markdown") else summary_table)(summaries), form, out)
+    table = summary_words(summaries) if form in ("latex", "markdown") else summary_table(summaries)
+    _write(table_text(table, form), out)
 
 
 def _comparison_json(summaries: Sequence[tuple[str, float | None, Summary]]) -> object:
@@ -255,18 +257,6 @@ def _summaries(
     loads = by_load([run for path in paths for run in directories[path]])
     whole = paths[0] if len(paths) == 1 and len(loads) == 1 else None
     return {jps: summarize_runs(whole, runs, baseline) for jps, runs in loads.items()}
-
-
-def _write_table(table: Any, form: str, out: Path | None) -> int:
-    """Write a table of pandas for another program. Returns the exit code."""
-    from continuum_analysis.tables import table_text, write_parquet  # noqa: PLC0415 - pandas is slow to import
-
-    if form == "parquet":
-        write_parquet(table, out)
-        print_notice(f"table: {out}")
-    else:
-        _write(table_text(table, form), out)
-    return 0
 
 
 def _write(text: str, out: Path | None) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from continuum_analysis.compare.runs import load_all, load_runs
-from continuum_analysis.metrics import completion_times
+from continuum_analysis.compare.runs import load_all
 from continuum_analysis.slo import Slo, read_slo, slo_text, with_slo
 from recorded_runs import write_recorded
 
@@ -41,13 +40,3 @@ def test_a_turn_of_one_token_has_no_pace(tmp_path: Path) -> None:
     write_recorded(tmp_path / "r", "vllm", 0, [2.5], output_tokens=1)
     (run,) = with_slo(load_all([tmp_path / "r"]), read_slo("tpot=1ms"))
     assert run.metrics.values["slo_requests_share"] == 1.0
-
-
-def test_a_multiple_is_of_the_same_program_alone(tmp_path: Path) -> None:
-    write_recorded(tmp_path / "r", "vllm", 0, [20.0, 20.0], gap_s=1.0)
-    write_recorded(tmp_path / "alone", "vllm", 0, [1.0, 3.0])
-    alone_s = completion_times(tmp_path / "alone")
-    (run,) = with_slo(load_runs(tmp_path / "r", alone_s), read_slo("jct=10x"))
-    assert run.metrics.values["slo_programs_share"] == 1 / 2  # 20 s of 10 s, and of 30 s
-    (run,) = with_slo(load_runs(tmp_path / "r", alone_s), read_slo("jct=10x,jct=19s"))
-    assert run.metrics.values["slo_programs_share"] == 0.0

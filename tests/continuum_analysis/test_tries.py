@@ -51,7 +51,7 @@ def test_a_broken_stream_shifts_nothing(tmp_path: Path, named: bool) -> None:
     write_rows(tmp_path / TURNS, records)
     run = analyze_run(tmp_path)
     (program,) = run.facts.programs
-    assert [(turn.index, turn.attempts, turn.prompt_tokens) for turn in program.turns] == [(0, 2, 100), (1, 1, 200)]
+    assert [(turn.index, len(turn.earlier), turn.prompt_tokens) for turn in program.turns] == [(0, 1, 100), (1, 0, 200)]
     assert all(turn.client is not None and turn.client.prompt_tokens == turn.prompt_tokens for turn in program.turns)
     hits = (96 + 96) / 300  # the second try found what the first had computed
     expected = {"jct_mean_s": 14.0, "bubble_mean_s": 1.0 + 3.0 + 1.0, "bubble_per_turn_s": 2.5, "turns_failed": 0}
@@ -73,7 +73,7 @@ def test_numbers_that_differ_meet_by_id() -> None:
 def test_the_answer_was_lost_after_the_server_had_given_it() -> None:
     program = one([*sent(0, 0.0, 100, turn_id="a"), *sent(0, 4.0, 100, hit=96, turn_id="a")])
     (turn,) = program.turns
-    assert (turn.attempts, turn.hit_tokens, program.bubble_s, program.jct_s) == (2, 96, 2.0, 7.0)
+    assert (len(turn.earlier), turn.hit_tokens, program.bubble_s, program.jct_s) == (1, 96, 2.0, 7.0)
     assert program.finished
 
 
@@ -121,7 +121,7 @@ def test_a_program_of_the_same_name_is_played_again() -> None:
     """Its numbers begin again, and so its turns."""
     for first, second in (({"turn_id": "a"}, {"turn_id": "z"}), ({}, {})):
         program = one([*sent(0, 0.0, 100, **first), *sent(0, 50.0, 100, **second)])
-        assert [turn.attempts for turn in program.turns] == [1, 1]
+        assert [turn.earlier for turn in program.turns] == [[], []]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(50, 500)), min_size=1, max_size=12), st.integers(1, 3))
@@ -139,7 +139,7 @@ def test_every_turn_meets_its_record(turns: list[tuple[int, int]], replicas: int
             t, number = t + 10.0, number + 1
         records.append(TurnRecord("p", turn, t, t, prompt_tokens=prompt, turn_id=f"{turn}-aa"))
     program = one(merge(events) if replicas > 1 else events[0], *records)
-    assert [turn.attempts for turn in program.turns] == [broken + 1 for broken, _ in turns]
+    assert [len(turn.earlier) for turn in program.turns] == [broken for broken, _ in turns]
     assert [turn.index for turn in program.turns] == list(range(len(turns)))
     assert [turn.client.turn if turn.client else None for turn in program.turns] == list(range(len(turns)))
     assert program.bubble_s == sum(broken + 1 for broken, _ in turns)

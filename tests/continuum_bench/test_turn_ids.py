@@ -47,9 +47,11 @@ def whole_blocks(tokens: int) -> int:
 
 
 def joined_prompts(run: RunMetrics) -> dict[str, list[tuple[int, int, int | None]]]:
-    """By program: attempts, the prompt by the server's record, the prompt by the client's that was joined to it."""
+    """By program: earlier tries, the prompt by the server's record, the prompt by the client's that was joined."""
     return {
-        program.program_id: [(t.attempts, t.prompt_tokens, t.client and t.client.prompt_tokens) for t in program.turns]
+        program.program_id: [
+            (len(t.earlier), t.prompt_tokens, t.client and t.client.prompt_tokens) for t in program.turns
+        ]
         for program in run.facts.machine
     }
 
@@ -72,8 +74,8 @@ def test_a_replay_in_which_streams_break(server: Live, tmp_path: Path) -> None:
     prompts = programs[0].prompt_tokens()
     assert prompts == [100, 600, 950]
     assert sorted(joined_prompts(run).values(), reverse=True) == [
-        [(2, 100, 100), (1, 600, 600), (1, 950, 950)],
-        [(1, 100, 100), (2, 600, 600), (1, 950, 950)],
+        [(1, 100, 100), (0, 600, 600), (0, 950, 950)],
+        [(0, 100, 100), (1, 600, 600), (0, 950, 950)],
     ]
     assert (run.values["programs_finished"], run.values["turns_failed"]) == (2, 0)
     # What was there before, in whole blocks. A second try finds its own prompt, but for the last token's block. Of an

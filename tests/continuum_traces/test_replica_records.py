@@ -63,7 +63,13 @@ def test_what_a_dead_server_closes_later_changes_nothing(tmp_path: Path) -> None
     (program,) = read_run(record(tmp_path, died, [*served(4.0, 0, 200), *served(6.0, 1, 300)]))
     assert program.finished
     again = program.turns[1]
-    assert (again.arrive_s, again.start_s, again.finish_s, again.hit_tokens, again.attempts) == (2.0, 4.1, 5.0, 0, 2)
+    assert (again.arrive_s, again.start_s, again.finish_s, again.hit_tokens, len(again.earlier)) == (
+        2.0,
+        4.1,
+        5.0,
+        0,
+        1,
+    )
     assert program.jct_s == 7.0
 
 

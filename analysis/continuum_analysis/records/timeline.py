@@ -59,10 +59,6 @@ class TurnTimes:
     """Tries before the last. Each was aborted, failed, was lost with its replica, or its answer did not arrive."""
 
     @property
-    def attempts(self) -> int:
-        return 1 + len(self.earlier)
-
-    @property
     def last_arrive_s(self) -> float:
         """Arrival of the last try."""
         return self.arrive_s if self.again_s is None else self.again_s
