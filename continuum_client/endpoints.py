@@ -76,11 +76,6 @@ class Endpoints:
             self._known.setdefault(url, _Known()).dialect = dialect
         return dialect
 
-    def forget(self) -> None:
-        """Forget all servers, so that each is asked and tried again."""
-        with self._lock:
-            self._known.clear()
-
 
 def root_of(url: str) -> str:
     """Return the root of a server: its base URL without ``/v1``, Azure deployment, query and trailing slash."""

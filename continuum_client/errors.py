@@ -81,10 +81,6 @@ class Once:
         except Exception as error:  # noqa: BLE001 - recording and predicting must not raise into the agent
             self.warn(key, f"{message}: {error!r}")
 
-    def forget(self) -> None:
-        """Allow every warning once more."""
-        self._given.clear()
-
 
 def _users_level() -> int:
     """Return the ``stacklevel`` of the line of the user's code from which ``Once.warn`` was reached."""

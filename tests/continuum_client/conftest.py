@@ -24,8 +24,8 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.001)
     monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.001)
-    endpoints.forget()
-    once.forget()
+    endpoints._known.clear()
+    once._given.clear()
     recorder._recorders.clear()
     current.variable.set(None)  # dropped generators of an earlier test may have left their program behind
 

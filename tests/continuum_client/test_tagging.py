@@ -67,17 +67,15 @@ def test_an_id_is_usable_or_refused(raw: str) -> None:
     assert not any(ord(character) < 32 or ord(character) == 127 for character in raw)
 
 
-@given(long_ids)
-@example("x" * 64)
-@example("x" * 65)
-def test_cache_keys_fit(program_id: str) -> None:
-    key = cache_key(program_id)
-    assert len(key) <= 64
-    assert key == program_id or len(program_id) > 64
-
-
-def test_cache_keys_of_long_ids_differ() -> None:
-    assert len({cache_key("x" * 100 + str(number)) for number in range(100)}) == 100
+@given(long_ids, long_ids)
+@example("x" * 64, "x" * 65)
+@example("x" * 100 + "1", "x" * 100 + "2")
+def test_cache_keys_fit_and_differ(one: str, other: str) -> None:
+    for program_id in (one, other):
+        key = cache_key(program_id)
+        assert len(key) <= 64
+        assert key == program_id or len(program_id) > 64
+    assert (cache_key(one) == cache_key(other)) == (one == other)
 
 
 @pytest.mark.parametrize(
