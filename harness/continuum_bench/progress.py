@@ -89,8 +89,7 @@ class RunsDisplay:
         for heading in (self._what, "how far"):
             table.add_column(heading, no_wrap=True, overflow="ellipsis")
         for name, report in self._running.items():
-            pins = f", {report.pins_held} pins" if report.pins_held else ""
-            progress = f"{report.programs_done}/{report.programs_total} programs, t = {report.at_s:.0f} s{pins}"
+            progress = f"{report.programs_done} of {report.programs_total} programs"
             table.add_row(name, progress if report.programs_total and report.state == "running" else report.state)
         return Group(table, self.summary())
 

@@ -218,8 +218,6 @@ def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], s
         if slo.slo is not None:
             limits = slo_text(read_slo(slo.slo))
             print_table(slo_table(summary), f"Goodput: {limits}{modelled(summary)}")
-        for warning in summary.warnings:
-            print_notice(f"warning: {warning}")
         print_verdict(verdict(summary))
 
 

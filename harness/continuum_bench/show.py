@@ -66,8 +66,6 @@ def conclude(out: Path, options: OutputOptions, where: str = "") -> Summary:
     if options.json_output:
         print_json({**summary.to_json(), "out": str(out)})
         return summary
-    for warning in summary.warnings:
-        print_notice(f"warning: {warning}")
     print_summary(summary, f"{experiment_line([summary.manifest])}{where}")
     if page is not None and not options.quiet:
         print_notice(f"report: {page}")
@@ -75,7 +73,7 @@ def conclude(out: Path, options: OutputOptions, where: str = "") -> Summary:
 
 
 def print_summary(summary: Summary, caption: str) -> None:
-    """Print a summary with one row for each arm; if the terminal is too narrow, with one column for each arm."""
+    """Print a summary and its warnings: one row for each arm, or one column for each if the terminal is too narrow."""
     shown, console = arm_table({None: summary}), table_console()
     table = rich_table(shown)
     if Measurement.get(console, console.options.update(max_width=1000), table).maximum > console.width:
@@ -86,6 +84,8 @@ def print_summary(summary: Summary, caption: str) -> None:
     console.print(table)
     if load := load_line(summary):
         _out.print(load, markup=False)
+    for warning in summary.warnings:
+        print_notice(f"warning: {warning}")
 
 
 def modelled(summary: Summary) -> str:

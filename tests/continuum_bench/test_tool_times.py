@@ -103,7 +103,7 @@ def test_a_shared_prefix_comes_before_lengths_as_they_are_scaled() -> None:
 def test_middle_of_the_run_is_by_arrival_where_the_trace_is_not_in_order() -> None:
     trace = [replace(program, arrival_s=10.0 - i) for i, program in enumerate(programs(4))]
     arrivals = ArrivalOptions(arrivals="recorded:1", tool_times="shift:10")
-    mixed = JobSource(LoadedTrace(tuple(trace), 4, (), Workload()), arrivals)
+    mixed = JobSource(LoadedTrace(tuple(trace), 4, Workload()), arrivals)
     late = {job.program.program_id for job in mixed.jobs(0) if gaps(job.program)[0] > 4}
     assert late == {"p0", "p1"}
 

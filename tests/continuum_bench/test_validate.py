@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_cli import succeeded
-from continuum_bench.errors import BenchError
 from continuum_bench.options.validate import ValidateOptions
 from continuum_bench.validate.command import engine_of
 from continuum_bench.validate.logs import read_log
@@ -120,28 +118,6 @@ def test_a_folder_holds_several_logs(tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("no log", encoding="utf-8")
     names = ["aiperf", "sweep (2 requests/s)", "sweep, number 3", "sweep, number 4"]
     assert [run.name for run in read_log(folder)] == [*names, "z (3 requests/s, at most 8 at once)"]
-
-
-FAULTS = [
-    (replaced(AIPERF, "time_to_first_token", "x"), "x.json:1: time_to_first_token: missing; run aiperf profile"),
-    (changed(SIMULATOR, input_toks=None), "x.json:2: Expected `float`, got `null` - at `$.input_toks`"),
-    (changed(SIMULATOR, output_toks=0), "x.json:2: output tokens: 0; expected a whole number"),
-    (changed(SIMULATOR, first_token_ts=50.3), "x.json:2: the first token comes 0.200 s before arrival"),
-    (changed(SIMULATOR, last_token_ts=50.8), "x.json:2: the end comes 0.100 s before the first token"),
-    (changed(BENCH, ttfts=None), "`$.ttfts`; run vllm bench serve with --save-result --save-detailed"),
-    (changed(BENCH, itls=[[0.1]]), "x.json: ttfts, itls, input_lens, output_lens, start_times, errors: of different"),
-    (changed(BENCH, input_lens=[float("nan"), 1, 1]), "`$.input_lens[0]`"),
-    (changed(BENCH, ttfts=[-0.1, 0, 0]), "x.json: request 0: the first token comes 0.100 s before arrival"),
-    (replaced(GUIDELLM, "token_ms", "token_s"), "missing: time_to_first_token_ms; run guidellm 0.4"),
-    (replaced(GUIDELLM, '"successful": 3', '"successful": 9'), "successful: 3 of 9 answered requests; run guidellm"),
-]
-
-
-@pytest.mark.parametrize(("text", "words"), FAULTS)
-def test_a_fault_of_a_log_is_named_with_its_place(text: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text(text, encoding="utf-8")
-    with pytest.raises(BenchError, match=re.escape(words)):
-        read_log(tmp_path / "x.json")
 
 
 def validated(*arguments: object) -> Any:

@@ -164,7 +164,7 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
         return (_now() - now).total_seconds()
 
     def on_progress(ended: int) -> None:
-        display.update(Report(folder.name, since_s(), ended, len(plays)))
+        display.update(Report(folder.name, ended, len(plays)))
 
     root, key = run.endpoint.root, run.load.api_key
     errors_before = plugin_errors(root, key)

@@ -131,7 +131,7 @@ class CellTask:
         total = self.cell.group.workload.trace.number
 
         def on_progress(now: Any) -> None:
-            tell(Report(self.name, now.virtual_s, now.programs_done, total, now.pins_held))
+            tell(Report(self.name, now.programs_done, total))
 
         try:
             self.cell.simulate(self.folder, on_progress)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import fmean
@@ -21,7 +19,7 @@ from msgspec import structs
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.validate import ValidateOptions
-from continuum_bench.show import print_notice, print_table
+from continuum_bench.show import print_json, print_notice, print_table
 from continuum_bench.validate.logs import read_log
 from continuum_bench.validate.numbers import errors_of, numbers_of
 from continuum_bench.validate.replay import CalibratedStepTimes, Calibration, fit, play
@@ -35,7 +33,7 @@ SHOWN = ("e2e_mean", "e2e_p50", "e2e_p99", "ttft_mean", "ttft_p50", "ttft_p99", 
 def validate_log(options: ValidateOptions) -> int:
     data = {"runs": [_compare(run, options) for run in read_log(options.log)]}
     if options.json_output:
-        sys.stdout.write(json.dumps(data, indent=2) + "\n")
+        print_json(data)
         return 0
     for each in data["runs"]:
         _print(each)

@@ -196,7 +196,7 @@ def _guidellm_row(where: str, row: _GuidellmRow) -> Row:
     if output == 0:
         return Unreported(NO_OUTPUT, load_of(start_s, prompt))
     if start_s is None or first_ms is None or end_s is None or prompt is None or output is None:
-        names = ", ".join(name for name in row.__struct_fields__ if getattr(row, name) is None)
+        names = ", ".join(name for name in row.__struct_fields__ if name != "info" and getattr(row, name) is None)
         raise BenchError(f"{where}: missing: {names}; run guidellm 0.4 or later with streamed answers")
     return served(where, (start_s, start_s + first_ms / 1e3, end_s), prompt, output, program_id)
 

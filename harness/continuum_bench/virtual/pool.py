@@ -23,11 +23,8 @@ class Report:
     """A message about a cell from the cell's process."""
 
     cell: str
-    at_s: float = 0.0
-    """On the run's clock."""
     programs_done: int = 0
     programs_total: int = 0
-    pins_held: int = 0
     state: str = "running"
     """loading, running, done or failed."""
     error: str = ""

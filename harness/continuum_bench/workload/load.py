@@ -37,7 +37,6 @@ class LoadedTrace:
     programs: tuple[Program, ...]
     number: int
     """Number of programs to play. If it exceeds that of ``programs``, they are repeated."""
-    skipped: tuple[str, ...]
     facts: Workload
     """The manifest's facts about the trace."""
 
@@ -70,7 +69,7 @@ def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -
     kept, skipped = _fitting(programs, options.skip_invalid, context_tokens)
     number = options.num_programs or len(kept)
     chosen = tuple(kept[:number])
-    return LoadedTrace(chosen, number, skipped, _facts(name, options, chosen, number, sha256))
+    return LoadedTrace(chosen, number, replace(_facts(name, options, chosen, number, sha256), skipped=skipped))
 
 
 def _version(path: Path | None) -> object:

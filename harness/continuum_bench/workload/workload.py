@@ -51,7 +51,6 @@ class JobSource:
             time_limit_s=given.time_limit_s,
             warm_up=given.warm_up if given.warm_up != "0" else None,
             cool_down=given.cool_down if given.cool_down != "0" else None,
-            skipped=self.trace.skipped,
         )
 
     @property
@@ -105,7 +104,7 @@ def load_workload(
     tool_times(arrivals.tool_times)
     hint_error(arrivals.hint_error)
     trace = load_trace(options.traces.name.split(".")[0] if options.traces else name, options, context_tokens)
-    for problem in trace.skipped:
+    for problem in trace.facts.skipped or ():
         print_notice(f"skipped: {problem}")
     if arrivals.tool_times != RECORDED and not any(turn.tool_calls for p in trace.programs for turn in p.turns):
         raise BenchError(f"--tool-times {arrivals.tool_times}: the programs call no tools")
