@@ -19,11 +19,11 @@ if TYPE_CHECKING:
         ReportOptions,
         SloOptions,
     )
-    from continuum_bench.options.run import Format, Json, LiveOptions, ReplayOptions, RunOptions
+    from continuum_bench.options.run import LiveOptions, ReplayOptions, RunOptions
     from continuum_bench.options.serve import DoctorOptions, ProfileOptions, ServeOptions, TopOptions
     from continuum_bench.options.step_times import BuildOptions
     from continuum_bench.options.sweep import FigureOptions, SweepOptions
-    from continuum_bench.options.traces import ConvertOptions, FitOptions, ImportOptions, Source, SynthOptions
+    from continuum_bench.options.traces import ConvertOptions, FitOptions, ImportOptions, StatsOptions, SynthOptions
     from continuum_bench.options.validate import ValidateOptions
 
 app = typer.Typer(
@@ -235,20 +235,16 @@ def fit(options: FitOptions) -> int:
     return fit_profile(options)
 
 
-@add_command(traces_app, "run")
-def stats(
-    source: Annotated[str, typer.Argument(help="Trace file, or swebench or bfcl for the bundled programs.")],
-    form: Format = None,
-    json_output: Json = False,
-) -> int:
+@add_command(traces_app, "traces")
+def stats(options: StatsOptions) -> int:
     """Show turns, tool times, tokens and tails of a trace, beside the papers' Table 2."""
     from continuum_bench.traces import show_stats  # noqa: PLC0415
 
-    return show_stats(source, form, json_output)
+    return show_stats(options.source, options.form, options.json_output)
 
 
-@add_command(traces_app, "traces")
-def validate(source: Source) -> int:
+@add_command(traces_app)
+def validate(source: Annotated[Path, typer.Argument(help="Trace file to read.")]) -> int:
     """Show every fault of a trace file with its line and field, or whether a file in another format can be imported."""
     from continuum_bench.traces import validate_trace  # noqa: PLC0415
 

@@ -143,7 +143,7 @@ def with_flat_signature(function: Command) -> Callable[..., None]:
         exit_with(run)
 
     own = inspect.signature(function).parameters.values()
-    flat = [parameters.get(each.name) or [_own(each, hints[each.name])] for each in own]
+    flat = [parameters.get(each.name) or [each.replace(annotation=hints[each.name])] for each in own]
     keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for group in flat for each in group]
     if any(group.usual for group in groups.values()):
         keywords.append(HELP_ALL)
@@ -158,14 +158,6 @@ def _parameters(group: type[Options], usual: Collection[str]) -> list[inspect.Pa
         for option in declared(group).values()
         if option.help
     ]
-
-
-def _own(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
-    """Return a parameter that is in no dataclass: with an ``Option`` in its type as an option, else for Typer as it
-    is."""
-    default = MISSING if parameter.default is inspect.Parameter.empty else parameter.default
-    option = Declared(parameter.name, hint, default, Options)
-    return _parameter(option, hidden=False) if option.help else parameter.replace(annotation=hint)
 
 
 def _parameter(option: Declared, hidden: bool) -> inspect.Parameter:

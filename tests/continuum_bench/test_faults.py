@@ -292,7 +292,7 @@ class Stuck:
     ],
 )
 def test_a_run_that_was_stopped_can_be_analysed_and_resumed(tmp_path: Path, how: int, processes: int) -> None:
-    """Of two programs at a time: one has finished, and two are in the middle of their turns."""
+    """Of two programs at a time: one has finished, another has begun then, and two are in the middle of their turns."""
     out, stuck = tmp_path / "out", Stuck()
     with FakeServer("plugin", handler=stuck) as server:
         words = (trace_of(tmp_path, 5), server.url, out, "--arrivals", "concurrency:2", "--processes", processes)
@@ -324,8 +324,9 @@ def test_a_run_that_was_stopped_can_be_analysed_and_resumed(tmp_path: Path, how:
     assert set(server.released) == set(played)  # what the server held of the first attempts
     assert (folder / TURNS).read_text().splitlines()[: len(kept)] == kept
     assert analyzed(out)["programs_finished"] == 5
-    assert any("1 of 5 programs had finished and are kept" in note for note in read_manifest(folder).notes)
-    assert ("generator: 2 processes" in read_manifest(folder).notes) == (processes == 2)
+    workload, notes = read_manifest(folder).workload, read_manifest(folder).notes
+    assert any("1 of 5 programs had finished and are kept" in note for note in notes)
+    assert ("generator: 2 processes" in notes, workload.arrivals) == (processes == 2, "concurrency:2")
     assert read_json(folder / "engine.json")["programs_finished_before"] == 1
     interrupted = (folder / "interrupted.jsonl").read_text()
     assert not any(f'"{program}"' in interrupted for program in finished)

@@ -28,7 +28,7 @@ def truths(jobs: Sequence[Job]) -> list[float]:
 
 
 def test_true_hints_say_what_the_trace_holds() -> None:
-    assert tuple(KINDS) == HINTS
+    assert ("none", *KINDS) == HINTS
     jobs = workload("tool_s").jobs(0)
     assert told(jobs, "pred_tool_s") == told(jobs, "last_tool_duration_s") == truths(jobs)
     slowest = [turn.slowest_tool for job in jobs for turn in job.program.turns[:-1]]

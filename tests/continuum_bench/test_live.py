@@ -148,18 +148,6 @@ def test_token_prompts_are_kept_cut_and_shared_as_the_trace_says() -> None:
     assert len(prompt_of(one, program, 2)) == 60
 
 
-def test_fixed_concurrency_starts_the_next_when_one_ends(tmp_path: Path) -> None:
-    done = replayed(tmp_path, good, "--arrivals", "concurrency:2", programs=6)
-    assert done.server.most_at_once <= 2
-    starts = {arrival.program_id: arrival.due_s for arrival in read_arrivals(done.run)}
-    ends = sorted(record.finish_s or 0.0 for record in done.turns if record.is_last)
-    assert len(starts) == len(ends) == 6
-    for rank, start_s in enumerate(sorted(starts.values())):
-        assert sum(end_s > start_s + 1e-3 for end_s in ends[:rank]) <= 1  # at most one other is under way
-    workload = read_manifest(done.run).workload
-    assert (workload.arrivals, workload.jps) == ("concurrency:2", None)
-
-
 @pytest.mark.parametrize(("disturbed", "enough"), [(1, True), (1000, False)])
 def test_a_disturbed_decode_point_is_measured_again(
     disturbed: int, enough: bool, monkeypatch: pytest.MonkeyPatch

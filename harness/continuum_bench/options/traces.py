@@ -8,8 +8,18 @@ from typing import Annotated
 
 from continuum_traces.exporters import EXPORTERS
 
-from continuum_bench.options.declare import ABOVE_ZERO, NOT_NEGATIVE, WRITABLE, Option, Options, at_least, named, one_of
-from continuum_bench.options.run import Format, TokensReading
+from continuum_bench.options.declare import (
+    ABOVE_ZERO,
+    ARGUMENT,
+    NOT_NEGATIVE,
+    WRITABLE,
+    Option,
+    Options,
+    at_least,
+    named,
+    one_of,
+)
+from continuum_bench.options.run import Format, Json, TokensReading
 from continuum_bench.options.together import Without
 
 Source = Annotated[Path, Option("Trace file to read.", argument=True)]
@@ -64,6 +74,19 @@ class FitOptions(Options):
     tokens_reading: TokensReading = "context"
     form: Format = None
     overwrite: Overwrite = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatsOptions(Options):
+    """Options of ``traces stats``.
+
+    Attributes:
+        source: Trace file, or swebench or bfcl for the bundled programs.
+    """
+
+    source: Annotated[str, ARGUMENT]
+    form: Format = None
+    json_output: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)

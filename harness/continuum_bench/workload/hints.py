@@ -89,7 +89,6 @@ def _busy_s(program: Program, index: int) -> float:
 
 
 KINDS: Mapping[str, Kind] = {
-    NONE: lambda program, index, errors: {},
     "tool": _tool,
     "tool_s": _tool_s,
     "kv_ttl": _kv_ttl,
