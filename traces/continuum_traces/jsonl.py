@@ -121,6 +121,24 @@ def whole_text(path: Path) -> str:
     return "".join(line for _, line in text_lines(path))
 
 
+def json_object(where: str, text: str, *required: str) -> dict[str, Any]:
+    """Parse a JSON object that must have the ``required`` fields.
+
+    Raises:
+        TraceError: the text is something else. The message begins with ``where``.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{where}: not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise TraceError(f"{where}: expected an object")
+    for name in required:
+        if name not in data:
+            raise TraceError(f"{where}: {name}: missing")
+    return data
+
+
 def _opened(path: Path) -> IO[str]:
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8")
@@ -159,12 +177,9 @@ class _Reader:
 
     def _line(self, number: int, text: str) -> Found:
         try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            yield self._fault(number, f"not JSON: {error}")
-            return
-        if not isinstance(data, dict):
-            yield self._fault(number, "expected an object")
+            data = json_object(f"{self._path}:{number}", text)
+        except TraceError as error:
+            yield error
             return
         kind = str(data.get("kind"))
         if not self._has_header:

@@ -59,12 +59,12 @@ def compact(row: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Convert an ``OSError`` into a ``RunDirError`` that names ``path``."""
+def writing(path: Path, note: str = "") -> Iterator[None]:
+    """Convert an ``OSError`` into a ``RunDirError`` that names ``path`` and ends with ``note``."""
     try:
         yield
     except OSError as error:
-        raise RunDirError(f"{path}: cannot write: {error.strerror or error}") from error
+        raise RunDirError(f"{path}: cannot write: {error.strerror or error}{note}") from error
 
 
 def write_json(path: Path, data: Any, indent: int | None = 2) -> None:
@@ -106,10 +106,8 @@ class JsonLines:
     def flush(self) -> None:
         data = "".join(self._rows).encode()
         self._rows.clear()
-        try:
+        with writing(self._path, "; earlier records are kept"):
             self._lines.append(data)
-        except OSError as error:
-            raise RunDirError(f"{self._path}: cannot write: {error.strerror}; earlier records are kept") from error
 
     def close(self) -> None:
         if not self._closed:

@@ -239,16 +239,13 @@ async def play(batch: Batch, arrivals: list[Arrival], sink: Results) -> bool:
     """Play a batch. Returns False if a signal stopped it; a second signal kills all processes at once."""
     runner = Runner(batch, arrivals, sink)
     running = asyncio.create_task(runner.run())
-    signals = 0
 
     def stop() -> None:
-        nonlocal signals
-        signals += 1
-        if signals == 1:
+        if running.cancelling():
+            runner.kill()
+        else:
             print_notice("stopping: programs that run are ended and their records kept; again kills at once")
             running.cancel()
-        else:
-            runner.kill()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -258,7 +255,5 @@ async def play(batch: Batch, arrivals: list[Arrival], sink: Results) -> bool:
     except asyncio.CancelledError:
         return False
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
         runner.kill()
     return True

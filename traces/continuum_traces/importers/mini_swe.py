@@ -25,12 +25,11 @@ from continuum_traces.importers.usage import (
     calls_sharing_a_time,
     estimate_tokens,
     inner,
-    json_object,
     listed,
     number,
     usage_of,
 )
-from continuum_traces.jsonl import TraceError, whole_text
+from continuum_traces.jsonl import TraceError, json_object, whole_text
 from continuum_traces.schema import Program
 from continuum_traces.shell import first_program
 

@@ -18,12 +18,11 @@ from continuum_traces.importers.usage import (
     Imported,
     RequestUsage,
     inner,
-    json_object,
     listed,
     number,
     usage_of,
 )
-from continuum_traces.jsonl import whole_text
+from continuum_traces.jsonl import json_object, whole_text
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from continuum_traces.grouped import grouped
-from continuum_traces.jsonl import TraceError, text_lines
+from continuum_traces.jsonl import TraceError, json_object, text_lines
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.typed import LARGEST
 
@@ -175,21 +174,3 @@ def rows_by(path: Path, key: str, *required: str) -> dict[str, list[Row]]:
     """
     lines = json_lines(path, *required)
     return grouped((str(row.get(key, f"request-{number}")), (f"{path}:{number}", row)) for number, row in lines)
-
-
-def json_object(where: str, text: str, *required: str) -> dict[str, Any]:
-    """Parse a JSON object that must have the ``required`` fields.
-
-    Raises:
-        TraceError: the text is something else. The message begins with ``where``.
-    """
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{where}: not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise TraceError(f"{where}: expected an object")
-    for name in required:
-        if name not in data:
-            raise TraceError(f"{where}: {name}: missing")
-    return data
