@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,13 @@ from typing import Any
 
 import psutil
 import pytest
+from aiohttp import web
 from continuum_agents.environments import AgentEnvironmentError, NoPython, find_framework, is_current, set_up
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.ports import hold_port
-from continuum_server.server_config import ServerError
 from continuum_traces.jsonl import validate
 from continuum_traces.run_dir import read_turns
 from continuum_traces.schema import SchedulerEvent
+from fake_server import FakeServer, hang_up
 from live_server import Live, live
 from waiting import until
 
@@ -90,6 +90,11 @@ def environment(name: str) -> None:
         pytest.skip(f"{name} cannot be installed here: {error}")
 
 
+def write_lines(file: Path, lines: Iterable[dict[str, Any]]) -> Path:
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
 def task_file(folder: Path, *names: str, without_folder: tuple[str, ...] = ()) -> Path:
     """Tasks on copies of one scenario's code."""
     code = folder / "code"
@@ -97,9 +102,7 @@ def task_file(folder: Path, *names: str, without_folder: tuple[str, ...] = ()) -
         shutil.copytree(SCENARIOS / "roman", code)
     lines = [{"instance_id": name, "problem_statement": "Mend it.", "folder": "code", "test": "true"} for name in names]
     lines += [{"instance_id": name, "problem_statement": "Mend it."} for name in without_folder]
-    path = folder / "tasks.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
+    return write_lines(folder / "tasks.jsonl", lines)
 
 
 def events_of(server: Live, program_id: str, turns: int) -> list[SchedulerEvent]:
@@ -124,16 +127,21 @@ def unpinned(server: Live, program_id: str, turns: int) -> list[str | None]:
     return [event.reason for event in events_of(server, program_id, turns) if event.event == "unpin"]
 
 
+def calls(name: str, **arguments: Any) -> dict[str, Any]:
+    """A reply that calls one function."""
+    return {"tool_calls": [{"name": name, "arguments": arguments}]}
+
+
+def script_of(file: Path) -> dict[str, Any]:
+    """The replies in a file, by program."""
+    return {line["program"]: line["replies"] for line in map(json.loads, file.read_text().splitlines())}
+
+
 @contextmanager
-def scripted(
-    folder: Path, programs: dict[str, Any] | Path, policy: str = "static-ttl", **config: Any
-) -> Iterator[Live]:
+def scripted(folder: Path, programs: dict[str, Any], policy: str = "static-ttl", **config: Any) -> Iterator[Live]:
     """A server with a modelled GPU, twenty times as fast, whose model says what the script holds by program."""
-    script = programs
-    if isinstance(programs, dict):
-        script = folder / "script.jsonl"
-        lines = (json.dumps({"program": name, "replies": said}) + "\n" for name, said in programs.items())
-        script.write_text("".join(lines))
+    lines = [{"program": name, "replies": said} for name, said in programs.items()]
+    script = write_lines(folder / "script.jsonl", lines)
     emulated = EmulatedSettings(time_scale=20.0, replies=str(script))
     with live(
         folder, policy=policy, **{"kv_blocks": 6000, "max_model_len": 32_000, "emulated": emulated, **config}
@@ -155,36 +163,43 @@ def second_turns(out: Path) -> set[str]:
     return {turn.program_id for turn in read_turns(out) if turn.turn == 1}
 
 
-def through_a_restart(folder: Path, run: Callable[[str], Batch], name: str, script: list[dict[str, Any]]) -> Batch:
-    """A batch of one program whose server dies in its second turn, and comes back at the same port.
+@contextmanager
+def breaking_off(replies: list[dict[str, Any]], times: int = 4) -> Iterator[FakeServer]:
+    """A server that gives these replies in order. Before the second one it breaks off so many calls."""
+
+    async def answer(request: Any, number: int) -> Any:
+        if 1 < number <= 1 + times:
+            return hang_up(request)
+        reply = replies[max(0, number - 1 - times)]
+        calls = [
+            {
+                "id": f"call{number}",
+                "type": "function",
+                "function": {**call, "arguments": json.dumps(call["arguments"])},
+            }
+            for call in reply.get("tool_calls", ())
+        ]
+        whole = server.answer("/chat/completions", {"messages": [{"role": "user"}]})
+        message = {"role": "assistant", "content": reply.get("text"), **({"tool_calls": calls} if calls else {})}
+        whole["choices"][0] |= {"message": message, "finish_reason": "tool_calls" if calls else "stop"}
+        return web.json_response(whole)
+
+    with FakeServer("plugin", handler=answer) as server:
+        yield server
+
+
+def tried_again(server: FakeServer, batch: Batch, name: str) -> None:
+    """The program ended well after three turns. All tries have its id, and the record has each answer once.
 
     Args:
-        folder: the test's; the batch records into ``run`` below it.
-        run: starts the batch against a server of this URL; a command of the second turn may wait for a file ``go``.
+        server: as ``breaking_off`` makes it.
+        batch: one program against it.
         name: the program.
-        script: its replies, of both servers; the second one begins it anew.
-
-    Returns:
-        The batch, which ended well after three turns on the second server.
     """
-    out = folder / "run"
-    for each in ("first", "second"):
-        (folder / each).mkdir()
-    with hold_port("127.0.0.1", 0) as held:
-        port = held.getsockname()[1]
-        with scripted(folder / "first", {name: script}, port=port) as first:
-            batch = run(first.server.url)
-            wait_for(lambda: name in second_turns(out), batch)
-            first.server.kill()
-        wait_for(lambda: is_free(port), batch)
-        if (out / "workspaces").exists():
-            (out / "workspaces" / name / "go").touch()  # its next call finds nobody
-            wait_for(lambda: any(turn.error for turn in read_turns(out)), batch)
-        with scripted(folder / "second", {name: script}, port=port) as second:
-            batch.ended()
-            assert len(finished(second, name, 3)) == 3
-    assert [turn.program_id for turn in read_turns(out) if turn.error is None] == [name] * 5
-    return batch
+    batch.ended()
+    assert [seen.program_id for seen in server.asked] == [name] * 7
+    answered = [(turn.program_id, turn.turn_id) for turn in read_turns(batch.out) if turn.error is None]
+    assert len(answered) == len(set(answered)) == 3
 
 
 def wait_for(condition: Callable[[], bool], batch: Batch | None) -> None:
@@ -195,11 +210,3 @@ def wait_for(condition: Callable[[], bool], batch: Batch | None) -> None:
         assert batch is None or batch.process.poll() is None, batch.wait()
         time.sleep(0.1)
     raise AssertionError("it never came to that")
-
-
-def is_free(port: int) -> bool:
-    """Whether a server can be started on the port."""
-    with suppress(ServerError):
-        hold_port("127.0.0.1", port).close()
-        return True
-    return False

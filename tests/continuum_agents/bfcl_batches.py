@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from agent_batches import SCENARIOS
+from agent_batches import SCENARIOS, calls, write_lines
 
 BFCL = SCENARIOS / "bfcl"
 PAGE = "https://lights.example/halden-reach"
@@ -22,12 +23,12 @@ def entry(number: int) -> str:
     return f"web_search_base_{number}"
 
 
-def questions(folder: Path, count: int) -> Path:
-    """As many questions, to all of which the answer is forty-two."""
+def questions(folder: Path, numbers: Iterable[int]) -> Path:
+    """Questions with these numbers, to all of which the answer is forty-two."""
     data = folder / "questions"
     (data / "possible_answer").mkdir(parents=True, exist_ok=True)
     asked, answers = [], []
-    for number in range(count):
+    for number in numbers:
         turn = [{"role": "user", "content": f"What is the answer to question {number}?"}]
         asked.append({"id": f"web_search_{number}", "question": [turn], "involved_classes": ["WebSearchAPI"]})
         answers.append({"id": f"web_search_{number}", "ground_truth": ["forty-two"], "source": [], "num_hops": 1})
@@ -38,24 +39,12 @@ def questions(folder: Path, count: int) -> Path:
 
 def web(folder: Path) -> Path:
     """The scenarios' web, and pages that make trouble."""
-    file = folder / "web.jsonl"
     scenarios = [json.loads(line) for line in (BFCL / "web.jsonl").read_text().splitlines()]
     trouble = [
         {"url": NEVER, "text": "<p>At last.</p>", "seconds": 987_654.25},
         {"url": HUGE, "text": "<p>More and more.</p>" * 20_000, "seconds": 0.01},
     ]
-    write_lines(file, scenarios + trouble)
-    return file
-
-
-def write_lines(file: Path, lines: list[dict[str, Any]]) -> Path:
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return file
-
-
-def calls(name: str, **arguments: Any) -> dict[str, Any]:
-    """A reply that calls one function."""
-    return {"tool_calls": [{"name": name, "arguments": arguments}]}
+    return write_lines(folder / "web.jsonl", scenarios + trouble)
 
 
 def fetches(url: str = PAGE) -> dict[str, Any]:

@@ -8,12 +8,24 @@ import subprocess
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
-from agent_batches import Batch, environment, events_of, scripted, slow_prefill
+from agent_batches import (
+    Batch,
+    breaking_off,
+    calls,
+    environment,
+    events_of,
+    finished,
+    script_of,
+    scripted,
+    slow_prefill,
+    tried_again,
+)
 from agent_checks import all_is_well
 from bench_cli import succeeded
-from bfcl_batches import BFCL, calls, entry, own_record, says, tools_said
+from bfcl_batches import BFCL, HUGE, NEVER, entry, fetches, own_record, questions, says, tools_said, web
 from continuum_agents.environments import find_framework, python_of
 from continuum_traces.importers.registry import read_any
 from continuum_traces.run_dir import read_manifest, read_turns
@@ -24,13 +36,36 @@ NAMES = {entry(number) for number in range(3)}
 pytestmark = pytest.mark.slow
 
 
+SCRIPT: dict[int, list[dict[str, Any]]] = {
+    100: [fetches(), says()],
+    101: [fetches(NEVER), fetches(), says()],
+    102: [fetches(), *(fetches(NEVER) for _ in range(30))],
+    103: [calls("open_page", url=NEVER), calls("fetch_url_content", address=NEVER), says()],
+    104: [fetches(), calls("fetch_url_content")],
+    105: [fetches(), fetches(HUGE), says()],
+    106: [fetches(), says("I could not find out.")],
+    107: [fetches(), fetches(), fetches()],
+    108: [{"text": "[fetch_url_content(url='https://lights.example/halden-reach', mode='truncate')]"}, says()],
+}
+"""What a model says to each question. The fourth calls with arguments that are no object."""
+SCRIPT[104][1]["tool_calls"][0]["arguments"] = ["a list"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all files: questions, web.jsonl."""
+    folder = tmp_path_factory.mktemp("bfcl-faults")
+    questions(folder, SCRIPT)
+    web(folder)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """The scenarios' replies, and some for BFCL's own entries."""
+    """The replies of the scenarios, of ``SCRIPT``, and some for BFCL's own entries."""
     folder = tmp_path_factory.mktemp("bfcl")
-    lines = map(json.loads, (BFCL / "replies.jsonl").read_text().splitlines())
     search = calls("search_engine_query", keywords="kestrel clock built town")
-    script = {line["program"]: line["replies"] for line in lines}
+    script = script_of(BFCL / "replies.jsonl") | {entry(number): replies for number, replies in SCRIPT.items()}
     script["web_search_no_snippet_5"] = [search, says("{'answer': 'I do not know'}")]
     script["web_search_base_5"] = [search, says(f"{{'answer': '{bfcl_s_own_answer(5)}'}}")]
     with scripted(folder, script, **slow_prefill(folder)) as found:
@@ -160,3 +195,82 @@ def test_bfcl_s_tools_see_the_recorded_web_as_the_live_one(tmp_path: Path) -> No
     assert len(seen["live"]) == 9
     assert seen["live"] == seen["recorded"]
     assert "a-secret" not in done.stdout + file.read_text()
+
+
+# ------------------------------------------------------------------------------------------ ends
+
+
+@pytest.fixture
+def ask(data: Path, start: Callable[..., Batch]) -> Callable[..., Batch]:
+    """Starts a batch of the questions from one number to another."""
+
+    def started(url: str, out: Path, part: str, *options: str) -> Batch:
+        given = ("--slice", part, "--web", str(data / "web.jsonl"), *options)
+        return start(data / "questions", url, out, *given, framework="bfcl")
+
+    return started
+
+
+def test_one_program_s_fault_is_its_own(server: Live, tmp_path: Path, ask: Callable[..., Batch]) -> None:
+    out = tmp_path / "run"
+    batch = ask(server.server.url, out, "0:7", "--workers", "4", "--tool-limit", "3", "--time-limit", "20")
+    said = batch.ended()
+    programs = batch.programs()
+    assert batch.ends() == {
+        entry(100): ("Answered", True),
+        entry(101): ("Answered", True),  # its page was given up at the tool's limit, and BFCL went on
+        entry(102): ("TimeLimit", False),
+        entry(103): ("Answered", True),
+        entry(104): ("NotDecoded", False),
+        entry(105): ("InferenceError", False),
+        entry(106): ("Answered", False),
+    }, said
+    assert 3.0 <= programs[entry(101)]["tool_s"] < 20.0
+    assert programs[entry(103)]["tools"] == ["open_page", "fetch_url_content"]
+    what_bfcl_told_the_model(out)
+    assert finished(server, entry(103), 3) == ["open_page", "fetch_url_content", None]
+    (score,) = out.glob("score/*/agentic/*_score.json")
+    head = json.loads(score.read_text().splitlines()[0])
+    assert (head["correct_count"], head["total_count"]) == (3, 7)
+    assert "3 of 7 pass their test" in said
+
+
+def what_bfcl_told_the_model(out: Path) -> None:
+    """In BFCL's own words."""
+    given_up = tools_said(own_record(out, entry(101)))[0]
+    assert "An error occurred while fetching" in given_up
+    assert "time limit" in given_up
+    unknown, misnamed = tools_said(own_record(out, entry(103)))
+    assert unknown == "Error during execution: name 'open_page' is not defined"
+    assert "unexpected keyword argument 'address'" in misnamed
+    assert own_record(out, entry(105))["result"].startswith("Error during inference: Error code: 400")
+
+
+def test_the_call_at_the_step_limit_is_known_to_be_the_last(
+    server: Live, tmp_path: Path, ask: Callable[..., Batch]
+) -> None:
+    out = tmp_path / "run"
+    batch = ask(server.server.url, out, "7:8", "--step-limit", "2")
+    batch.ended()
+    done = batch.programs()[entry(107)]
+    assert (done["status"], done["passed"], done["turns"]) == ("StepLimit", False, 2)
+    assert [turn.is_last for turn in read_turns(out)] == [False, True]
+    assert len(finished(server, entry(107), 2)) == 2
+    assert [event.turn for event in events_of(server, entry(107), 2) if event.event == "pin"] == [0]
+
+
+def test_calls_in_text(server: Live, tmp_path: Path, ask: Callable[..., Batch]) -> None:
+    out = tmp_path / "run"
+    batch = ask(server.server.url, out, "8:9", "--prompting")
+    batch.ended()
+    done = batch.programs()[entry(108)]
+    assert (done["status"], done["passed"], done["tools"]) == ("Answered", True, ["fetch_url_content"])
+    assert "Ida Corran" in tools_said(own_record(out, entry(108)))[0]
+    assert finished(server, entry(108), 2) == ["fetch_url_content", None]
+
+
+def test_a_call_that_fails_is_tried_again_by_the_same_program(tmp_path: Path, ask: Callable[..., Batch]) -> None:
+    with breaking_off([fetches(), fetches(), says()]) as server:
+        batch = ask(server.root, tmp_path / "run", "0:1")
+        tried_again(server, batch, entry(100))
+    assert batch.programs()[entry(100)]["passed"] is True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_batches import SCENARIOS, Batch, events_of, scripted, unpinned
+from agent_batches import SCENARIOS, Batch, events_of, script_of, scripted, unpinned, write_lines
 from agent_checks import (
     a_replay_has_the_same_turns_and_tokens,
     pins_are_hit_by_the_next_turn,
@@ -31,7 +30,7 @@ BASH = ("bash", str(HERE / "agent.sh"), "{model}", "{task}")
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder = tmp_path_factory.mktemp("command")
-    with scripted(folder, HERE / "replies.jsonl", policy_options={"ttl_s": 120.0}) as found:
+    with scripted(folder, script_of(HERE / "replies.jsonl"), policy_options={"ttl_s": 120.0}) as found:
         yield found
 
 
@@ -40,9 +39,8 @@ def play(server: Live, tmp_path: Path, start: Callable[..., Batch]) -> Callable[
     """Starts a batch of these tasks: ``play({"a": "a task in words"}, *options, agent=...)``."""
 
     def started(tasks: dict[str, str], *options: str, agent: tuple[str, ...]) -> Batch:
-        file = tmp_path / "tasks.jsonl"
         lines = ({"instance_id": name, "problem_statement": words} for name, words in tasks.items())
-        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        file = write_lines(tmp_path / "tasks.jsonl", lines)
         return start(file, server.server.url, tmp_path / "run", *options, "--", *agent, framework="command")
 
     return started
@@ -104,23 +102,18 @@ def test_the_step_limit_stops_a_command(server: Live, play: Callable[..., Batch]
 
 
 ANTHROPIC = """
-import json, os, urllib.request
+import httpx, os
+key = {"Authorization": "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"]}
+server = httpx.Client(base_url=os.environ["ANTHROPIC_BASE_URL"], headers=key, timeout=600)
 tool = {"name": "bash", "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}}}
-said = {"role": "user", "content": [{"type": "text", "text": "Say fine.", "cache_control": {"type": "ephemeral"}}]}
-messages = [said]
-for stream in (False, True):
-    body = {"model": os.environ["MODEL"], "max_tokens": 99, "system": "You code.", "messages": messages}
-    body |= {"tools": [tool], "stream": stream}
-    key = {"Authorization": "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"], "Content-Type": "application/json"}
-    url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), key)) as answer:
-        text = answer.read()
-    if not stream:
-        asked = json.loads(text)["content"]
-        done = {"type": "tool_result", "tool_use_id": asked[-1]["id"], "content": "here"}
-        said["content"][0].pop("cache_control")
-        messages += [{"role": "assistant", "content": asked}, {"role": "user", "content": [done]}]
-assert b"message_stop" in text
+body = {"model": os.environ["MODEL"], "max_tokens": 99, "system": "You code.", "tools": [tool]}
+text = {"type": "text", "text": "Say fine."}
+marked = {"role": "user", "content": [{**text, "cache_control": {"type": "ephemeral"}}]}
+asked = server.post("/v1/messages", json={**body, "messages": [marked]}).json()["content"]
+done = {"type": "tool_result", "tool_use_id": asked[-1]["id"], "content": "here"}
+turns = zip(("user", "assistant", "user"), ([text], asked, [done]))
+messages = [{"role": role, "content": content} for role, content in turns]
+assert "message_stop" in server.post("/v1/messages", json={**body, "messages": messages, "stream": True}).text
 """
 
 

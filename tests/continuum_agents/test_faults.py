@@ -1,5 +1,5 @@
 """How runs of real agents end: at a limit, after a tool that hangs, when the agent dies, when a task has no code, on
-Ctrl-C, and when the server restarts.
+Ctrl-C, and after calls that failed.
 
 The first tests run with mini-swe-agent and with OpenHands. The tests of only one of them are at the end of the file.
 """
@@ -7,115 +7,28 @@ The first tests run with mini-swe-agent and with OpenHands. The tests of only on
 from __future__ import annotations
 
 import json
-import shutil
 import signal
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from agent_batches import (
     Batch,
+    breaking_off,
     events_of,
     finished,
-    scripted,
     second_turns,
     task_file,
-    through_a_restart,
+    tried_again,
     unpinned,
     wait_for,
 )
+from code_agents import MINI, NAP, OPENHANDS, Kind
 from continuum_traces.run_dir import read_turns
 from live_server import Live
 from waiting import until
 
 pytestmark = pytest.mark.slow
-
-NAP = "987654.25"
-"""Seconds that a tool sleeps which must not be left behind."""
-SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-
-
-def calls(name: str, **arguments: Any) -> dict[str, Any]:
-    return {"tool_calls": [{"name": name, "arguments": arguments}]}
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A framework, and its words."""
-
-    name: str
-    tool: str
-    last: dict[str, Any]
-    """The reply that ends a program, the tool of it, and the status."""
-    last_tool: str
-    good: str
-    limited: str
-    kills_agent: str
-    more: tuple[str, ...] = ()
-    """Options with which it waits for a server."""
-
-    def says(self, *commands: str) -> list[dict[str, Any]]:
-        """A model that runs these, one a turn, and submits."""
-        return [*(calls(self.tool, command=command) for command in commands), self.last]
-
-    def script(self) -> dict[str, Any]:
-        return {
-            "fine": self.says("ls", "cat roman/__init__.py"),
-            "hangs": self.says("ls", f"sleep {NAP}", "pwd"),
-            "dies": self.says("ls", f"sleep {NAP} & {self.kills_agent}"),
-            "dies#2": self.says("ls"),
-            "limited": self.says("ls", "pwd", "ls", "ls"),
-            **dict.fromkeys(("long", "twice", "orphaned"), self.says("ls", f"sleep {NAP}")),
-            "longer": self.says("ls", f"sleep {NAP} & sleep {NAP}"),
-            "endless": self.says("ls", *(f"sleep {NAP}" for _ in range(100))),
-            "stubborn": self.says("ls", f"bash -c \"trap '' INT; sleep {NAP}; sleep {NAP}\"", "pwd"),
-            "written": [
-                {"text": f"THOUGHT: next.\n\n```mswea_bash_command\n{command}\n```"}
-                for command in ("ls", "cd roman && cat __init__.py", SUBMIT)
-            ],
-            "confused": [calls("no_such_tool", x=1), *self.says("ls")],
-            "talker": self.says("ls", "pwd", "ls", "pwd", "ls"),
-            "*": [{"text": "They looked around."}],  # what a condenser gets
-        }
-
-
-MINI = Kind(
-    *("mini-swe", "bash", calls("bash", command=SUBMIT), "echo", "Submitted", "LimitsExceeded", "kill -9 $PPID"),
-    more=("--tool-limit", "600"),
-)
-OPENHANDS = Kind(
-    *("openhands", "terminal", calls("finish", message="Done."), "finish", "Finished", "MaxIterationsReached"),
-    kills_agent="kill -9 $(tmux show -gv @openhands_socket_owner_pid)",  # its process's number is in its tmux server
-    more=("-c", "llm.num_retries=200", "-c", "llm.retry_min_wait=1", "-c", "llm.retry_max_wait=1"),
-)
-
-
-@pytest.fixture(scope="module", params=[MINI, OPENHANDS], ids=lambda kind: kind.name)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    if request.param is OPENHANDS and shutil.which("tmux") is None:
-        pytest.skip("OpenHands' terminal as it is meant to be needs tmux")
-    found: Kind = request.param
-    return found
-
-
-@pytest.fixture(scope="module")
-def server(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    with scripted(tmp_path_factory.mktemp("faults"), kind.script(), policy_options={"ttl_s": 2.0}) as found:
-        yield found
-
-
-@pytest.fixture
-def play(kind: Kind, server: Live, tmp_path: Path, start: Callable[..., Batch]) -> Callable[..., Batch]:
-    """Starts a batch: ``play("fine", "dies", "--workers", "3")``."""
-
-    def started(*words: str, without_folder: tuple[str, ...] = ()) -> Batch:
-        names = [word for word in words if word in kind.script()]
-        tasks = task_file(tmp_path, *names, without_folder=without_folder)
-        return start(tasks, server.server.url, tmp_path / "run", *words[len(names) :], framework=kind.name)
-
-    return started
 
 
 def test_one_program_s_fault_is_its_own(kind: Kind, server: Live, play: Callable[..., Batch]) -> None:
@@ -182,16 +95,12 @@ def test_ctrl_c_keeps_records_and_leaves_no_process(kind: Kind, play: Callable[.
         assert history[-1]["kind"] == "ActionEvent"
 
 
-def test_a_program_outlives_its_server(kind: Kind, tmp_path: Path, start: Callable[..., Batch]) -> None:
-    """The framework tries again until the new server answers; the id stays, and so does the record."""
-    tasks, out, says = (
-        task_file(tmp_path, "patient"),
-        tmp_path / "run",
-        kind.says("ls", "until [ -e go ]; do sleep 0.1; done"),
-    )
-    batch = through_a_restart(
-        tmp_path, lambda url: start(tasks, url, out, *kind.more, framework=kind.name), "patient", says
-    )
+def test_a_call_that_fails_is_tried_again_by_the_same_program(
+    kind: Kind, tmp_path: Path, start: Callable[..., Batch]
+) -> None:
+    with breaking_off(kind.says("ls", "pwd")) as server:
+        batch = start(task_file(tmp_path, "patient"), server.root, tmp_path / "run", *kind.more, framework=kind.name)
+        tried_again(server, batch, "patient")
     assert batch.programs()["patient"]["status"] == kind.good
 
 

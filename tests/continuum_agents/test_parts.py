@@ -193,13 +193,10 @@ READERS: dict[str, Callable[[Path], object]] = {
 FAULTS = [
     ("w.jsonl", "{", ":1: Invalid JSON"),
     ("w.jsonl", '{"query": "a", "url": "b", "seconds": 1}', ":1: expected query or url"),
-    ("w.jsonl", '{"query": "a", "response": {}, "seconds": -1}', ":1: seconds: "),
     ("w.jsonl", '{"query": "a", "response": {}, "seconds": NaN}', ":1: seconds: "),
     ("w.jsonl", '{"query": "a", "seconds": 1}', ":1: response: missing"),
     ("w.jsonl", '{"query": "a", "error": "429 Too Many Requests", "seconds": 1}', "for ever"),
-    ("w.jsonl", '{"url": "a", "seconds": 1}', ":1: text: missing"),
     ("w.jsonl", '\n{"url": "a", "text": "", "status": 7, "seconds": 1}', ":2: status"),
-    (ENTRIES, "{", ":1: not JSON"),
     (ENTRIES, '{"id": "memory_3"}', "at `$.id`"),
     (ENTRIES, '\n{"id": "web_search_1", "involved_classes": ["MathAPI"]}', ":2: Invalid enum value 'MathAPI'"),
     (ENTRIES, '{"id": "web_search_1", "involved_classes": ["WebSearchAPI"], "question": []}', "`$.question`"),
@@ -215,8 +212,7 @@ def test_faults_of_a_file_are_named(tmp_path: Path, name: str, text: str, said: 
     assert (name in str(caught.value), said in str(caught.value)) == (True, True), caught.value
 
 
-@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
-def test_line_separators_inside_json_are_text(tmp_path: Path, separator: str) -> None:
+def test_line_separators_inside_json_are_text(tmp_path: Path) -> None:
     """``str.splitlines`` would end the line at each of these."""
 
     def written(data: dict[str, Any]) -> Path:
@@ -224,12 +220,12 @@ def test_line_separators_inside_json_are_text(tmp_path: Path, separator: str) ->
         file.write_text(json.dumps(data, ensure_ascii=False) + "\n\n", encoding="utf-8", newline="")
         return file
 
-    text = f"one{separator}two"
+    text = "one\u2028two\u2029three\x85four"
     (task,) = read_tasks(written({"instance_id": "a", "problem_statement": text}))
-    answer = read_web(written({"url": "u", "text": text, "seconds": 1}))["u"]
     reply = read_script(written({"program": "a", "replies": [{"text": text}]})).due("a")
     assert reply is not None
-    assert task.problem_statement == answer.text == reply.text == text
+    assert task.problem_statement == reply.text == text
+    assert read_web(written({"url": "u", "text": text, "seconds": 1}))["u"].text == text
 
 
 def test_a_recorded_web_answers_as_it_did(tmp_path: Path) -> None:

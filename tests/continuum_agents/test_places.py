@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agent_batches import SCENARIOS, Batch, finished, scripted, task_file
+from agent_batches import SCENARIOS, Batch, finished, task_file, write_lines
+from code_agents import MINI, OUTSIDE
 from continuum_agents.protocol import BATCH_LABEL, PROGRAM_LABEL
 from continuum_bench.agents.batch import batch_label
 from fake_docker import install, put
@@ -21,29 +22,7 @@ from live_server import Live
 
 pytestmark = pytest.mark.slow
 
-DONE = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-NAP = "987654.5"
-OUTSIDE = "/usr/continuum-was-here"
-SCRIPT = {
-    "boxed": (
-        "ls",
-        f"touch {OUTSIDE} || echo refused",
-        f"sleep {NAP} & sleep {NAP}",
-        "sed -i 's/I/J/' roman/__init__.py && git diff > patch.txt",
-        f"{DONE} && cat patch.txt",
-    ),
-    "shipped": ("ls", "sed -i 's/I/J/' roman/__init__.py && git diff > patch.txt", f"{DONE} && cat patch.txt"),
-}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    calls = {
-        name: [{"tool_calls": [{"name": "bash", "arguments": {"command": command}}]} for command in commands]
-        for name, commands in SCRIPT.items()
-    }
-    with scripted(tmp_path_factory.mktemp("places"), calls) as found:
-        yield found
+ONLY_MINI = pytest.mark.parametrize("kind", [MINI], indirect=True)
 
 
 def needs_bubblewrap() -> None:
@@ -54,6 +33,7 @@ def needs_bubblewrap() -> None:
         pytest.skip("bubblewrap may not make namespaces here")
 
 
+@ONLY_MINI
 def test_a_sandbox(server: Live, tmp_path: Path, start: Callable[..., Batch]) -> None:
     needs_bubblewrap()
     out = tmp_path / "run"
@@ -68,12 +48,13 @@ def test_a_sandbox(server: Live, tmp_path: Path, start: Callable[..., Batch]) ->
     assert "Read-only file system" in json.dumps(trajectory)
 
 
+@ONLY_MINI
 def test_a_container(
     server: Live, tmp_path: Path, start: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
-    tasks = tmp_path / "tasks.jsonl"
-    tasks.write_text(json.dumps({"instance_id": "shipped", "problem_statement": "Mend it.", "image": "roman:1"}) + "\n")
+    task = {"instance_id": "shipped", "problem_statement": "Mend it.", "image": "roman:1"}
+    tasks = write_lines(tmp_path / "tasks.jsonl", [task])
     command, state = install(tmp_path, SCENARIOS / "roman")
     put(state, "stray", f"{BATCH_LABEL}={batch_label(out)}")
     put(state, "db", "app=db")

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from agent_batches import environment
+from agent_batches import environment, write_lines
 from continuum_agents.environments import find_framework, python_of
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def ask(python: Path, subset: str | Path, home: Path, *options: str) -> subproce
 def test_a_local_dataset(python: Path, tmp_path: Path, options: tuple[str, ...], numbers: list[int]) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    (data / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    write_lines(data / "test.jsonl", ROWS)
     done = ask(python, data, tmp_path / "home", *options)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]

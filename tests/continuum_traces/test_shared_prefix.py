@@ -25,27 +25,16 @@ def shared(*given: Opened) -> list[Program]:
     return list(with_shared_prefixes([program for program, _ in given], [messages for _, messages in given]))
 
 
-def test_the_same_first_message_is_a_shared_prefix_and_an_estimate_says_so() -> None:
-    one, other, alone = shared(
-        opened(300, SYSTEM, "task one"), opened(400, SYSTEM, "job two"), opened(90, "Something else.", "task one")
-    )
-    assert one.shared_prefix_tokens == other.shared_prefix_tokens == 181  # a line feed between messages
-    assert one.shared_prefix_id == other.shared_prefix_id
-    assert PREFIX_ESTIMATED in one.source
-    assert (alone.shared_prefix_id, alone.shared_prefix_tokens, alone.source) == (None, 0, "here")
-
-
-def test_equal_first_prompts_are_counted_by_the_source_itself() -> None:
-    found = shared(opened(333, SYSTEM, "task"), opened(333, SYSTEM, "task"))
-    assert [(program.shared_prefix_tokens, program.source) for program in found] == [(333, "here")] * 2
-
-
 OTHER, RULES = "I " * 300, "Follow the rules. " * 20
 
 
 @pytest.mark.parametrize(
     ("programs", "prefixes"),
     [
+        (
+            [opened(300, SYSTEM, "task one"), opened(400, SYSTEM, "job two"), opened(90, "No", "task one")],
+            [181, 181, 0],
+        ),
         ([opened(900, SYSTEM, RULES + "A"), opened(900, SYSTEM, RULES + "B")], [271, 271]),  # as far as they agree
         ([opened(900, SYSTEM + "A" * 99), opened(900, SYSTEM + "B" * 99)], [180, 180]),  # one template
         ([opened(900, SYSTEM), opened(900, SYSTEM, "more")], [180, 180]),  # one prompt begins the other
@@ -55,10 +44,19 @@ OTHER, RULES = "I " * 300, "Follow the rules. " * 20
         ([opened(100), opened(100)], [0, 0]),
     ],
 )
-def test_how_much_is_shared(programs: list[Opened], prefixes: list[int]) -> None:
+def test_how_much_is_shared_is_estimated(programs: list[Opened], prefixes: list[int]) -> None:
     found = shared(*programs)
-    assert all((program.shared_prefix_id is None) == (program.shared_prefix_tokens == 0) for program in found)
     assert [program.shared_prefix_tokens for program in found] == prefixes
+    sources = [f"here, {PREFIX_ESTIMATED}" if tokens else "here" for tokens in prefixes]
+    assert [program.source for program in found] == sources
+    ids = [program.shared_prefix_id for program in found]
+    assert [each is None for each in ids] == [tokens == 0 for tokens in prefixes]
+    assert len(set(ids)) == len(set(prefixes))
+
+
+def test_equal_first_prompts_are_counted_by_the_source_itself() -> None:
+    found = shared(opened(333, SYSTEM, "task"), opened(333, SYSTEM, "task"))
+    assert [(program.shared_prefix_tokens, program.source) for program in found] == [(333, "here")] * 2
 
 
 # ---------------------------------------------------------------------------------------- in a workload
