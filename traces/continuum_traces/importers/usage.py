@@ -150,7 +150,7 @@ def listed(where: str, data: Mapping[str, Any], name: str, kind: type[Each]) -> 
         TraceError: the field is something else. The message begins with ``where``.
     """
     values = data.get(name) or []
-    if not isinstance(values, list):
+    if not isinstance(values, list) or not all(isinstance(each, kind) for each in values):
         raise TraceError(f"{where}: {name}: expected a list of {_PLURALS[kind]}")
     return values
 
