@@ -19,23 +19,17 @@ from continuum_analysis.records.reading import order_events
 from continuum_analysis.report.page import write_report
 from continuum_traces.run_dir import EVENTS, TURNS, RunDirError, read_manifest, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
-from recorded_runs import write_recorded
+from recorded_runs import served, write_recorded
 
 # Program a: two turns, one second in the queue, a pin that is hit; program b: one turn, preempted once.
 EVENTS_BY_HAND = [
-    SchedulerEvent(0.0, "arrive", "a", 0, prompt_tokens=100),
-    SchedulerEvent(1.0, "start", "a", 0, prompt_tokens=100, hit_tokens=0),
-    SchedulerEvent(3.0, "finish", "a", 0, output_tokens=20, tool="ls", status="stop"),
+    *served("a", 0, 0.0, 100, output_tokens=20, tool="ls"),
     SchedulerEvent(3.0, "pin", "a", 0, ttl_s=2.0, tokens=112),
-    SchedulerEvent(4.0, "arrive", "b", 0, prompt_tokens=50),
-    SchedulerEvent(4.0, "start", "b", 0, prompt_tokens=50, hit_tokens=0),
-    SchedulerEvent(4.5, "arrive", "a", 1, prompt_tokens=200),
-    SchedulerEvent(4.5, "start", "a", 1, prompt_tokens=200, hit_tokens=112),
+    *served("a", 1, 4.5, 200, 112, 0.0, 1.5, output_tokens=30),
     SchedulerEvent(4.5, "unpin", "a", 0, reason="hit", tokens=112),
+    *served("b", 0, 4.0, 50, 0, 0.0, 4.0, status="length", output_tokens=10),
     SchedulerEvent(5.0, "preempt", "b", 0),
     SchedulerEvent(5.5, "resume", "b", 0, prompt_tokens=50, hit_tokens=48),
-    SchedulerEvent(6.0, "finish", "a", 1, output_tokens=30, status="stop"),
-    SchedulerEvent(8.0, "finish", "b", 0, output_tokens=10, status="length"),
     SchedulerEvent(9.0, "arrive", "c", 0, prompt_tokens=7),  # never finishes
 ]
 # The client's clock reads 100 at the scheduler's 0: no metric may mix the two.

@@ -14,7 +14,7 @@ from continuum_analysis.plots.panels import Bar, Kind, Line, Panel, Stack
 from continuum_analysis.report.figure_kit import report_styles
 
 if TYPE_CHECKING:
-    from tests.continuum_analysis.conftest import Browser
+    from browser import Browser
 
 OTHERS = ("oracle-working-set", "oracle-ttl", "continuum-v1", "continuum-fixed", "oracle-srpt", "infercept-oracle")
 ENDS = [f"{tiers}{router}" for tiers in ("", "+offload") for router in ("", "@affinity", "@sticky")]

@@ -12,19 +12,16 @@ from continuum_analysis.report.program_timeline import timeline_data
 from continuum_traces.run_dir import EVENTS as EVENTS_FILE
 from continuum_traces.run_dir import TURNS, write_rows
 from continuum_traces.schema import SchedulerEvent, TurnRecord
+from recorded_runs import served
 
 E = SchedulerEvent
 EVENTS = [
-    E(0.0, "arrive", "p", 0, prompt_tokens=100),
-    E(1.0, "start", "p", 0, prompt_tokens=100, hit_tokens=20),
+    *served("p", 0, 0.0, 100, 20, 1.0, 6.0, output_tokens=50, tool="ls"),
     E(4.0, "preempt", "p", 0),
     E(5.0, "resume", "p", 0, prompt_tokens=100, hit_tokens=0),
-    E(7.0, "finish", "p", 0, output_tokens=50, tool="ls", status="stop"),
     E(7.0, "pin", "p", 0, ttl_s=2.0, tokens=144),
-    E(8.0, "arrive", "p", 1, prompt_tokens=200),
-    E(9.0, "start", "p", 1, prompt_tokens=200, hit_tokens=144),
+    *served("p", 1, 8.0, 200, 144, 1.0, 1.0, output_tokens=10),
     E(9.0, "unpin", "p", 0, reason="hit", tokens=144),
-    E(10.0, "finish", "p", 1, output_tokens=10, status="stop"),
 ]
 FIRST_TOKENS = [TurnRecord("p", 0, 100.0, 100.0, first_token_s=102.0, finish_s=107.0, gap_s=1.0)]
 

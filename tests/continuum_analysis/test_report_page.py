@@ -16,7 +16,7 @@ from continuum_traces.typed import from_json
 from recorded_runs import write_recorded
 
 if TYPE_CHECKING:
-    from tests.continuum_analysis.conftest import Browser
+    from browser import Browser
 
 E = SchedulerEvent
 PAPER_PX = 718

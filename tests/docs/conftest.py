@@ -1,0 +1,3 @@
+"""The browser of the site's tests."""
+
+from browser import browser as browser
