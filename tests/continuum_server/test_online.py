@@ -100,8 +100,9 @@ def test_the_state_lists_programs_by_what_they_do(online: Online, scheduler: Any
     cut = online.state(limit=1)
     assert [row["program_id"] for row in cut["program_list"]] == ["p-runs"]
     assert [cut[name] for name in ("pins_held", "soft_holds_held", "programs")] == [1, 1, 6]
-    for name in ("p-held", "p-soft"):
-        table.unpin(name)
+    table.unpin("p-held")
+    assert [online.state()[name] for name in ("pins_held", "soft_holds_held")] == [0, 1]
+    table.unpin("p-soft")
 
 
 def test_the_state_shows_a_key_its_own_tools() -> None:

@@ -83,7 +83,7 @@ def check_skipping(jobs: list[Job], router: str, **rest: Any) -> tuple[Outcome, 
     router=st.sampled_from(sorted(ROUTERS)),
     policy=st.sampled_from(["vllm", "static-ttl", "continuum", "working-set"]),
 )
-@settings(max_examples=settings.default.max_examples // 3)
+@settings(max_examples=settings.default.max_examples // 2)
 def test_every_program_completes_and_skipping_changes_nothing(router: str, policy: str, jobs: list[Job]) -> None:
     check_skipping(jobs, router, policy=policy)
 

@@ -9,56 +9,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tomllib
 from continuum_server.vllm_plugin.tool_calls import PARSERS, Call, openai_key, read_openai, tool_key
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 # ------------------------------------------------------------------------------------------------------ outputs
 
-OUTPUTS: list[tuple[str, str | None]] = [
-    # fences
-    ("THOUGHT: look.\n\n```bash\ncd /testbed && grep -rn x .\n```\n", "grep"),
-    ("```mswea_bash_command\nsed -n 1p x\n```", "sed"),
-    ("```bash\r\nls -l\r\n```\r\n", "ls"),
-    ("```bash\ncat > r.md <<'EOF'\n# x\n```python\nx\n```\nEOF\n```", "cat"),
-    ("```bash\nls\n```\nand\n```bash\npwd\n```", None),
-    *((f"```bash\n{cut}", None) for cut in ("ls && pw", "\n```")),
-    ("```python\nprint(1)\n```", None),
-    # Hermes
-    ('Sure.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>', "get_weather"),
-    ('<tool_call>{"name":"b","arguments":{}}</tool_call>\n<tool_call>{"name":"a","arguments":{}}</tool_call>', "a+b"),
-    ('<tool_call>{"name":"f","arguments":{}}</tool_call>' * 2, "f"),
-    *((f"<tool_call>{cut}", None) for cut in ('{"name": "search", "argu', "{name: search}</tool_call>")),
-    ('<tool_call>{"name": "bash", "arguments": {"command": "cd x && tox"}}</tool_call>', "tox"),
-    # JSON of Llama, Mistral and OpenAI
-    ('<|python_tag|>{"name": "spotify.play", "parameters": {}}<|eom_id|>', "spotify.play"),
-    ('{"name": "execute_bash", "arguments": "{\\"command\\": \\"pip list\\"}"}', "pip"),
-    ('[TOOL_CALLS] [{"name": "a", "arguments": {}}, {"name": "b", "arguments": {"x": [1]}}]', "a+b"),
-    ('[{"type": "function", "function": {"name": "f", "arguments": "{}"}}]', "f"),
-    ('[3, {"name": "f", "arguments": {}}]', "f"),
-    *(('{"name": "' + other, None) for other in ('Bob", "age": 3}', 'f", "arguments": {')),
-    # Qwen coder, OpenHands, Llama
-    ("<tool_call>\n<function=edit>\n<parameter=path>\n/x\n</parameter>\n</function>\n</tool_call>", "edit"),
-    ("<function=execute_bash>\n<parameter=command>cd a && go test ./...</parameter>\n</function>", "go"),
-    ('<function=f>{"a": 1}</function>', "f"),
-    ("<function=execute_bash>\n<parameter=command>ls", None),
-    # GLM
-    ("<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>git diff | cat</arg_value>\n</tool_call>", "git"),
-    ("<tool_call>submit\n</tool_call>", "submit"),
-    # calls as in Python, with the token that ends them or without
-    ("[a(x=1), b.c(y=[1, 2])]", "a+b.c"),
-    *((f"[f(url='https://x.example/')]{end}", "f") for end in ("<|im_end|>", "</s>")),
-    ('<|python_tag|>bash(command="cd /x; npm ci")', "npm"),
-    *((text, None) for text in ("Done (see above)", "I would use search(query='x') here.")),
-    ("print(x)", None),  # variables are no arguments
-    # terminals
-    ('{"analysis": "a {b}", "commands": [{"keystrokes": "cd /app\\n"}, {"keystrokes": "make\\n"}]}', "make"),
-    ('```json\n{"commands": [{"keystrokes": "ls\\n", "duration": 1}]}\n```', "ls"),
-    *((text, None) for text in ('{"commands": []}', "The answer is 42.", "", " \n\t", "\0f(a=1)\0")),
-]
+ROWS = tomllib.loads(Path(__file__).with_name("tool_outputs.toml").read_text())["output"]
 
 
-@pytest.mark.parametrize(("text", "key"), OUTPUTS)
+@pytest.mark.parametrize(("text", "key"), [(row["text"], row.get("key")) for row in ROWS])
 def test_outputs(text: str, key: str | None) -> None:
     assert tool_key(text) == key
 

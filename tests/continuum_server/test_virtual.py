@@ -38,7 +38,7 @@ shapes = st.fixed_dictionaries(
 
 @each_policy()
 @given(jobs=workloads(wishes=True), shape=shapes, biting=st.booleans())
-@settings(max_examples=settings.default.max_examples // 5)
+@settings(max_examples=settings.default.max_examples // 4)
 def test_skipping_steps_changes_nothing(policy: str, jobs: list[Job], shape: dict[str, Any], biting: bool) -> None:
     """In pools of any size, with tiers and without, whichever pins yield, with soft holds (``kv_ttl_s``).
 

@@ -25,7 +25,7 @@ from vllm.v1.worker.worker_base import CompilationTimes
 from continuum_server.emulated.answer import Answer
 from continuum_server.emulated.replies import Script, read_script
 from continuum_server.emulated.settings import EmulatedSettings, read_emulated_settings
-from continuum_server.emulated.vocabulary import Vocabulary, allows, certain, certain_of_prompt, first_allowed
+from continuum_server.emulated.vocabulary import Vocabulary, bits_of, certain, certain_of_prompt, first_allowed
 from continuum_server.step_times.catalog import find_model
 from continuum_server.step_times.model import Batch
 from continuum_server.vllm_plugin.online import after_release
@@ -119,7 +119,9 @@ class EmulatedWorker:
         assert self._pending is not None, "sample_tokens without execute_model"
         request_ids, sampling, done_s = self._pending
         self._pending = None
-        allowed = _bitmasks(grammar)
+        allowed: dict[str, Any] = {}
+        if grammar is not None:
+            allowed = dict(zip(grammar.structured_output_request_ids, grammar.grammar_bitmask, strict=False))
         sampled = [
             [] if answer is None else [self._sample(answer, allowed.get(answer.request_id))] for answer in sampling
         ]
@@ -136,9 +138,10 @@ class EmulatedWorker:
     def _sample(self, answer: Answer, bitmask: Any) -> int:
         token = answer.next_token()
         if bitmask is not None:
-            if answer.departs(allows(bitmask, token)):
+            bits = bits_of(bitmask)
+            if answer.departs(bool(bits[token])):
                 logger.warning(_DEPARTED, answer.program)
-            token = first_allowed(bitmask, (*([] if answer.over else [token]), *self._vocabulary.closing))
+            token = first_allowed(bits, (*([] if answer.over else [token]), *self._vocabulary.closing))
         if answer.completes(token):
             self._script.delivered(answer.program)
             if answer.is_last:
@@ -209,9 +212,3 @@ class Paced(AsyncModelRunnerOutput):
 
     def get_kv_connector_output(self) -> None:
         """Return None: this device has no KV connector. vLLM calls this method from 0.33 on."""
-
-
-def _bitmasks(grammar: GrammarOutput | None) -> dict[str, Any]:
-    if grammar is None:
-        return {}
-    return dict(zip(grammar.structured_output_request_ids, grammar.grammar_bitmask, strict=False))

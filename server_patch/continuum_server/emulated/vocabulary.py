@@ -32,21 +32,14 @@ class Vocabulary:
         return random.Random(key).choices(self._words, k=length)
 
 
-def allows(bitmask: Any, token: int) -> bool:
-    """Whether a grammar allows a token. Bit i of int32 word w of its bitmask is set if token 32*w + i is allowed."""
-    return bool(int(bitmask[token // 32]) >> (token % 32) & 1)
+def bits_of(bitmask: np.ndarray) -> np.ndarray:
+    """Return a number for each token: 1 if the grammar allows it. Bit i of word w of the bitmask is token 32*w + i."""
+    return np.unpackbits(np.asarray(bitmask, dtype="<i4").view(np.uint8), bitorder="little")
 
 
-def first_allowed(bitmask: Any, preferred: Iterable[int]) -> int:
+def first_allowed(bits: np.ndarray, preferred: Iterable[int]) -> int:
     """Return the first of ``preferred`` that the grammar allows, else the lowest allowed token."""
-    for token in preferred:
-        if allows(bitmask, token):
-            return token
-    for number, word in enumerate(bitmask):
-        value = int(word) & 0xFFFFFFFF
-        if value:
-            return number * 32 + (value & -value).bit_length() - 1
-    return 0
+    return next((token for token in preferred if bits[token]), int(bits.argmax()))
 
 
 def certain(sampled: Sequence[Sequence[int]], alternatives: int) -> LogprobsLists | None:

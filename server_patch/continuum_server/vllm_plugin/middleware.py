@@ -62,7 +62,7 @@ class ContinuumMiddleware:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._find: Find | None = None
+        self._find: Find = lambda path: None
         self._answers_none = False
         """The engine runs without the plugin's scheduler, and is not asked again."""
         self._ours_only = False
@@ -75,6 +75,7 @@ class ContinuumMiddleware:
             await self._app(scope, receive, send)
             return
         if self._draining is None:
+            self._find = finder(scope["app"])  # at the first request vLLM has added all its routes
             self._draining = _set_at_shutdown(scope["app"].state)
             self._ours_only = read_settings(_additional_config(scope)).recognise == "none"
         path, method = scope["path"].removeprefix(scope.get("root_path", "")), scope["method"]
@@ -82,18 +83,13 @@ class ContinuumMiddleware:
             await self._own(path, method, scope, receive, send)
         elif path.rstrip("/") == "/metrics":
             await self._metrics(scope, receive, send)
-        elif method == "POST" and (carrier := self._carrier(path, scope["app"])) is not None:
+        elif method == "POST" and (carrier := self._find(path)) is not None:
             if self._draining.is_set():
                 await _json(503, STOPPING)(scope, receive, send)
             else:
                 await self._generate(carrier, path, scope, receive, send)
         else:
             await self._app(scope, receive, send)
-
-    def _carrier(self, path: str, app: Any) -> Carrier | None:
-        if self._find is None:  # at the first request vLLM has added all its routes
-            self._find = finder(app)
-        return self._find(path)
 
     # ------------------------------------------------------------------------------ own endpoints
 

@@ -38,8 +38,7 @@ def full_blocks(scheduler: Scheduler, request: Request) -> Blocks:
 
     A partly filled last block has no hash, so no later prompt could hit it. vLLM's null block has none either.
     """
-    groups = scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-    return [block for group in groups for block in group if block._block_hash is not None]
+    return [block for block in blocks_of(scheduler, request) if block._block_hash is not None]
 
 
 def hold_blocks(scheduler: Scheduler, blocks: Blocks) -> None:

@@ -22,9 +22,9 @@ from request_fuzz import AUTHORIZATIONS, KEYS, ROUTES, Pair, Sent, pairs
 pytestmark = pytest.mark.slow
 
 AT_ONCE = 48
-REQUESTS = 10_000
-WARM_UP = 2_000
-GROWTH_MB = 10.0
+REQUESTS = 5_000
+WARM_UP = 1_500
+GROWTH_MB = 5.0
 
 
 @pytest.fixture(scope="module")
