@@ -1,4 +1,4 @@
-"""Results as tables for other programs and for papers: CSV, JSON, LaTeX, Markdown (pandas)."""
+"""Results as tables for other programs and for papers: CSV, Parquet, JSON, LaTeX, Markdown (pandas)."""
 
 from __future__ import annotations
 

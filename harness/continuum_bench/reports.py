@@ -35,7 +35,7 @@ from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, w
 from continuum_analysis.sweep.report import write_sweep_report
 from continuum_analysis.sweep.tables import read_sweep, write_tables
 from continuum_traces.names import which
-from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, write_text
+from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, write_text, writing
 
 from continuum_bench.gate import apply_conditions, conclude, read_conditions, side_by_side
 from continuum_bench.options.reports import (
@@ -133,12 +133,12 @@ def _show_misses(runs: Sequence[Run]) -> int:
 
 def _write_run_table(runs: Sequence[Run], options: AnalyzeOptions) -> int:
     """Write a table of runs for another program (``continuum_analysis.tables``)."""
-    from continuum_analysis.tables import TABLES, table_text  # noqa: PLC0415 - pandas is slow to import
+    from continuum_analysis.tables import TABLES  # noqa: PLC0415 - pandas is slow to import
 
     name = options.table or ("misses" if options.misses else "runs")
     if name not in TABLES:
         raise AnalysisError(f"--table {name}: {which(name, TABLES)}")
-    _write(table_text(TABLES[name](runs), options.form or "csv"), options.out)
+    _write_table(TABLES[name](runs), options.form or "csv", options.out)
     return 0
 
 
@@ -222,10 +222,9 @@ def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], s
 
 
 def _write_comparison(summaries: Mapping[float | None, Summary], form: str, out: Path | None) -> None:
-    from continuum_analysis.tables import summary_table, summary_words, table_text  # noqa: PLC0415 - pandas is slow
+    from continuum_analysis.tables import summary_table, summary_words  # noqa: PLC0415 - pandas is slow to import
 
-    table = summary_words(summaries) if form in ("latex", "markdown") else summary_table(summaries)
-    _write(table_text(table, form), out)
+    _write_table((summary_words if form in ("latex", "markdown") else summary_table)(summaries), form, out)
 
 
 def _comparison_json(summaries: Sequence[tuple[str, float | None, Summary]]) -> object:
@@ -255,6 +254,26 @@ def _summaries(
     loads = by_load([run for path in paths for run in directories[path]])
     whole = paths[0] if len(paths) == 1 and len(loads) == 1 else None
     return {jps: summarize_runs(whole, runs, baseline) for jps, runs in loads.items()}
+
+
+def _write_table(table: Any, form: str, out: Path | None) -> None:
+    """Write a table of pandas for another program.
+
+    Raises:
+        AnalysisError: Parquet without a file, or without pyarrow.
+    """
+    from continuum_analysis.tables import table_text  # noqa: PLC0415 - pandas is slow to import
+
+    if form != "parquet":
+        return _write(table_text(table, form), out)
+    if out is None:
+        raise AnalysisError("--format parquet: binary; name a file with --out")
+    try:
+        with writing(out):
+            table.to_parquet(out, index=False)
+    except ImportError as error:
+        raise AnalysisError("--format parquet: pyarrow is not installed; pip install pyarrow") from error
+    print_notice(f"table: {out}")
 
 
 def _write(text: str, out: Path | None) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from bench_cli import bench, succeeded
 from continuum_traces.run_dir import EVENTS
@@ -28,9 +30,14 @@ def experiment(tmp_path: Path) -> Path:
 
 
 def test_tables_are_written_to_files(experiment: Path, tmp_path: Path) -> None:
-    file = tmp_path / "t.json"
+    file, parquet = tmp_path / "t.json", tmp_path / "t.parquet"
     bench("compare", experiment, "--format", "json", "--out", file)
     assert file.read_text() == bench("compare", experiment, "--json").stdout
+    done = bench("analyze", experiment, "--table", "turns", "--format", "parquet", "--out", parquet)
+    if find_spec("pyarrow"):  # an environment for contributors may lack it
+        assert pd.read_parquet(parquet).to_csv(index=False) == bench("analyze", experiment, "--table", "turns").stdout
+    else:
+        assert "pip install pyarrow" in done.stderr
 
 
 def test_several_directories_are_one_experiment(experiment: Path, tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ Baseline = Annotated[
 ]
 TableForm = Annotated[
     str | None,
-    one_of("csv", "json", "latex", "markdown"),
-    Option("Write a table for other programs: csv, json, latex or markdown.", names=("--format",)),
+    one_of("csv", "parquet", "json", "latex", "markdown"),
+    Option("Write a table for other programs: csv, json, latex, markdown or parquet.", names=("--format",)),
 ]
 TableFile = Annotated[Path | None, WRITABLE, Option("File for that table. Default: standard output.")]
 JsonAlone = Annotated[Json, Without("form", AS_JSON), Without("table", AS_JSON), Without("out", AS_JSON)]
