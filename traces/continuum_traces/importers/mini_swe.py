@@ -30,7 +30,8 @@ from continuum_traces.importers.usage import (
     usage_of,
 )
 from continuum_traces.jsonl import TraceError, json_object, whole_text
-from continuum_traces.schema import Program
+from continuum_traces.lines import digest
+from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 
 _FENCE = re.compile(r"```(?:bash|sh|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
@@ -91,9 +92,8 @@ def _requests(name: str, messages: Sequence[Message]) -> tuple[list[RequestUsage
             where = f"{name}: messages[{index}]"
             usage = _usage(where, message)
             estimated = estimated or not usage
-            names = [first_program(command) or "bash" for command in _commands(message)]
-            seconds = _tool_seconds(where, message, messages[index + 1 :])
-            request = usage_of(where, usage, calls_sharing_a_time(names, seconds))
+            tools = _calls(where, message, messages[index + 1 :])
+            request = usage_of(where, usage, tools)
             requests.append(
                 replace(
                     request,
@@ -103,6 +103,12 @@ def _requests(name: str, messages: Sequence[Message]) -> tuple[list[RequestUsage
             )
         prompt += text_tokens
     return requests, estimated
+
+
+def _calls(where: str, message: Message, later: Sequence[Message]) -> tuple[ToolCall, ...]:
+    commands = _commands(message)
+    names = [first_program(command) or "bash" for command in commands]
+    return calls_sharing_a_time(names, _tool_seconds(where, message, later), map(digest, commands))
 
 
 def _usage(where: str, message: Message) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.usage import UNKNOWN, Imported, inner, json_lines, listed, usage_of
+from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 
@@ -115,7 +116,7 @@ def _sdk_call(event: Event, begin: Event, observation: Event | None) -> ToolCall
         command = str(json.loads(arguments)["command"]) if name in _SHELLS else ""
     except (ValueError, KeyError, TypeError):
         command = ""
-    return ToolCall(first_program(command) or name, _seconds(begin, observation))
+    return ToolCall(first_program(command) or name, _seconds(begin, observation), digest=digest(arguments))
 
 
 def _answer(event: Event) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def _call(event: Event, observation: Event | None) -> ToolCall:
     command = str((event.get("args") or {}).get("command") or "")
     function = str((event.get("tool_call_metadata") or {}).get("function_name") or event.get("action") or UNKNOWN)
     name = (first_program(command) if event.get("action") == "run" else None) or function
-    return ToolCall(name, _seconds(event, observation))
+    return ToolCall(name, _seconds(event, observation), digest=digest(command) if command else None)
 
 
 def _seconds(event: Event, observation: Event | None) -> float | None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from continuum_traces.importers.usage import (
     UNKNOWN,
@@ -23,6 +23,7 @@ from continuum_traces.importers.usage import (
     usage_of,
 )
 from continuum_traces.jsonl import json_object, whole_text
+from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 
@@ -63,17 +64,22 @@ def _requests(file: Path, steps: Sequence[Object]) -> Iterator[RequestUsage]:
 
 def _calls(where: str, step: Object) -> Iterator[ToolCall]:
     asked = listed(where, step, "tool_calls", dict)
-    typed: list[Object] = [call["arguments"] for call in asked if _is_typed(call)]
+    arguments = [call.get("arguments") for call in asked]
+    typed: list[Object] = [argument for argument in arguments if _is_typed(argument)]
     if not asked:
         typed = list(typed_commands(str(step.get("message") or "")))
     if typed:
+        text = keystrokes(typed)
         waits = [min(float(number(where, command, "duration", 0)), MAX_WAIT_S) for command in typed]
-        yield ToolCall(first_program(keystrokes(typed)) or SHELL, sum(waits))
-    yield from (ToolCall(str(call.get("function_name") or UNKNOWN)) for call in asked if not _is_typed(call))
+        yield ToolCall(first_program(text) or SHELL, sum(waits), digest=digest(text))
+    for call, argument in zip(asked, arguments, strict=True):
+        if not _is_typed(argument):
+            name = str(call.get("function_name") or UNKNOWN)
+            yield ToolCall(name, digest=digest(json.dumps(argument, sort_keys=True)))
 
 
-def _is_typed(call: Object) -> bool:
-    return isinstance(call.get("arguments"), dict) and "keystrokes" in call["arguments"]
+def _is_typed(arguments: Any) -> TypeGuard[Object]:
+    return isinstance(arguments, dict) and "keystrokes" in arguments
 
 
 def keystrokes(commands: Sequence[Object]) -> str:

@@ -106,13 +106,16 @@ def turns_from_usage(requests: Iterable[RequestUsage]) -> Iterator[Turn]:
         context = request.prompt_tokens + output - reasoning
 
 
-def calls_sharing_a_time(names: Iterable[str], seconds: float | None) -> tuple[ToolCall, ...]:
+def calls_sharing_a_time(
+    names: Iterable[str], seconds: float | None, digests: Iterable[str] = ()
+) -> tuple[ToolCall, ...]:
     """Return calls that took ``seconds`` together: the first call gets all seconds, the others get 0.
 
     An empty name becomes ``UNKNOWN``.
     """
     times = chain([seconds], repeat(None if seconds is None else 0.0))
-    return tuple(ToolCall(name.strip() or UNKNOWN, time) for name, time in zip(names, times, strict=False))
+    calls = zip(names, times, chain(digests, repeat(None)), strict=False)
+    return tuple(ToolCall(name.strip() or UNKNOWN, time, digest=mark) for name, time, mark in calls)
 
 
 def estimate_tokens(text: str) -> int:
