@@ -73,11 +73,17 @@ def test_infercept_gives_up_what_waits_longer_than_recomputing_takes() -> None:
     assert 0.01 < short_s < min(0.1, long_s / 2)  # more would wait for the recomputation
 
 
-def test_the_oracle_arm_holds_what_comes_back_soon_and_nothing_else() -> None:
-    turns = tuple(Turn(96, 5, tool_calls=(ToolCall("ls", gap_s),)) for gap_s in (0.005, 50.0, 0.0, 0.1))
+@pytest.mark.parametrize(
+    ("policy", "gaps_s", "held_s"),
+    [("infercept-oracle", (0.005, 50.0, 0.0), 0.005), ("oracle-ttl", (0.012, 7.0), 0.012)],
+)
+def test_oracles_hold_to_the_instant_of_a_soon_return_and_nothing_else(
+    policy: str, gaps_s: tuple[float, ...], held_s: float
+) -> None:
+    turns = tuple(Turn(96, 5, tool_calls=(ToolCall("ls", gap_s),)) for gap_s in (*gaps_s, 0.1))
     rival = Job(program("b", turns=1, new=16, output=300), 0.0)
-    played = play([Job(Program("a", turns), 0.0), rival], "infercept-oracle")
-    assert [event.turn for event in played.of("pin")] == [0]
+    played = play([Job(Program("a", turns), 0.0), rival], policy)
+    assert [(event.turn, event.ttl_s) for event in played.of("pin")] == [(0, held_s)]
     assert [event.reason for event in played.of("unpin")] == ["hit"]
 
 
@@ -107,13 +113,6 @@ def test_shortest_remaining_goes_first() -> None:
     assert starts["short"] <= starts["long"] < starts["longest"]
     fair = {e.program_id: e.t for e in reversed(play(jobs, "program-fcfs", blocks=64).of("start"))}
     assert fair["longest"] <= fair["long"] < fair["short"]
-
-
-def test_oracle_ttl_holds_to_the_instant_of_the_return() -> None:
-    turns = tuple(Turn(96, 5, tool_calls=(ToolCall("ls", gap_s),)) for gap_s in (0.012, 7.0, 0.0))
-    played = play([Job(Program("a", turns), 0.0)], "oracle-ttl")
-    assert [(event.turn, event.ttl_s) for event in played.of("pin")] == [(0, 0.012)]
-    assert [event.reason for event in played.of("unpin")] == ["hit"]
 
 
 def test_a_long_program_goes_out_between_turns_for_a_short_one() -> None:

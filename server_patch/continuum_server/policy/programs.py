@@ -35,28 +35,35 @@ class TurnNumbers:
     failed turn with an equal prompt. Any other request is the next turn.
     """
 
-    __slots__ = ("_by_id", "_failed")
+    __slots__ = ("_by_id", "_failed", "following")
 
     def __init__(self) -> None:
+        self.following = 0
+        """The number of the next new turn."""
         self._by_id: dict[str, int] = {}
         self._failed: list[tuple[Hashable, int]] = []
 
-    def arrived(self, turn_id: str | None, prompt: Hashable, following: int) -> int:
+    def arrived(self, turn_id: str | None, prompt: Hashable) -> int:
         """Return the number of a request that arrives now.
 
         Args:
             turn_id: the turn id that the client sent.
             prompt: a value that is equal for equal prompts.
-            following: the number of the next new turn.
         """
-        known = self._failed_with(prompt) if turn_id is None else self._by_id.pop(turn_id, None)
-        number = following if known is None else known
+        known = self._failed_with(prompt) if turn_id is None else self._by_id.get(turn_id)
+        number = self.following if known is None else known
+        self.note(turn_id, number)
+        return number
+
+    def note(self, turn_id: str | None, number: int) -> None:
+        """Note that the turn with this number arrives."""
+        self.following = max(self.following, number + 1)
         self._failed = [entry for entry in self._failed if entry[1] != number]
         if turn_id is not None:
+            self._by_id.pop(turn_id, None)
             self._by_id[turn_id] = number
             if len(self._by_id) > RECENT:
                 del self._by_id[next(iter(self._by_id))]
-        return number
 
     def failed(self, number: int, prompt: Hashable) -> None:
         """Note that the turn failed. A later request with an equal prompt and no turn id is a retry of this turn."""
@@ -74,8 +81,6 @@ class _Id:
     """By ``ProgramState.program_id``."""
     idle: dict[str, ProgramState] = field(default_factory=dict)
     """The programs without a request in the engine, the longest idle first."""
-    turns_arrived: int = 0
-    """Number of turns, not counting retries, which is the number of the next new turn."""
     numbers: TurnNumbers = field(default_factory=TurnNumbers)
     made: int = 0
     """Number of programs that ever had this id."""
@@ -98,8 +103,7 @@ class Programs:
         self._ids: dict[str, _Id] = {}
         self._programs: dict[str, ProgramState] = {}
         """By ``program_id``, the most recently used last."""
-        self._resumed_turns: dict[str, int] = {}
-        self._resumed_numbers: dict[str, TurnNumbers] = {}
+        self._resumed: dict[str, TurnNumbers] = {}
 
     def __len__(self) -> int:
         return len(self._programs)
@@ -108,16 +112,14 @@ class Programs:
         """Yield all programs, the one that sent a request last first."""
         return reversed(self._programs.values())
 
-    def resume_turns(self, next_turn: Mapping[str, int], numbers: Mapping[str, TurnNumbers]) -> None:
-        """Continue the turn numbers of an earlier engine. A turn whose turn id is in ``numbers`` keeps its number."""
-        self._resumed_turns, self._resumed_numbers = dict(next_turn), dict(numbers)
+    def resume_turns(self, numbers: Mapping[str, TurnNumbers]) -> None:
+        """Continue the turn numbers of an earlier engine, which are given by the programs' names."""
+        self._resumed = dict(numbers)
 
-    def turns(self) -> tuple[dict[str, int], dict[str, TurnNumbers]]:
-        """Return what ``resume_turns`` takes: the number of each name's next turn, and the numbers of its turn ids."""
-        known = {next(iter(named.programs.values())).name: named for named in self._ids.values() if named.programs}
-        next_turn = {name: named.turns_arrived for name, named in known.items()}
-        numbers = {name: named.numbers for name, named in known.items()}
-        return self._resumed_turns | next_turn, self._resumed_numbers | numbers
+    def turn_numbers(self) -> dict[str, TurnNumbers]:
+        """Return what ``resume_turns`` takes."""
+        known = (named for named in self._ids.values() if named.programs)
+        return self._resumed | {next(iter(named.programs.values())).name: named.numbers for named in known}
 
     def of(self, program_id: str, namespace: str | None = None) -> list[ProgramState]:
         """Return all programs with this id."""
@@ -154,9 +156,7 @@ class Programs:
         name = name_of(program_id, namespace)
         named = self._ids.get(key)
         if named is None:
-            named = self._ids[key] = _Id(
-                turns_arrived=self._resumed_turns.pop(name, 0), numbers=self._resumed_numbers.pop(name, TurnNumbers())
-            )
+            named = self._ids[key] = _Id(numbers=self._resumed.pop(name, TurnNumbers()))
         named.made += 1
         program = ProgramState(
             program_id=key if named.made == 1 else f"{key}\0{named.made}",
@@ -176,10 +176,9 @@ class Programs:
         self._programs[program.program_id] = self._programs.pop(program.program_id)
         named = self._ids[program.id_key]
         named.idle.pop(program.program_id, None)
-        number = named.numbers.arrived(turn_id, prompt, named.turns_arrived)
-        again = number < named.turns_arrived
-        named.turns_arrived = max(named.turns_arrived, number + 1)
-        return number, again
+        following = named.numbers.following
+        number = named.numbers.arrived(turn_id, prompt)
+        return number, number < following
 
     def note_failed(self, program: ProgramState, number: int, prompt: Hashable) -> None:
         """Note that the turn with this number failed. Its retry gets the same number."""

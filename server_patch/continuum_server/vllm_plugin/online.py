@@ -70,8 +70,7 @@ class Online:
         outputs = OutputTools(scheduler.vllm_config, settings.tool_parser)
         scheduler.output_tool, scheduler.stop_string = outputs, outputs.stop_string
         if self._recorder is not None:
-            resumed = self._recorder.resumed
-            scheduler.table.known.resume_turns(resumed.next_turn, resumed.turn_numbers)
+            scheduler.table.known.resume_turns(self._recorder.resumed.turn_numbers)
             self._recorder.settle(self._clock())
         self._statistics.load()
         touch_points.add_utility(UTILITY, self.call)

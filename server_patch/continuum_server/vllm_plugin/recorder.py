@@ -34,10 +34,8 @@ CLOSE_S = 10.0
 class Resumed:
     """The state in which an earlier engine left the record."""
 
-    next_turn: dict[str, int] = field(default_factory=dict)
-    """The number of each program's next turn."""
     turn_numbers: dict[str, TurnNumbers] = field(default_factory=dict)
-    """The numbers of the latest turns of each program whose client sent turn ids."""
+    """The turn numbers of each program."""
     open_turns: dict[tuple[str, int, str | None], SchedulerEvent] = field(default_factory=dict)
     """Arrivals of requests that have no ``finish`` event, by program, turn and request id."""
     open_pins: set[tuple[str, int]] = field(default_factory=set)
@@ -148,10 +146,8 @@ def _resume(folder: Path) -> Resumed:
 def _add(resumed: Resumed, event: SchedulerEvent) -> None:
     program, turn = event.program_id, event.turn
     if event.event == "arrive":
-        resumed.next_turn[program] = max(turn + 1, resumed.next_turn.get(program, 0))
         resumed.open_turns[program, turn, event.request_id] = event
-        if event.turn_id is not None:
-            resumed.turn_numbers.setdefault(program, TurnNumbers()).arrived(event.turn_id, None, turn)
+        resumed.turn_numbers.setdefault(program, TurnNumbers()).note(event.turn_id, turn)
     elif event.event == "finish":
         resumed.open_turns.pop((program, turn, event.request_id), None)
     elif event.event == "pin":

@@ -196,7 +196,7 @@ class ProgramSchedulerMixin(Scheduler):
         self._loads.clear()
         self._turn_of.clear()
         before, self.table = self.table, self._new_table()
-        self.wall.attempt("turn numbers", lambda: self.table.known.resume_turns(*before.known.turns()))
+        self.wall.attempt("turn numbers", lambda: self.table.known.resume_turns(before.known.turn_numbers()))
         self.wall.attempt("statistics", load_statistics, self.table.policy)
         if self.online is not None:
             self.wall.attempt("statistics", self.online.learns, self.table.policy)

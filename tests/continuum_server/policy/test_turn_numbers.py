@@ -10,20 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from policy_driver import Driver
 
-
-class Program:
-    """Counts as the scheduler does."""
-
-    def __init__(self) -> None:
-        self.numbers = TurnNumbers()
-        self.turns = 0
-
-    def arrive(self, turn_id: str | None = None, prompt: object = None) -> int:
-        number = self.numbers.arrived(turn_id, prompt, self.turns)
-        self.turns = max(self.turns, number + 1)
-        return number
-
-
 FAILED = "failed"
 
 
@@ -41,12 +27,12 @@ FAILED = "failed"
     ],
 )
 def test_which_turn_it_is(arrivals: list[tuple[Any, Any]], numbers: list[int]) -> None:
-    p, found = Program(), []
+    turns, found = TurnNumbers(), []
     for name, what in arrivals:
         if name is FAILED:
-            p.numbers.failed(what, "x")
+            turns.failed(what, "x")
         else:
-            found.append(p.arrive(name, what))
+            found.append(turns.arrived(name, what))
     assert found == numbers
 
 
@@ -69,13 +55,14 @@ steps = st.tuples(st.none() | st.integers(0, 30).map(str), st.integers(0, 30), s
 
 @given(st.lists(steps, max_size=60) | st.lists(steps, min_size=60, max_size=120))
 def test_numbers_are_dense_ids_keep_theirs_and_memory_is_bounded(arrivals: list[tuple[str | None, int, bool]]) -> None:
-    p, by_id = Program(), {}
+    turns, by_id = TurnNumbers(), dict[str, int]()
     for turn_id, prompt, fails in arrivals:
-        before = p.turns
-        number = p.arrive(turn_id, prompt)
+        before = turns.following
+        number = turns.arrived(turn_id, prompt)
         assert 0 <= number <= before  # none is skipped
+        assert turns.following == max(before, number + 1)
         if turn_id is not None and len(by_id) < RECENT:
             assert by_id.setdefault(turn_id, number) == number
         if fails:
-            p.numbers.failed(number, prompt)
-        assert max(len(p.numbers._by_id), len(p.numbers._failed)) <= RECENT
+            turns.failed(number, prompt)
+        assert max(len(turns._by_id), len(turns._failed)) <= RECENT
