@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from continuum_server.emulated.answer import Answer
 from continuum_server.emulated.replies import Reply, Script, read_script
 from continuum_server.emulated.settings import EmulatedError
+from continuum_server.emulated.vocabulary import bits_of, first_allowed
 from continuum_server.server_command import command_of
 from continuum_server.server_config import STOCK, ServerConfig
 
@@ -87,6 +89,11 @@ def test_an_answer_that_a_grammar_refuses_ends_as_soon_as_the_grammar_allows(scr
         [(False, False), (True, True), *[(False, True)] * 3] if scripted else [*[(False, False)] * 4, (False, True)]
     )
     assert answer.completes(8)
+
+
+def test_under_a_grammar_the_first_allowed_token_is_chosen_else_the_lowest() -> None:
+    bits = bits_of(np.array([0, 1 << 2 | -(1 << 31)], dtype=np.int32))  # of tokens 34 and 63
+    assert [first_allowed(bits, wanted) for wanted in ((1, 63, 34), (1, 2), ())] == [63, 34, 34]
 
 
 def test_the_launchers_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
