@@ -116,12 +116,7 @@ def test_every_policy_of_a_table_has_the_same_seeds(tmp_path: Path) -> None:
 
 
 PAIRS = [
-    (
-        "continuum",
-        [1.0],
-        {"workload": Workload(sha256="b")},
-        r"different workloads \(sha256 a+ against b\); only",
-    ),
+    ("continuum", [1.0], {"workload": Workload(sha256="b")}, r"different workloads \(sha256 a+ against b\); only"),
     ("continuum", [1.0], {"workload": Workload("w", sha256="a" * 64)}, r"workload\.jps differs: 1\.0 against None"),
     ("continuum", [1.0], {"hardware": Hardware(gpu="h100")}, r"hardware\.gpu differs: 'g' against 'h100'"),
     ("continuum", [1.0], {"engine_options": Engine(chunk_tokens=512)}, r"chunk_tokens differs: None against 512"),

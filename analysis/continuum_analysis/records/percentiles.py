@@ -14,30 +14,24 @@ from continuum_analysis.records.timeline import TurnTimes
 
 @dataclass(frozen=True, slots=True)
 class TokenGaps:
-    """The different lengths of gaps in ascending order, with cumulative counts."""
+    """The different lengths of gaps in ascending order, and how many gaps there are of each."""
 
     seconds: np.ndarray
-    up_to: np.ndarray
-    """For each length, the number of gaps that are at most as long."""
+    counts: np.ndarray
 
     @property
     def mean_s(self) -> float:
-        return float(np.average(self.seconds, weights=np.diff(self.up_to, prepend=0)))
+        return float(np.average(self.seconds, weights=self.counts))
 
     def percentile_s(self, q: float) -> float:
-        return percentile(self.seconds, q, self.up_to)
+        return percentile(np.repeat(self.seconds, self.counts), q)
 
 
-def percentile(ordered: np.ndarray, q: float, up_to: np.ndarray | None = None) -> float:
-    """Compute a percentile as ``numpy.percentile`` does; infinite values are those of what did not end.
-
-    Args:
-        ordered: values in ascending order.
-        up_to: for each value, how many values are at most as large; None: every value counts once.
-    """
-    counts = np.arange(1, len(ordered) + 1) if up_to is None else up_to
-    place = q / 100 * (int(counts[-1]) - 1)
-    below, above = (ordered[np.searchsorted(counts, number, "right")] for number in (floor(place), ceil(place)))
+def percentile(ordered: np.ndarray, q: float) -> float:
+    """Compute a percentile of ordered values as ``numpy.percentile`` does; infinite values are those of what did not
+    end."""
+    place = q / 100 * (len(ordered) - 1)
+    below, above = ordered[floor(place)], ordered[ceil(place)]
     return float(below if below == above else below + (place - floor(place)) * (above - below))
 
 
@@ -52,4 +46,4 @@ def pooled_gaps(turns: Sequence[TurnTimes]) -> TokenGaps | None:
     if not counts:
         return None
     ordered = sorted(counts)
-    return TokenGaps(np.array(ordered), np.cumsum([counts[gap_s] for gap_s in ordered]))
+    return TokenGaps(np.array(ordered), np.array([counts[gap_s] for gap_s in ordered]))

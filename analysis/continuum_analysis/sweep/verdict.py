@@ -3,9 +3,7 @@ the intervals show that it was faster than the baseline."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import geometric_mean
 from typing import Literal
 
@@ -16,16 +14,16 @@ from continuum_analysis.compare.words import SAME_TO_THE_EYE, Outcome, headline,
 from continuum_analysis.sweep.tables import MODELLED, Sweep, point_text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Record:
     """The ratios of one policy to the baseline at each point of the grid."""
 
     policy: str
-    points: Sequence[tuple[str, Interval]]
+    points: list[tuple[str, Interval]] = field(default_factory=list)
     """The point in words, and this policy's mean JCT / the baseline's at that point."""
-    finished_fewer: int
+    finished_fewer: int = 0
     """Number of points at which fewer programs finished than under another policy. Such a policy is not ranked."""
-    longer_tails: int
+    longer_tails: int = 0
     """Number of points at which the TTFT P99 was higher than the baseline's."""
 
     @property
@@ -41,17 +39,16 @@ class Record:
 def records_of(sweep: Sweep) -> list[Record]:
     """Return the record of every policy, baselines excluded, that has a ratio at some point."""
     axes = sweep.varying() or ["jps"]
-    ratios: dict[str, list[tuple[str, Interval]]] = {}
-    fewer: Counter[str] = Counter()
-    tails: Counter[str] = Counter()
+    records: dict[str, Record] = {}
     for group in sweep.groups:
         for name, arm in group.policies.items():
             if group.summary is not None and name != group.summary.baseline and arm.comparison is not None:
-                ratios.setdefault(name, []).append((point_text(group.axes, axes), arm.comparison.jct_ratio))
-                fewer[name] += name not in group.summary.ranked
+                record = records.setdefault(name, Record(name))
+                record.points.append((point_text(group.axes, axes), arm.comparison.jct_ratio))
+                record.finished_fewer += name not in group.summary.ranked
                 ours, theirs = (a.metrics.get("ttft_p99_s") for a in (arm, group.policies[group.summary.baseline]))
-                tails[name] += ours is not None and theirs is not None and ours.mean > theirs.mean
-    return [Record(policy, points, fewer[policy], tails[policy]) for policy, points in ratios.items()]
+                record.longer_tails += ours is not None and theirs is not None and ours.mean > theirs.mean
+    return list(records.values())
 
 
 def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
