@@ -1,4 +1,5 @@
-"""The files of examples/ run as they say: agents against an emulated server, a policy, and a notebook."""
+"""The files of examples/ run as they say: agents against an emulated server, and a notebook. The commands of
+docs/how-to/my-policy.md play the policy."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from live_server import live
+from recorded_runs import write_recorded
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -44,16 +46,13 @@ def test_the_agents(folder: Path) -> None:
     assert Counter(turn["program_id"] for turn in samples) == {f"task-7/sample-{number}": 3 for number in range(8)}
 
 
-def test_the_policy_and_the_notebook(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = (
-        "swebench --num-programs 3 --length-scale 0.1 --policy vllm,my_policy:Recompute --no-report --out runs/mine"
-    )
-    subprocess.run([sys.executable, "-m", "continuum_bench", *command.split()], check=True, timeout=300)
+def test_the_notebook(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for policy in ("vllm", "working-set"):
+        write_recorded(folder / "runs" / "mine" / f"{policy}-seed0", policy, 0, [4.0, 6.0], turns=2)
     monkeypatch.setenv("MPLBACKEND", "svg")
     names: dict[str, object] = {}
     for cell in json.loads((folder / "run.ipynb").read_text())["cells"]:
         if cell["cell_type"] == "code":
             exec("".join(cell["source"]), names)
-    arms = {"vllm-seed0", "my_policy:Recompute-seed0"}
-    assert set(names["jct"].arm) == arms  # type: ignore[attr-defined]
+    assert set(names["jct"].arm) == {"vllm-seed0", "working-set-seed0"}  # type: ignore[attr-defined]
     assert {"jct.svg", "hits.svg"} <= {path.name for path in folder.iterdir()}
