@@ -86,7 +86,6 @@ def measure_programs(options: argparse.Namespace, trace: Path, out: Path) -> dic
         "late P50, ms": facts["send_lateness_p50_s"] * 1e3,
         "late P99, ms": facts["send_lateness_p99_s"] * 1e3,
         "late max, ms": facts["send_lateness_max_s"] * 1e3,
-        "loop lag P99, ms": facts["loop_lag_p99_s"] * 1e3,
         "CPU of generator": cpu_s / facts["wall_s"],
         "failed": facts["programs_failed"],
     }

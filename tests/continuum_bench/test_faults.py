@@ -178,12 +178,10 @@ def test_a_429_storm_waits_as_long_as_the_server_asks(tmp_path: Path) -> None:
     assert all(record.finish_s - record.due_s >= 2.0 for record in firsts)  # latency counts from the first intention
 
 
-def test_retry_after_is_seconds_or_a_date() -> None:
-    date = "Wed, 21 Oct 2026 07:28:00 GMT"
+def test_retry_after_is_seconds() -> None:
     assert retry_after_s({"Retry-After": "1.5"}) == 1.5
-    assert retry_after_s({"Retry-After": "Wed, 21 Oct 2026 07:28:30 GMT", "Date": date}) == 30.0
-    for nonsense in ({}, {"Retry-After": "soon"}, {"Retry-After": date}, {"Retry-After": "-3"}, {"Retry-After": "nan"}):
-        assert retry_after_s(nonsense) is None
+    for nonsense in ("", "soon", "Wed, 21 Oct 2026 07:28:00 GMT", "-3", "nan"):
+        assert retry_after_s({"Retry-After": nonsense}) is None
 
 
 def analyzed(out: Path) -> dict[str, Any]:

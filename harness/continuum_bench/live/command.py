@@ -181,7 +181,7 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
     facts = generator_facts(counters, recorder.lateness_s)
     before = {"programs_finished_before": len(done), "wall_s": elapsed_s + since_s()}
     write_json(folder / ENGINE, {**facts, **before, **rows_of(folder)})
-    report_generator(counters, facts)
+    report_generator(counters)
     return counters
 
 

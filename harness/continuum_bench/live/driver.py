@@ -7,10 +7,8 @@ generator is therefore not mistaken for a faster server.
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -25,9 +23,6 @@ from continuum_bench.live.contexts import TextContext, TokenContext
 from continuum_bench.live.http import Reply, RequestFailed, StreamingClient, open_session, post
 from continuum_bench.live.load import LivePlay, LoadCounters, LoadOptions
 from continuum_client.tagging import merged_body, tag_body, tag_headers
-
-PROBE_S = 0.02
-"""Interval in seconds at which the event loop's lag is measured."""
 
 MAX_RETRY_AFTER_S = 600.0
 EXACT_LENGTHS = ("vllm", "sglang")
@@ -87,10 +82,6 @@ class LoadDriver:
             lanes: a closed loop; None: programs arrive at their arrival times.
             zero_s: the clock's value at instant 0 of the run; None: now.
         """
-        with _no_collection():
-            await self._connected(plays, lanes, zero_s)
-
-    async def _connected(self, plays: Sequence[LivePlay], lanes: Lanes | None, zero_s: float | None) -> None:
         async with open_session() as session:
             self._session = session
             self._client = StreamingClient(
@@ -111,16 +102,15 @@ class LoadDriver:
         """Play all programs. The first error ends the run and is raised."""
         closed = None if lanes is None else ClosedLoop(plays, lanes)
         starts = [(play, play.job.arrival_s) for play in plays] if closed is None else closed.begin(self.now_s())
-        helpers = [asyncio.create_task(self._probe()), asyncio.create_task(self._client.read_along())]
+        reader = asyncio.create_task(self._client.read_along())
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._start(starts, closed, tasks)
         except ExceptionGroup as errors:  # noqa: F821 - Python 3.11, as asyncio.TaskGroup
             raise errors.exceptions[0] from None
         finally:
-            for task in helpers:
-                task.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
 
     def _start(
         self, starts: Sequence[tuple[LivePlay, float]], closed: ClosedLoop[LivePlay] | None, tasks: asyncio.TaskGroup
@@ -134,12 +124,6 @@ class LoadDriver:
 
         for start in starts:
             tasks.create_task(play_and_start(*start))
-
-    async def _probe(self) -> None:
-        while True:
-            before_s = self.now_s()
-            await asyncio.sleep(PROBE_S)
-            self.counters.loop_lag_s.append(self.now_s() - before_s - PROBE_S)
 
     # ------------------------------------------------------------------------------------- one program
 
@@ -276,19 +260,6 @@ class LoadDriver:
         """Sleep until the instant. Timers of an event loop may fire a millisecond early, so the sleep is repeated."""
         while (remaining := instant_s - self.now_s()) > 0:
             await asyncio.sleep(max(remaining, 0.001))
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Switch the garbage collector off inside the block. With thousands of programs, one collection blocks the event
-    loop for 100 ms, and requests leave no reference cycles (14,400 requests left none)."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 def _lengths(body: dict[str, Any], dialect: str) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
 import msgspec
+
+from continuum_bench.options.declare import number_in
 
 Clock = Callable[[], float]
 
@@ -235,21 +236,12 @@ def _refusal(response: aiohttp.ClientResponse, text: str) -> RequestFailed:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of ``Retry-After``, which is a number, or a date that is compared with the server's ``Date``.
+    """Return the seconds of ``Retry-After``; None: there are none, or it is a date.
 
     >>> retry_after_s({"Retry-After": "2"})
     2.0
     """
-    text = headers.get("Retry-After")
-    if text is None:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(text) - parsedate_to_datetime(headers["Date"])).total_seconds()
-        except (KeyError, TypeError, ValueError):
-            return None
+    seconds = number_in(headers.get("Retry-After", ""))
     return seconds if seconds >= 0 else None
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from continuum_traces.conversation import Job
@@ -58,15 +57,11 @@ class LoadCounters:
     """Programs that were running when the run was stopped."""
     plugin_errors: int = 0
     """Exceptions in the server's policy during the run, which only the main process counts."""
-    loop_lag_s: array[float] = field(default_factory=lambda: array("d"))
-    """The event loop's lag at each probe: the largest delay with which answers are read."""
 
     def add(self, other: LoadCounters) -> None:
         """Add another process's counters."""
-        for name in ("requests", "retries", "programs_done", "programs_failed", "programs_stopped"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.errors += other.errors
-        self.loop_lag_s.extend(other.loop_lag_s)
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 @dataclass(frozen=True, slots=True)

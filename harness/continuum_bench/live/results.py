@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from continuum_analysis.compare.summary import ArmSummary
-from continuum_analysis.records.generator import LATE_S
 
 from continuum_bench.live.load import LoadCounters
 from continuum_bench.show import print_notice
@@ -23,24 +21,16 @@ def client_side(arm: ArmSummary) -> str:
 
 
 def generator_facts(counters: LoadCounters, lateness_s: list[float]) -> dict[str, Any]:
-    lateness, lag = lateness_s or [0.0], counters.loop_lag_s or [0.0]
-    counted = {each.name: getattr(counters, each.name) for each in fields(counters) if each.name != "loop_lag_s"}
+    lateness = lateness_s or [0.0]
     return {
-        **counted,
+        **{each.name: getattr(counters, each.name) for each in fields(counters)},
         "send_lateness_p50_s": float(np.percentile(lateness, 50)),
         "send_lateness_p99_s": float(np.percentile(lateness, 99)),
         "send_lateness_max_s": float(max(lateness)),
-        "loop_lag_p99_s": float(np.percentile(lag, 99)),
-        "loop_lag_max_s": float(max(lag)),
     }
 
 
-def report_generator(counters: LoadCounters, facts: Mapping[str, Any]) -> None:
-    if facts["loop_lag_p99_s"] > LATE_S:
-        print_notice(
-            f"warning: answers were read up to {facts['loop_lag_p99_s'] * 1e3:.0f} ms late (99th percentile of the "
-            "event loop's lag): more --processes, or a quieter machine"
-        )
+def report_generator(counters: LoadCounters) -> None:
     if counters.errors:
         kinds = ", ".join(f"{count} x {kind}" for kind, count in counters.errors.items())
         print_notice(f"errors: {kinds}; {counters.retries} tries again, {counters.programs_failed} programs failed")
