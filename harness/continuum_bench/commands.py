@@ -143,7 +143,7 @@ def with_flat_signature(function: Command) -> Callable[..., None]:
         exit_with(run)
 
     own = inspect.signature(function).parameters.values()
-    flat = [parameters.get(each.name) or [each] for each in own]
+    flat = [parameters.get(each.name) or [each.replace(annotation=hints[each.name])] for each in own]
     keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for group in flat for each in group]
     if any(group.usual for group in groups.values()):
         keywords.append(HELP_ALL)

@@ -325,7 +325,7 @@ def test_a_run_that_was_stopped_can_be_analysed_and_resumed(tmp_path: Path, how:
     workload, notes = read_manifest(folder).workload, read_manifest(folder).notes
     assert any("1 of 5 programs had finished and are kept" in note for note in notes)
     assert ("generator: 2 processes" in notes, workload.arrivals) == (processes == 2, "concurrency:2")
-    assert read_json(folder / "engine.json")["programs_finished_before"] == 1
+    assert {"programs_finished_before": 1, "programs_done": 4}.items() <= read_json(folder / "engine.json").items()
     interrupted = (folder / "interrupted.jsonl").read_text()
     assert not any(f'"{program}"' in interrupted for program in finished)
     due = [record.due_s for record in turns_of(out)]

@@ -225,14 +225,6 @@ def test_the_time_left_is_guessed_from_the_work_that_is_done() -> None:
         assert display.left_s() == pytest.approx(90.0)  # six more, as if the second had been played
 
 
-def test_a_stopped_run_says_what_it_lost(capfd: pytest.CaptureFixture[str]) -> None:
-    with RunsDisplay({"a": 1.0, "b": 1.0, "c": 1.0}, 0, quiet=False, clock=lambda: 0.0) as display:
-        for report in (Report("a", state="done"), Report("b", 3, 20), Report("c", state="loading")):
-            display.update(report)
-    display.say_lost()
-    assert capfd.readouterr().err.splitlines()[1:] == ["lost, to be played again: b at 3 of 20 programs"]
-
-
 def found_by(start: float, sustains: Callable[[float], bool]) -> tuple[float, list[float]]:
     """What the search returns, and the rates it tried."""
     steps, tried = search(start, 0.1), []

@@ -131,7 +131,7 @@ def test_answers_of_one_token_have_no_tpot(tmp_path: Path) -> None:
     columns = {"start_times": [0.0] * 4, "ttfts": [0.2] * 4, "itls": [[]] * 4, "input_lens": [90] * 4}
     for name in ("a.json", "b.json"):
         write(tmp_path / name, {**columns, "output_lens": [1] * 4})
-    done = succeeded("validate", tmp_path, *OPTIONS, "--fit")
+    done = succeeded("validate", tmp_path, *OPTIONS, "--fit", "--kv-blocks", 50)
     last = next(line for line in reversed(done.stdout.splitlines()) if "b" in line)
     assert [cell.strip() for cell in last.split("│")[1:-1]][3] == "-"
     assert "tpot_p50" not in done.stdout
@@ -158,7 +158,7 @@ def test_a_replay_of_a_modelled_run_has_no_error(tmp_path: Path) -> None:
         assert found[name] == pytest.approx(0.0, abs=1e-6)
     sooner = play(run, config, times_of(config), asynchronous=False)
     assert sum(r.first_token_s for r in sooner) < sum(r.first_token_s for r in modelled)
-    fitted = validated(log, *OPTIONS, "--step-overhead-ms", 1, "--fit")
+    fitted = validated(log, *OPTIONS, "--kv-blocks", 3000, "--step-overhead-ms", 1, "--fit")
     assert fitted["requests"] == size // 2
     assert abs(fitted["e2e_mean_error"]) < 0.02
 

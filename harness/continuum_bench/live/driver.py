@@ -7,7 +7,6 @@ generator is therefore not mistaken for a faster server.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -55,16 +54,11 @@ class LoadDriver:
         clock: returns seconds.
     """
 
-    def __init__(
-        self,
-        options: LoadOptions,
-        sink: Sink,
-        clock: Callable[[], float] = time.perf_counter,  # noqa: TID251 - the default of an injected clock
-    ) -> None:
+    def __init__(self, options: LoadOptions, sink: Sink, clock: Callable[[], float]) -> None:
         self._options = options
         self._sink = sink
         self._clock = clock
-        self._zero_s = clock()
+        self._zero_s = 0.0
         self.counters = LoadCounters()
         self._url = options.base_url.rstrip("/")
         self._session: aiohttp.ClientSession
@@ -74,21 +68,21 @@ class LoadDriver:
     def now_s(self) -> float:
         return self._clock() - self._zero_s
 
-    async def run(self, plays: Sequence[LivePlay], lanes: Lanes | None = None, zero_s: float | None = None) -> None:
+    async def run(self, plays: Sequence[LivePlay], lanes: Lanes | None, zero_s: float) -> None:
         """Play all programs. If cancelled (Ctrl-C), record the turns that have no answer yet as unfinished.
 
         Args:
             plays: the programs in order of arrival. With ``lanes`` their arrival times are ignored.
             lanes: a closed loop; None: programs arrive at their arrival times.
-            zero_s: the clock's value at instant 0 of the run; None: now.
+            zero_s: the clock's value at instant 0 of the run.
         """
+        self._zero_s = zero_s
         async with open_session() as session:
             self._session = session
             self._client = StreamingClient(
                 session, self.now_s, self._options.request_limit_s, self._options.token_times
             )
             await asyncio.gather(*(self._release(play.job.program_id) for play in plays if play.again))
-            self._zero_s = self._clock() if zero_s is None else zero_s
             try:
                 async with asyncio.timeout(self._options.time_limit_s):
                     await self._run(plays, lanes)

@@ -53,7 +53,7 @@ def play(load: LoadOptions, whole: Share, sink: Sink, counters: LoadCounters, pr
     """
     plays, lanes = whole
     if processes == 1:
-        driver = LoadDriver(load, sink)
+        driver = LoadDriver(load, sink, _clock)
         driver.counters = counters
         try:
             _run(driver.run(plays, lanes, _clock() - elapsed_s))
@@ -151,7 +151,7 @@ def _share(lanes: Lanes | None, index: int, number: int) -> Lanes | None:
 def _member(load: LoadOptions, plays: Sequence[LivePlay], lanes: Lanes | None, connection: Connection) -> None:
     """Run as a child process. The parent handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    driver = LoadDriver(load, connection.send)
+    driver = LoadDriver(load, connection.send, _clock)
     connection.send("ready")
     try:
         zero_s = connection.recv()
