@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from continuum_bench.live.recording import (
     keep_finished,
     take_scheduler_records,
 )
-from continuum_bench.live.results import client_side, generator_facts, report_generator
+from continuum_bench.live.results import client_side, report_generator
 from continuum_bench.live.server_metrics import server_metrics
 from continuum_bench.lock import locked
 from continuum_bench.options.run import LiveOptions, RunOptions
@@ -178,9 +178,9 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
         return None
     errors = plugin_errors(root, key)
     counters.plugin_errors = errors - errors_before if errors >= errors_before else errors  # fewer: it was restarted
-    facts = generator_facts(counters, recorder.lateness_s)
+    counts = {each.name: getattr(counters, each.name) for each in fields(counters)}
     before = {"programs_finished_before": len(done), "wall_s": elapsed_s + since_s()}
-    write_json(folder / ENGINE, {**facts, **before, **rows_of(folder)})
+    write_json(folder / ENGINE, {**counts, **before, **rows_of(folder)})
     report_generator(counters)
     return counters
 

@@ -38,14 +38,11 @@ class LiveRecorder(ExitStack):
         self._arrivals, self._turns = (self.enter_context(JsonLines(folder / name)) for name in (ARRIVALS, TURNS))
         self._on_progress = on_progress
         self.programs_ended = 0
-        self.lateness_s: list[float] = []
-        """Seconds between the due and the sending instant of every turn."""
 
     def __call__(self, record: ArrivalRecord | TurnRecord) -> None:
         if isinstance(record, ArrivalRecord):
             return self._arrivals.write(record)
         self._turns.write(record)
-        self.lateness_s.append(record.sent_s - record.due_s)
         if record.is_last or record.error is not None:
             self.programs_ended += 1
             self._on_progress(self.programs_ended)

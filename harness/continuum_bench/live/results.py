@@ -1,11 +1,7 @@
-"""The output of a live run at its end, and the contents of its engine.json."""
+"""The output of a live run at its end."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
-
-import numpy as np
 from continuum_analysis.compare.summary import ArmSummary
 
 from continuum_bench.live.load import LoadCounters
@@ -18,16 +14,6 @@ def client_side(arm: ArmSummary) -> str:
     known = [(label, value) for label, metric in shown if (value := arm.mean(metric)) is not None]
     parts = [f"{label} {value * 1e3:.1f} ms" for label, value in known]
     return "client's side: " + (", ".join(parts) or "no turn was answered")
-
-
-def generator_facts(counters: LoadCounters, lateness_s: list[float]) -> dict[str, Any]:
-    lateness = lateness_s or [0.0]
-    return {
-        **{each.name: getattr(counters, each.name) for each in fields(counters)},
-        "send_lateness_p50_s": float(np.percentile(lateness, 50)),
-        "send_lateness_p99_s": float(np.percentile(lateness, 99)),
-        "send_lateness_max_s": float(max(lateness)),
-    }
 
 
 def report_generator(counters: LoadCounters) -> None:
