@@ -287,6 +287,9 @@ def test_tags_given_to_a_framework_are_released(client: OpenAI, vllm: FakeServer
     with client.program("unused"):
         pass
     assert vllm.released == ["c", "p"]
+    sent = {"program_id": "x", "pred_tool": "ls", "pred_tool_s": 1, "last_func_call": "cat", "last_tool_duration_s": 2}
+    assert extra_body("x", predict=("ls", 1), last_tool=("cat", 2))["vllm_xargs"] == sent  # of no program here
+    assert (headers("x")["X-Session-ID"], headers(), extra_body()) == ("x", {}, {})
 
 
 def test_the_callers_own_fields_win(client: OpenAI, vllm: FakeServer, server: FakeServer) -> None:
