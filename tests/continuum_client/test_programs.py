@@ -203,13 +203,15 @@ def test_a_cancelled_program_is_released(vllm: FakeServer, by: str, at_the_relea
 def test_a_plain_with_of_an_asynchronous_client(vllm: FakeServer) -> None:
     """It cannot wait for the release. A task sends it, until the end of the event loop cancels that task; or the loop
     has ended before the program, as with a framework's ``run_sync``."""
-    client = AsyncOpenAI(base_url=vllm.url, dialect="vllm", default_headers={"X-Own": "1"})
+    made: Any = {"base_url": vllm.url, "dialect": "vllm", "default_headers": {"X-Own": "1"}}
 
     async def run() -> None:
+        client = AsyncOpenAI(**made)
         with client.program("p"):
             await ask(client)
 
     asyncio.run(run())
+    client = AsyncOpenAI(**made)
     with client.program("q"):
         asyncio.run(ask(client))
         assert current_program() is not None
