@@ -92,12 +92,6 @@ def test_who_starts_is_first_in_order(policy: str, jobs: list[Job], blocks: int)
     assert len(popped) >= sum(len(job.program.turns) for job in jobs)
 
 
-def test_event_skipping_skips() -> None:
-    jobs = [Job(program("a", turns=1, output=200), 0.0)]
-    stepwise, skipping = (play(jobs, max_stretch=stretch) for stretch in (1, 512))
-    assert skipping.loop.counters.scheduler_calls < stepwise.loop.counters.scheduler_calls / 10
-
-
 @given(jobs=workloads(wishes=True), offload=ANY_TIERS)
 @settings(max_examples=settings.default.max_examples // 4)
 def test_policy_vllm_is_the_stock_scheduler_step_for_step(jobs: list[Job], offload: Any) -> None:

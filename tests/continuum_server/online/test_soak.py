@@ -16,21 +16,8 @@ from live_server import MARK, ends_soon, sessions_of
 REPO = Path(__file__).resolve().parents[3]
 
 
-LOG = """\
-continuum: tag 'kv_ttl_s' could not be read and is ignored (logged once)
-continuum: cannot write /tmp/x (No space left on device); serving goes on, further losses are only counted
-(APIServer pid=1) ERROR 11-22 15:45:59 [serving.py:500] Traceback (most recent call last):
-(APIServer pid=1) ERROR 11-22 15:45:59 [serving.py:500]   File "/x/continuum_server/middleware.py", line 1, in a
-(APIServer pid=1) ERROR 11-22 15:45:59 [serving.py:500]   File "/x/vllm/v1/engine/async_llm.py", line 849, in b
-(APIServer pid=1) ERROR 11-22 15:45:59 [serving.py:500] vllm.v1.engine.exceptions.EngineDeadError: EngineCore
-Traceback (most recent call last):
-  File "/x/continuum_server/policy/program_table.py", line 1, in a
-KeyError: 'r1'
-"""
-
-
 def test_errors_of_the_plugin_are_told_from_others() -> None:
-    full, crash = soak.plugin_errors(LOG)
+    full, crash = soak.plugin_errors(Path(__file__).with_name("soak_log.txt").read_text())
     assert "No space left" in full
     assert "KeyError: 'r1'" in crash
 
