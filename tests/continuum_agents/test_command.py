@@ -71,7 +71,7 @@ def test_programs_that_do_not_know_us(
 def test_ends_of_commands_and_again(server: Live, play: Callable[..., Batch]) -> None:
     """The outcome is the exit status; a hanging command is stopped; what finished is not run again."""
     tasks = {"good": "exit 0", "bad": "exit 3", "hangs": "sleep 987 & sleep 987", "shot": "kill -9 $$"}
-    batch = play(tasks, "--time-limit", "10", agent=("bash", "-c", "{task}"))
+    batch = play(tasks, "--time-limit", "5", agent=("bash", "-c", "{task}"))
     batch.ended()
     statuses = ("Finished", "Exit 3", "TimeLimit", "Signal 9")
     assert batch.ends() == {name: (status, name == "good") for name, status in zip(tasks, statuses, strict=True)}

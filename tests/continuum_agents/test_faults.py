@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 def test_one_program_s_fault_is_its_own(kind: Kind, server: Live, play: Callable[..., Batch]) -> None:
     special = {"endless": ("TimeLimit", False)} if kind is MINI else {"stubborn": (kind.good, True)}
     names = ("fine", "hangs", "dies", *special)
-    limits = ("--workers", "3", "--tool-limit", "3", "--time-limit", "40" if kind is MINI else "100")
+    limits = ("--workers", "3", "--tool-limit", "3", "--time-limit", "25" if kind is MINI else "100")
     batch = play(*names, *limits, without_folder=("bare",))
     batch.ended(1)
     programs = batch.programs()
