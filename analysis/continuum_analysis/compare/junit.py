@@ -10,13 +10,16 @@ from continuum_traces.run_dir import write_text
 
 from continuum_analysis.compare.conditions import Outcome
 
-SUITE = "continuum-bench compare"
 
+def write_junit(outcomes: Sequence[Outcome], file: Path) -> None:
+    """Write the outcomes as a JUnit XML file.
 
-def junit_xml(outcomes: Sequence[Outcome]) -> str:
+    Raises:
+        RunDirError: the file cannot be written.
+    """
     counts = {"tests": str(len(outcomes)), "failures": str(sum(outcome.failed for outcome in outcomes)), "errors": "0"}
     root = ElementTree.Element("testsuites", counts)
-    suite = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **counts})
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "continuum-bench compare", **counts})
     for outcome in outcomes:
         case = ElementTree.SubElement(
             suite, "testcase", {"classname": outcome.pair.name, "name": f"not ({outcome.condition})", "time": "0"}
@@ -26,13 +29,5 @@ def junit_xml(outcomes: Sequence[Outcome]) -> str:
         else:
             ElementTree.SubElement(case, "system-out").text = outcome.text
     ElementTree.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
-
-
-def write_junit(outcomes: Sequence[Outcome], file: Path) -> None:
-    """Write the outcomes as a JUnit XML file.
-
-    Raises:
-        RunDirError: the file cannot be written.
-    """
-    write_text(file, junit_xml(outcomes))
+    text = ElementTree.tostring(root, encoding="unicode")
+    write_text(file, f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n')
