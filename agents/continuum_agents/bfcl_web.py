@@ -52,25 +52,27 @@ def use_web(web: str, record: str | None = None) -> None:
         web_search.requests = SimpleNamespace(get=lambda url, **options: live_page(lines, url, **options))
 
 
+def answered(web: RecordedWeb, key: str) -> Answer | None:
+    """Return the recorded answer, after the recorded time; None if it was not recorded."""
+    answer = web.get(key)
+    if answer is None:
+        sys.stderr.write(f"not recorded: {key}\n")
+    else:
+        time.sleep(answer.seconds)
+    return answer
+
+
 def recorded_search(web: RecordedWeb, query: str) -> dict[str, Any]:
     """Return the recorded response to a query, after the recorded time."""
-    answer = web.get(query_key(query))
-    if answer is None:
-        _log(f"not recorded: query {query!r}")
-        return NO_RESULTS
-    time.sleep(answer.seconds)
-    if answer.error is not None:
+    answer = answered(web, query_key(query))
+    if answer is not None and answer.error is not None:
         raise RuntimeError(answer.error)
-    return dict(answer.response or {})
+    return NO_RESULTS if answer is None else dict(answer.response or {})
 
 
 def recorded_page(web: RecordedWeb, url: str) -> requests.Response:
     """Return the recorded page, after the recorded time. Its status is 404 if the page was not recorded."""
-    answer = web.get(url)
-    if answer is None:
-        _log(f"not recorded: {url}")
-        answer = Answer(seconds=0.0, url=url, text="", status=404)
-    time.sleep(answer.seconds)
+    answer = answered(web, url) or Answer(seconds=0.0, url=url, text="", status=404)
     if answer.error is not None:
         raise requests.RequestException(answer.error)
     response = requests.Response()
@@ -116,7 +118,3 @@ def _keep(lines: SharedLines | None, start_s: float, answer: dict[str, Any]) -> 
     if lines is not None:
         line = {**answer, "seconds": round(clock() - start_s, 6)}
         lines.append(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
-
-
-def _log(text: str) -> None:
-    sys.stderr.write(text + "\n")
