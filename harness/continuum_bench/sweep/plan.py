@@ -101,7 +101,7 @@ class Cell:
     def manifest(self) -> Manifest:
         return self.group.manifest(self.arm, self.seed)
 
-    def simulate(self, folder: Path, on_progress: Callable[[Any], None] | None = None) -> None:
+    def simulate(self, folder: Path, on_progress: Callable[[int], None] | None = None) -> None:
         """Run the cell on the virtual engine, in this process, into ``folder``."""
         engine = import_module("continuum_server.virtual.engine")
         group, workload = self.group, self.group.workload
@@ -130,8 +130,8 @@ class CellTask:
         os.dup2(log, 2)
         total = self.cell.group.workload.trace.number
 
-        def on_progress(now: Any) -> None:
-            tell(Report(self.name, now.programs_done, total))
+        def on_progress(programs_done: int) -> None:
+            tell(Report(self.name, programs_done, total))
 
         try:
             self.cell.simulate(self.folder, on_progress)

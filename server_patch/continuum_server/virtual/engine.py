@@ -25,7 +25,7 @@ from continuum_server.step_times.model import StepTimes
 from continuum_server.virtual.config import EngineConfig, EngineError, EngineShape, decode_of, shape_of, times_of
 from continuum_server.virtual.loop import Counters, VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
-from continuum_server.virtual.replicas import Progress, ReplicaLoops, ReplicaSink
+from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS
 from continuum_server.virtual.scheduler_time import facts_of
 from continuum_server.virtual.token_times import TokenTimes
@@ -36,7 +36,7 @@ from continuum_server.vllm_plugin.statistics_files import FILE
 from continuum_server.vllm_plugin.touch_points import free_block_count
 from continuum_server.vllm_plugin.versions import check_version
 
-__all__ = ["Engine", "EngineConfig", "EngineError", "Progress", "build_engine", "settings_of", "simulate"]
+__all__ = ["Engine", "EngineConfig", "EngineError", "build_engine", "settings_of", "simulate"]
 
 
 def simulate(
@@ -46,7 +46,7 @@ def simulate(
     jobs: Sequence[Job],
     seed: int,
     out: Path,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
     token_times: bool = False,
     lanes: Lanes | None = None,
     time_limit_s: float | None = None,
@@ -183,7 +183,7 @@ def _play(
     jobs: Sequence[Job],
     lanes: Lanes | None,
     until_s: float,
-    on_progress: Callable[[Progress], None] | None,
+    on_progress: Callable[[int], None] | None,
 ) -> dict[str, Any]:
     """Play the jobs on all engines, and return the content of engine.json."""
     loops = [engine.loop for engine in engines]

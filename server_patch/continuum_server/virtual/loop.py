@@ -159,10 +159,6 @@ class VirtualLoop:
         return self.now_s
 
     @property
-    def pins_held(self) -> int:
-        return len(self._scheduler.table.pins)
-
-    @property
     def idle(self) -> bool:
         """Whether no turn is in the engine and no arrival is known."""
         return not (self._plays or self._events)

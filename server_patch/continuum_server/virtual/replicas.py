@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import inf
@@ -21,13 +21,6 @@ from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.loop import Play, VirtualLoop, play_of
 from continuum_server.virtual.routers import Arrival, Door, Router
 from continuum_server.vllm_plugin.scheduler import EventSink
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    virtual_s: float
-    programs_done: int
-    pins_held: int
 
 
 class ReplicaLoops:
@@ -77,7 +70,7 @@ class ReplicaLoops:
             play.in_closed_loop = self._closed is not None
             heapq.heappush(self._arrivals, (at_s, number, play))
 
-    def run(self, on_progress: Callable[[Progress], None] | None = None, every: int = 500) -> None:
+    def run(self, on_progress: Callable[[int], None] | None = None, every: int = 500) -> None:
         """Play every program to its end.
 
         Raises:
@@ -87,17 +80,17 @@ class ReplicaLoops:
         while self._move():
             steps += 1
             if on_progress is not None and steps % every == 0:
-                on_progress(self.progress())
+                on_progress(self.programs_done)
         if on_progress is not None:
-            on_progress(self.progress())
+            on_progress(self.programs_done)
 
     @property
     def now_s(self) -> float:
         return max(loop.now_s for loop in self._loops)
 
-    def progress(self) -> Progress:
-        done, pins = sum(loop.programs_done for loop in self._loops), sum(loop.pins_held for loop in self._loops)
-        return Progress(self.now_s, done, pins)
+    @property
+    def programs_done(self) -> int:
+        return sum(loop.programs_done for loop in self._loops)
 
     # ---------------------------------------------------------------------------------------- steps
 
