@@ -178,6 +178,13 @@ def _check_reloads(played: Played) -> None:
     assert moved == played.loop.transfers.facts()["dram_to_gpu"]["bytes"]
 
 
+def mean_jct_s(played: Played, kind: str = "") -> float:
+    """Mean seconds from a program's first due time to its last end, of the programs whose names begin with ``kind``."""
+    first = {turn.program_id: turn.due_s for turn in reversed(played.turns) if turn.program_id.startswith(kind)}
+    last = {turn.program_id: turn.finish_s or 0.0 for turn in played.turns}
+    return sum(last[name] - first[name] for name in first) / len(first)
+
+
 # ------------------------------------------------------------------------------------------------- what to play
 
 

@@ -13,7 +13,7 @@ from continuum_server.vllm_plugin.queue import ONE_OFF, OVERDUE, PINNED, PREEMPT
 from continuum_traces.conversation import Job
 from hypothesis import given
 from hypothesis import strategies as st
-from nano import Played, each_policy, play, program
+from nano import each_policy, mean_jct_s, play, program
 from policy_driver import MACHINE, Driver
 
 RANKED = ["program-fcfs", "continuum", "working-set", "concur"]
@@ -39,13 +39,6 @@ def chats(count: int = 20, first_s: float = 40.0, every_s: float = 1.0, output: 
     return [Job(each, first_s + every_s * i) for i, each in enumerate(made)]
 
 
-def mean_s(played: Played, kind: str) -> float:
-    """Mean seconds until a program of that kind is done, from its first turn's due time to its last turn's end."""
-    first = {turn.program_id: turn.due_s for turn in reversed(played.turns) if turn.program_id.startswith(kind)}
-    last = {turn.program_id: turn.finish_s or 0.0 for turn in played.turns if turn.program_id.startswith(kind)}
-    return sum(last[name] - first[name] for name in first) / len(first)
-
-
 @each_policy(RANKED)
 def test_chats_beside_agents_are_no_slower_than_under_stock_vllm(policy: str) -> None:
     jobs = [*agents(), *chats(first_s=6.0, every_s=0.5)]
@@ -54,16 +47,16 @@ def test_chats_beside_agents_are_no_slower_than_under_stock_vllm(policy: str) ->
         play(jobs, policy, blocks=121, guards=FCFS),
         play(jobs, policy, blocks=121),
     )
-    assert mean_s(ours, "chat") <= 1.1 * mean_s(stock, "chat")
-    assert mean_s(ours, "chat") <= mean_s(papers, "chat")
-    assert mean_s(ours, "agent") <= 1.1 * mean_s(papers, "agent")
+    assert mean_jct_s(ours, "chat") <= 1.1 * mean_jct_s(stock, "chat")
+    assert mean_jct_s(ours, "chat") <= mean_jct_s(papers, "chat")
+    assert mean_jct_s(ours, "agent") <= 1.1 * mean_jct_s(papers, "agent")
 
 
 def test_a_flood_of_chats_starves_no_agent() -> None:
     """Chats arrive faster than the engine serves them; agents go on at their share, as under stock order or faster."""
     jobs = [*agents(3, 6), *chats(300, first_s=2.0, every_s=0.01, output=16)]
     stock, ours = play(jobs, blocks=121), play(jobs, "working-set", blocks=121)
-    assert mean_s(ours, "agent") <= 1.2 * mean_s(stock, "agent")
+    assert mean_jct_s(ours, "agent") <= 1.2 * mean_jct_s(stock, "agent")
 
 
 def took(driver: Driver, name: str, seconds: float, tagged: bool) -> None:

@@ -7,7 +7,7 @@ from continuum_server.policy.registry import POLICIES
 from continuum_server.vllm_plugin.scheduler import BoundRefused, ProgramScheduler
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
-from nano import SERVED, Played, build, play, program
+from nano import SERVED, build, mean_jct_s, play, program
 from policy_driver import MACHINE
 
 LONG_THEN_SHORT = [
@@ -96,13 +96,6 @@ def test_no_gate_keeps_a_request_out_of_an_idle_engine() -> None:
         assert next(e.t for e in played.of("start") if e.program_id == "late") == 1.0
 
 
-def mean_jct(played: Played) -> float:
-    spans: dict[str, list[float]] = {}
-    for turn in played.turns:
-        spans.setdefault(turn.program_id, []).extend((turn.sent_s, turn.finish_s or 0.0))
-    return sum(max(span) - min(span) for span in spans.values()) / len(spans)
-
-
 def test_shortest_remaining_goes_first() -> None:
     """Three programs wait for a full pool; the one with least left to do is taken, whoever came first."""
     blocker = Job(program("blocker", turns=1, new=900, output=60), 0.0)
@@ -120,7 +113,7 @@ def test_a_long_program_goes_out_between_turns_for_a_short_one() -> None:
     jobs = [Job(program(f"long{i}", turns=12, new=60, output=20, tool_s=0.01), 0.0) for i in range(2)]
     jobs += [Job(program(f"short{i}", turns=1, new=300, output=8), 1.0) for i in range(4)]
     blind, foreseeing = (play(jobs, policy, {}, blocks=64) for policy in ("working-set", "oracle-working-set"))
-    assert mean_jct(foreseeing) < 0.7 * mean_jct(blind)
+    assert mean_jct_s(foreseeing) < 0.7 * mean_jct_s(blind)
     assert {event.program_id[:5] for event in foreseeing.of("finish")[:14]} == {"short", "long0", "long1"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from itertools import count
 from typing import ClassVar, cast
 
@@ -47,6 +48,11 @@ class Gate(Policy, ABC):
 
     def program_finished(self, program: ProgramState) -> None:
         self.leave(program)
+
+    def leave_ended(self, programs: Iterable[ProgramState]) -> None:
+        """Forget those of the programs that were forgotten by the engine, because they were idle for long."""
+        for program in [program for program in programs if program.ended and program.turn is None]:
+            self.leave(program)
 
     def admit(self, program: ProgramState) -> None:
         """No longer hold the program's request back, if it is."""

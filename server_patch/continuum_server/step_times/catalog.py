@@ -102,18 +102,11 @@ def find_model(name: str) -> Model:
     model = known.get(_plain(key))
     base = known.get(_plain(stem))
     if model is None and base is not None and base.expert_bytes_each is None:
-        model = fp8_weights(base)
+        model = base if base.weight_bytes_each == 1.0 else _variant(base, "-fp8", "fp8 weights", weight_bytes_each=1.0)
     if model is None or rest:
         names = {alias: found.name for alias, found in known.items()}
         raise UnknownPair(_unknown("model", name, _plain(stem), names))
     return _variant(model, FP8_KV, "fp8 KV", kv_bytes_each=1.0) if fp8_kv else model
-
-
-def fp8_weights(model: Model) -> Model:
-    """Return the model with fp8 weights, as in ``-FP8`` checkpoints. A model with fp8 weights is returned unchanged."""
-    if model.weight_bytes_each == 1.0:
-        return model
-    return _variant(model, "-fp8", "fp8 weights", weight_bytes_each=1.0)
 
 
 def _variant(model: Model, suffix: str, note: str, **changed: float) -> Model:

@@ -213,25 +213,21 @@ def test_a_turn_is_overdue_after_the_guards_time_or_in_an_idle_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "context", "goes_on"),
+    ("now", "context", "beside", "goes_on"),
     [
-        ("aXYZ", 16 * 16, True),
-        ("aXYZ", 7 * 16, False),  # not much shorter
-        ("XYZ", 16 * 16, False),  # begins otherwise
+        ("aXYZ", 16 * 16, False, True),
+        ("aXYZ", 7 * 16, False, False),  # not much shorter
+        ("XYZ", 16 * 16, False, False),  # begins otherwise
+        ("aXYZ", 16 * 16, True, False),  # another program has the same id
     ],
 )
-def test_a_compacted_history_keeps_its_programs_seniority(now: str, context: int, goes_on: bool) -> None:
+def test_a_compacted_history_keeps_its_programs_seniority(now: str, context: int, beside: bool, goes_on: bool) -> None:
     driver = Driver("program-fcfs")
     first = driver.arrive("a", "abcdefghijklmnop")
     driver.finish(first, context=context)
+    if beside:
+        turn(driver, "a", "0123456789")
     driver.now_s = 100.0
     back = driver.arrive("a", now)
     assert (back.program is first.program, back.compacted) == (goes_on, goes_on)
     assert back.program.arrival_s == (0.0 if goes_on else 100.0)
-
-
-def test_a_compacted_history_is_told_only_where_one_program_has_the_id() -> None:
-    driver = Driver("program-fcfs")
-    turn(driver, "a", "abcdefghijklmnop")
-    turn(driver, "a", "0123456789")
-    assert not driver.arrive("a", "aXYZ").compacted

@@ -135,8 +135,10 @@ class Autellix(Policy):
     def _watch(self, turn: TurnState) -> None:
         """Watch a waiting call, until it will have waited too long for its program's model time."""
         if _call(turn).queue > 0 and self.options.starvation_ratio > 0.0:
-            waited_s = self._total_waited(turn, turn.since_s)
-            missing_s = self.options.starvation_ratio * self._total_served(turn) - waited_s
+            call, root = _call(turn), turn.program.root
+            waited_s = root.waited_s + turn.waited(turn.since_s) - call.forgiven_wait_s
+            served_s = root.served_s + turn.served_s - call.forgiven_served_s
+            missing_s = self.options.starvation_ratio * served_s - waited_s
             heapq.heappush(self._starving, (turn.since_s + max(0.0, missing_s), _call(turn).entered, turn))
             self._tidy()
 
@@ -151,12 +153,6 @@ class Autellix(Policy):
         """Whether the call still waits with the number that it had when it was added."""
         _, number, turn = entry
         return not turn.running and not turn.gone and _call(turn).entered == number
-
-    def _total_waited(self, turn: TurnState, now_s: float) -> float:
-        return turn.program.root.waited_s + turn.waited(now_s) - _call(turn).forgiven_wait_s
-
-    def _total_served(self, turn: TurnState) -> float:
-        return turn.program.root.served_s + turn.served_s - _call(turn).forgiven_served_s
 
     def step(self, step: Step) -> Orders:
         if self._next_demotion_s is not None and self._next_demotion_s < step.now_s:

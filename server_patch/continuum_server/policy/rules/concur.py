@@ -64,7 +64,7 @@ class Concur(Gate):
 
     def lets_in(self, turn: TurnState, now_s: float) -> bool:
         if turn.program not in self._alive:
-            self._drop_forgotten()
+            self.leave_ended(self._alive)
             self._alive[turn.program] = None
         self._plan_check(now_s)
         return turn.program in islice(self._alive, self._window)
@@ -74,10 +74,6 @@ class Concur(Gate):
         self._hit_tokens += start.hit_tokens
         self._prompt_tokens += start.turn.prompt_tokens
         self._plan_check(start.now_s)
-
-    def _drop_forgotten(self) -> None:
-        for program in [program for program in self._alive if program.ended and program.turn is None]:
-            self.leave(program)
 
     def leave(self, program: ProgramState) -> None:
         self.held.pop(program, None)

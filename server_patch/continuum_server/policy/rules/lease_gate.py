@@ -94,8 +94,7 @@ class LeaseGate(Gate):
 
     def _session(self, program: ProgramState) -> _Session:
         if program.policy_state is None:
-            for other in [other for other, known in self._inside.items() if other.ended and not known.prompt_tokens]:
-                del self._inside[other]  # forgotten
+            self.leave_ended(self._inside)
             program.policy_state = _Session()
         return cast(_Session, program.policy_state)
 

@@ -149,8 +149,7 @@ class ThunderAgent(Gate):
     def _check(self, now_s: float) -> None:
         interval_s = self.options.interval_s
         self._next_check_s = math.floor(now_s / interval_s + 1.0) * interval_s
-        for program in [program for program in self._entries if program.ended]:
-            self.leave(program)
+        self.leave_ended(self._entries)
         resumed = self._resume(now_s)
         self._pause()
         for entry in resumed:
