@@ -226,7 +226,7 @@ class Soak:
         until_s = clock() + REST_S
         while True:
             state: dict[str, Any] = await asyncio.to_thread(self.state)
-            busy = any(state[name] for name in ("running", "waiting", "pins_held", "soft_holds_held"))
+            busy = any(state[name] for name in ("running", "waiting", "pins", "soft_holds"))
             if clock() > until_s or not busy:
                 return state
             await asyncio.sleep(0.5)

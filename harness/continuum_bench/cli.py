@@ -155,8 +155,8 @@ def top(options: TopOptions) -> int:
 
 @add_command(app, "serve")
 def profile(options: ProfileOptions) -> int:
-    """Write the prefill and decode times of a live server to a small file."""
-    from continuum_bench.live.profile import write_profile_file  # noqa: PLC0415
+    """Write the prefill and decode times of a live server, or modelled times, to a small file."""
+    from continuum_bench.live.profile_command import write_profile_file  # noqa: PLC0415
 
     return write_profile_file(options)
 

@@ -22,7 +22,7 @@ from continuum_bench.show import print_line, print_table
 
 def show_doctor(as_json: bool) -> int:
     """Print the checks, the models and the GPUs. Returns 1 if a check failed that other features depend on."""
-    machine, pairs = [check() for check in (_python, _vllm, _memory)], available()
+    machine, pairs = [check() for check in (_python, _vllm, _step_times, _memory)], available()
     facts = {
         "models": [_model_facts(name) for name in _names(pairs)] if as_json else [],
         "step_times": [asdict(pair) for pair in pairs],
@@ -79,6 +79,13 @@ def _vllm() -> Check:
         return Check("vLLM", True, check_version())
     except PluginError as error:
         return Check("vLLM", False, "not usable", str(error))
+
+
+def _step_times() -> Check:
+    kinds = [pair.kind for pair in available()]
+    measured, own = kinds.count("measured-table"), kinds.count("user-table")
+    yours = f", {own} of your own" if own else ""
+    return Check("step times", measured > 0, f"{measured} measured tables{yours}, rooflines for other pairs")
 
 
 def _memory() -> Check:

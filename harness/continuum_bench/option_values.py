@@ -26,6 +26,19 @@ from continuum_bench.workload.hints import hint_error
 from continuum_bench.workload.tool_times import tool_times
 from continuum_bench.workload.window import read_edge
 
+
+def read_percent(text: str) -> float:
+    """Read ``3%`` as 0.03.
+
+    Raises:
+        BenchError: the text has another form, or is not above 0.
+    """
+    number = text.removesuffix("%")
+    if number == text or not number.replace(".", "", 1).isdecimal() or float(number) == 0:
+        raise BenchError(f"--until {text}: expected a share above 0, such as 3%")
+    return float(number) / 100
+
+
 READERS: Mapping[str, Callable[[Any], object]] = {
     "policy": arms_of,
     "gpu": find_gpu,
@@ -37,6 +50,7 @@ READERS: Mapping[str, Callable[[Any], object]] = {
     "hint_error": hint_error,
     "warm_up": lambda text: read_edge("--warm-up", text),
     "cool_down": lambda text: read_edge("--cool-down", text),
+    "until": read_percent,
 }
 """The function that parses an option's value, by field name. Its error may begin with ``--option VALUE:``."""
 

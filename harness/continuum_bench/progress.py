@@ -77,6 +77,13 @@ class RunsDisplay:
         report = self._running.get(name)
         return report.programs_done / report.programs_total if report and report.programs_total else 0.0
 
+    def say_lost(self) -> None:
+        """Say how far the runs were that Ctrl-C stopped, which begin again."""
+        begun = (report for report in self._running.values() if report.programs_total)
+        far = [f"{each.cell} at {each.programs_done} of {each.programs_total} programs" for each in begun]
+        if far and not self._quiet:
+            print_notice(f"lost, to be played again: {', '.join(far)}")
+
     def _table(self) -> Group:
         table = Table(box=None, pad_edge=False)
         for heading in (self._what, "how far"):

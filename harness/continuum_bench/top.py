@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import urllib.error
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,13 +14,14 @@ from typing import Any
 import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from continuum_bench.errors import BenchError, OptionError
 from continuum_bench.live.endpoint import NO_ANSWER, check_url, get_json
 from continuum_bench.options.serve import TopOptions
-from continuum_bench.show import duration, print_json, table_console
+from continuum_bench.show import print_json, table_console
 
 STATES = {
     "running": "running",
@@ -30,10 +32,12 @@ STATES = {
     "ended": "ended",
 }
 """What the state calls a program, in the order of the table, and what the table calls it."""
+WINDOW_S = 60.0
+"""Seconds over which hits per minute are counted."""
 ONCE = 40
 """Programs that ``--once`` shows unless ``--limit`` is given."""
-LONGEST = 36
-"""Most characters of a cell."""
+LONGEST, BAR = 36, 8
+"""Most characters of a cell, and the width of a bar."""
 
 
 class Program(msgspec.Struct):
@@ -50,6 +54,7 @@ class Program(msgspec.Struct):
 
 
 class Counted(msgspec.Struct):
+    unpins: dict[str, int]
     turns: dict[str, int]
     prompt_tokens: int
     hit_tokens: int
@@ -59,6 +64,7 @@ class Engine(msgspec.Struct):
     """The part of an engine's state that is shown."""
 
     policy: str
+    now_s: float
     free_blocks: int
     pool_blocks: int
     pinned_share: float
@@ -73,6 +79,8 @@ class Engine(msgspec.Struct):
     record_events_dropped: int
     name: str = ""
     """Its server's address, and its number if the server has several engines. Set when it was read."""
+    hits_per_minute: float | None = None
+    """How many turns per minute found their program's KV held; None: not known after a single reading. Set likewise."""
 
     @property
     def used_share(self) -> float:
@@ -110,6 +118,7 @@ class Server:
     engines: Sequence[Engine] = ()
     error: str | None = None
     """Why the last reading failed, in one line."""
+    _hits: defaultdict[int, deque[tuple[float, int]]] = field(default_factory=lambda: defaultdict(deque))
 
     @property
     def root(self) -> str:
@@ -123,7 +132,18 @@ class Server:
             return
         for number, engine in enumerate(engines):
             engine.name = self.root.partition("://")[2] + (f" #{number}" if len(engines) > 1 else "")
+            engine.hits_per_minute = self._rate(number, engine)
         self.engines, self.error = engines, None
+
+    def _rate(self, number: int, engine: Engine) -> float | None:
+        marks, now_s, hits = self._hits[number], engine.now_s, engine.metrics.unpins.get("hit", 0)
+        if marks and (hits < marks[-1][1] or now_s < marks[-1][0]):  # the server was started again
+            marks.clear()
+        marks.append((now_s, hits))
+        while len(marks) > 2 and marks[1][0] <= now_s - WINDOW_S:
+            marks.popleft()
+        passed_s = marks[-1][0] - marks[0][0]
+        return (marks[-1][1] - marks[0][1]) * 60.0 / passed_s if passed_s > 0.0 else None
 
 
 def _why(error: Exception) -> str:
@@ -168,6 +188,8 @@ def show_top(options: TopOptions) -> int:
         raise BenchError("; ".join(f"--base-url {server.base_url}: {server.error}" for server in servers))
     if not options.once:
         _show_live(console, servers, options)
+    threading.Event().wait(options.interval)  # hits per minute need a second reading
+    _read(servers)
     if options.json_output:
         print_json({"servers": [_as_json(server) for server in servers]})
     else:
@@ -208,7 +230,7 @@ def _as_json(server: Server) -> dict[str, Any]:
 
 SHOWN = (
     *("policy", "used_share", "pinned_share", "pins_held", "running", "waiting", "programs", "hit_share"),
-    *("errors", "program_list"),
+    *("errors", "hits_per_minute", "program_list"),
 )
 """Attributes of ``Engine`` that ``--json`` has."""
 
@@ -267,12 +289,26 @@ def _share(share: float | None) -> str:
 
 
 def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else duration(seconds)
+    if seconds is None:
+        return ""
+    return f"{seconds:.0f} s" if seconds < 600.0 else f"{seconds / 60:.0f} min"
+
+
+def _bar(engine: Engine, program: Program) -> RenderableType:
+    """Return how much of a hold is left."""
+    if program.state not in ("held", "soft") or program.expires_in_s is None or program.for_s is None:
+        return ""
+    whole_s = program.for_s + program.expires_in_s
+    return ProgressBar(total=max(whole_s, 1e-9), completed=max(0.0, program.expires_in_s), width=BAR)
 
 
 def _errors(engine: Engine) -> Text:
     found = [f"{count} {what}" for what, count in engine.errors.items() if count]
     return Text(", ".join(found) or "none", "red" if found else "")
+
+
+def _rate(engine: Engine) -> str:
+    return "-" if engine.hits_per_minute is None else f"{engine.hits_per_minute:.1f}"
 
 
 def _id(name: str) -> Text:
@@ -287,6 +323,7 @@ ENGINES = (
     Column("pins", lambda engine: f"{engine.pins_held:,}"),
     Column("running", lambda engine: f"{engine.running:,}"),
     Column("queue", lambda engine: f"{engine.waiting:,}"),
+    Column("hits/min", _rate, 60),
     Column("hit tokens", lambda engine: _share(engine.hit_share), 100),
     Column("errors", _errors),
 )
@@ -300,4 +337,5 @@ PROGRAMS = (
     Column("state", lambda engine, program: Text(STATES.get(program.state, program.state)), words=True),
     Column("for", lambda engine, program: _seconds(program.for_s), 75),
     Column("left", lambda engine, program: _seconds(program.expires_in_s)),
+    Column("", _bar, 90, words=True),
 )

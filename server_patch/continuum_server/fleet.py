@@ -110,7 +110,13 @@ class Fleet:
         command = [sys.executable, "-m", "continuum_server.front", "--policy", self._policy, "--host", self.config.host]
         command += ["--port", self.url.rpartition(":")[2], "--worker-urls", *(server.url for server in self.servers)]
         self.router = HttpServer("router", command, {}, self.config.host, self._held, self._log("router"))
-        self.router.wait_until_healthy(max(1.0, deadline_s - now_s()))
+        self.router.wait_until_healthy(max(1.0, deadline_s - now_s()), self._check_servers)
+
+    def _check_servers(self) -> None:
+        for index, server in enumerate(self.servers):
+            how = server.how_it_ended()
+            if how:
+                raise ServerError(f"{replica_name(index)} was lost before the router was ready: it {how}")
 
     def wait(self, timeout_s: float) -> None:
         """Wait until all servers have ended after ``terminate`` or ``kill``.

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -59,8 +59,12 @@ class HttpServer(BoundProcess):
         with _output(log) as output:
             super().__init__(command, {**os.environ, **environment}, output)
 
-    def wait_until_healthy(self, timeout_s: float = 600.0) -> None:
+    def wait_until_healthy(self, timeout_s: float = 600.0, check: Callable[[], None] = lambda: None) -> None:
         """Wait until /health answers, and the answer comes from this process.
+
+        Args:
+            timeout_s: seconds after which this fails.
+            check: called again and again meanwhile.
 
         Raises:
             ServerError: the process died, or ``timeout_s`` passed.
@@ -69,6 +73,7 @@ class HttpServer(BoundProcess):
         while not (answers(f"{self.url}/health") and listens(self.process.pid, self.port)):
             if self.ended:
                 raise ServerError(f"the {self._what} {self.ended}{self._tail()}")
+            check()
             if now_s() > deadline_s:
                 raise ServerError(f"the {self._what} was not healthy after {timeout_s:g} s{self._tail()}")
             time.sleep(0.2)

@@ -13,7 +13,6 @@ import pytest
 from bench_cli import bench, refused, succeeded
 from continuum_bench.cli import app
 from continuum_bench.doctor import _python
-from continuum_server.step_times.profile import DecodePoint, PrefillPoint, make_profile, write_profile
 from continuum_traces.jsonl import read_programs, write_programs
 from continuum_traces.schema import Program, Turn
 from ctrl_c import interrupted
@@ -48,6 +47,22 @@ def test_an_experiment_is_complete_in_itself(experiment: Path) -> None:
     assert 0 < took["total_s"] / took["calls"] <= took["longest_s"] <= took["total_s"]
     row = summary["policies"]["continuum"]
     assert 0 < row["scheduler_time_per_call_s"] <= row["scheduler_time_longest_s"]
+
+
+@pytest.mark.slow
+def test_seeds_are_added_until_the_interval_is_narrow(trace: Path, tmp_path: Path) -> None:
+    def played(until: str) -> tuple[int, float]:
+        succeeded(
+            "replay", trace, *PRESSED, "--length-scale", 2, "--until", until, "--no-report", "--out", tmp_path / "out"
+        )
+        row = json.loads((tmp_path / "out" / "summary.json").read_text())["policies"]["continuum"]
+        return len(row["seeds"]), row["jct_mean_ratio_interval"][1] / row["jct_mean_ratio"] - 1
+
+    assert played("1000%")[0] == 3  # fewer have no interval
+    first = played("1000%")[1]
+    number, width = played(f"{first * 70:.4f}%")  # goes on from there
+    assert number > 3
+    assert width <= first * 0.7
 
 
 def test_json_is_alone_and_policy_options_reach_the_policy(trace: Path, tmp_path: Path) -> None:
@@ -141,7 +156,7 @@ def test_import_says_what_it_left_out_and_replaces_nothing(tmp_path: Path) -> No
 
 def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads(bench("doctor", "--json").stdout)
-    assert {check["name"] for check in found["checks"]} >= {"Python", "vLLM"}
+    assert {check["name"] for check in found["checks"]} >= {"Python", "vLLM", "step times"}
     for version, ok in (((3, 10), False), ((3, 11), True), ((3, 13), True), ((3, 14), False)):
         monkeypatch.setattr(sys, "version_info", (*version, 0))
         assert _python().ok is ok
@@ -181,10 +196,7 @@ def test_a_directory_of_trajectories_is_played_on_the_server_of_a_profile(tmp_pa
     folder.mkdir()
     messages = [{"role": "user", "content": "x" * 400}, {"role": "assistant", "content": "y" * 40}]
     (folder / "a.traj.json").write_text(json.dumps({"messages": messages, "info": {}}))
-    prefill = [PrefillPoint(tokens, tokens / 1e4) for tokens in (128, 4096, 131_072)]
-    decode = [DecodePoint(requests, tokens, 0.01) for requests in (1, 64) for tokens in (512, 4096)]
-    facts = {"kv_tokens": 100_000, "block_size": 16}
-    write_profile(profile, make_profile("a server", "llama-3.1-8b", "now", prefill, decode, **facts))
+    assert bench("profile", "--out", profile).exit_code == 0
     done = succeeded("replay", folder, "--profile", profile, "--policy", "vllm", "--no-report", "--out", tmp_path / "r")
     assert "llama-3.1-8b on the server of mine.json" in done.stdout
     assert "h100" not in done.stdout

@@ -52,6 +52,7 @@ VALUES: dict[str, Any] = {
     "hint_error": ["0", "0.5", "adversarial:0.5:silent"],
     "warm_up": ["0", "10", "60s"],
     "cool_down": ["0", "10"],
+    "until": [None, "3%"],
     **{name: [None] for name in ("policy_option", "traces", "profile", "scheduler_records")},
 }
 """Of options that take neither any text nor one of several names."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import signal
+import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +18,13 @@ from continuum_server.policy.facts import Hold
 from continuum_server.vllm_plugin.online import Online
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_traces.schema import SchedulerEvent
 from fake_server import FakeServer, Json
 from live_server import Live, tokens
 from nano import build
 from rich.console import Console
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
-from waiting import until
 
 PAGE = "/continuum/state"
 LONG = "agent-[red]-" + "x" * 60
@@ -34,13 +32,12 @@ LONG = "agent-[red]-" + "x" * 60
 SHORT = LONG[:35] + "…"
 
 
-@pytest.fixture(scope="module")
-def page() -> Json:
+def state_of(prefix: str = "", hits: int = 0) -> Json:
     """The state page of a real scheduler: a program runs, one waits, one is held for a minute, one idles, one ended."""
     scheduler, _ = build([], "static-ttl", {"ttl_s": 60.0}, scheduler_type=ProgramScheduler)
     online, table, now_s = Online(scheduler, Settings("static-ttl")), scheduler.table, scheduler.clock()
     for name in ("waits", "idle", "ended", "held", LONG):
-        sampling = SamplingParams(max_tokens=1, extra_args={"program_id": name})
+        sampling = SamplingParams(max_tokens=1, extra_args={"program_id": prefix + name})
         scheduler.add_request(Request(name, list(range(100)), sampling, None))
     for name, hit_tokens in (("idle", 0), ("ended", 100), ("held", 80), (LONG, 5)):
         turn = table.turn(name)
@@ -50,10 +47,17 @@ def page() -> Json:
             table.finish(turn, now_s, 12_345, 20, "ls")
         if name == "held":
             table.pin(turn, now_s, Hold(60.0), [1])
-    state = json.loads(online.call("state", "{}"))
+    for _ in range(hits):
+        online.write(SchedulerEvent(now_s, "unpin", "p", 0, reason="hit"))
+    page = {"engines": [json.loads(online.call("state", "{}"))]}
     scheduler.running, table.pins = [], {}
     online.close()
-    return {"engines": [state]}
+    return page
+
+
+@pytest.fixture(scope="module")
+def page() -> Json:
+    return state_of()
 
 
 @pytest.fixture
@@ -63,14 +67,14 @@ def fake(page: Json) -> Iterator[FakeServer]:
         yield found
 
 
-ONCE = "top --once --base-url"
+ONCE = "top --once --interval 0.1 --base-url"
 
 
 def test_a_table_says_what_each_program_does(fake: FakeServer) -> None:
     done = succeeded(ONCE, fake.url)
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert " ".join(lines[0]) == "server policy pool used held pins running queue hit tokens errors"
-    assert lines[1][1:] == ["static-ttl", "2%", "2%", "1", "0", "5", "-", "none"]
+    assert " ".join(lines[0]) == "server policy pool used held pins running queue hits/min hit tokens errors"
+    assert lines[1][1:] == ["static-ttl", "2%", "2%", "1", "0", "5", "-", "-", "none"]
     assert [words[:7] for words in lines[4:9]] == [
         [SHORT, "tag", "1", "100", "5%", "running", "0"],
         ["waits", "tag", "1", "100", "-", "in", "the"],
@@ -87,7 +91,7 @@ def test_json_has_what_the_table_has(fake: FakeServer, page: Json) -> None:
     [engine] = found["engines"]
     assert engine["program_list"] == page["engines"][0]["program_list"]
     assert engine["errors"] == {"plugin": 0, "turns": 0, "tags": 0, "record": 0}
-    assert engine["pins_held"] == 1
+    assert (engine["pins_held"], engine["hits_per_minute"]) == (1, None)  # its clock stands still
 
 
 def shown(servers: list[Server], width: int, rows: int = 40) -> list[str]:
@@ -97,40 +101,54 @@ def shown(servers: list[Server], width: int, rows: int = 40) -> list[str]:
     return captured.get().splitlines()
 
 
-@pytest.fixture
-def read(fake: FakeServer) -> Server:
-    return Server(fake.url, None, 40)
-
-
-@pytest.mark.parametrize("width", [20, 60, 90])
-def test_every_width_shows_ids_and_states(read: Server, width: int) -> None:
+@pytest.mark.parametrize("width", [20, 43, 60, 90])
+def test_every_width_shows_ids_and_states(fake: FakeServer, width: int) -> None:
+    read = Server(fake.url, None, 40)
     read.read()
     lines = shown([read], width)
     assert max(map(len, lines)) <= width
     for word in ("running", "in the queue" if width > 20 else "i", "held"):
         assert any(word in line for line in lines), lines
+    assert any("━" in line for line in lines) == (width >= 90)
     assert any("tag" in line for line in lines) == (width >= 90)
 
 
-def test_what_fits_is_shown_of_all_engines(fake: FakeServer, page: Json, read: Server) -> None:
+def test_what_fits_is_shown_of_all_engines(fake: FakeServer) -> None:
     """Running programs of every engine come before any that waits."""
-    fake.pages[PAGE] = 200, {"engines": page["engines"] * 2}
+    fake.pages[PAGE] = 200, {"engines": state_of("a-")["engines"] + state_of("b-")["engines"]}
+    read = Server(fake.url, None, 40)
     read.read()
-    *_, first, second, third, last = shown([read], 160, rows=3)
-    assert ["running" in first, "#0" in first, "running" in second, "#1" in second] == [True] * 4
-    assert ["in the queue" in third, "#0" in third] == [True] * 2
-    assert last.startswith("3 of 8 programs")
+    lines = shown([read], 160, rows=3)
+    start = lines.index(next(line for line in lines if "known by" in line)) + 1
+    states = [("running", "#0"), ("running", "#1"), ("in the queue", "#0")]
+    assert [(word in line, name in line) for line, (word, name) in zip(lines[start:], states, strict=False)] == [
+        (True, True)
+    ] * 3
+    assert lines[-1].startswith("3 of 8 programs")
 
 
-def test_it_goes_on_when_the_server_is_back(fake: FakeServer, page: Json, read: Server) -> None:
-    read.read()
+def test_it_goes_on_when_the_server_is_back(fake: FakeServer, page: Json) -> None:
+    def came(now_s: float, hits: int) -> None:
+        engine = {**page["engines"][0], "now_s": now_s}
+        engine["metrics"] = {**engine["metrics"], "unpins": {"hit": hits}}
+        fake.pages[PAGE] = 200, {"engines": [engine]}
+        read.read()
+
+    read = Server(fake.url, None, 40)
+    came(100.0, 10)
+    assert read.engines[0].hits_per_minute is None
+    came(130.0, 20)
+    assert read.engines[0].hits_per_minute == 20.0
+    came(190.0, 30)
+    assert read.engines[0].hits_per_minute == 10.0  # the first reading is too old
     fake.pages[PAGE] = 503, {"error": "the engine did not answer within 5 s"}
     read.read()
     assert (read.engines, read.error) == ((), "503 the engine did not answer within 5 s")
     assert any("503" in line for line in shown([read], 160))
-    fake.pages[PAGE] = 200, page
-    read.read()
-    assert (read.error, len(read.engines)) == (None, 1)
+    came(10.0, 0)  # a new server
+    assert (read.error, read.engines[0].hits_per_minute) == (None, None)
+    came(40.0, 1)
+    assert read.engines[0].hits_per_minute == 2.0
 
 
 @pytest.mark.parametrize(
@@ -138,8 +156,10 @@ def test_it_goes_on_when_the_server_is_back(fake: FakeServer, page: Json, read: 
     [
         (404, {"detail": "Not Found"}, "404 from /continuum/state; is this vLLM with Continuum's middleware"),
         (401, {"error": "Unauthorized"}, "401 Unauthorized; is the API key set (OPENAI_API_KEY, --api-key-env)?"),
+        (503, {"error": "this engine runs without the Continuum scheduler"}, "503 this engine runs without"),
         (500, {"detail": {}}, "500 Internal Server Error"),
         (200, {"engines": [{"policy": "old"}]}, "is not of this version of Continuum: Object missing required field"),
+        (200, [], "is not of this version of Continuum: Expected `object`"),
     ],
 )
 def test_a_server_that_cannot_be_shown(fake: FakeServer, status: int, answer: Any, says: str) -> None:
@@ -163,48 +183,56 @@ def test_the_key_is_sent(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> N
 # ------------------------------------------------------------------------------------------------ in a terminal
 
 
-def in_terminal(*words: str) -> tuple[subprocess.Popen[bytes], list[str]]:
-    """The command in a terminal of its own, and what it writes there."""
-    ours, theirs = pty.openpty()
-    size = {"COLUMNS": "110", "LINES": "20", "TERM": "xterm"}
-    command = [sys.executable, "-m", "continuum_bench", *words]
-    run = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | size)
-    os.close(theirs)
-    shown: list[str] = []
+class Terminal:
+    """A shell in tmux."""
 
-    def read() -> None:
-        with suppress(OSError):  # the terminal ends with the process
-            while True:
-                shown.append(os.read(ours, 2**16).decode(errors="replace"))
+    def __init__(self, folder: Path) -> None:
+        self._tmux = ["tmux", "-S", str(folder / "tmux")]
+        self.run("new-session", "-d", "-x", "110", "-y", "20", "env -u COLUMNS PS1='$ ' bash --norc")
 
-    threading.Thread(target=read, daemon=True).start()
-    return run, shown
+    def run(self, *words: str) -> str:
+        return subprocess.run([*self._tmux, *words], check=True, capture_output=True, text=True, timeout=60).stdout
+
+    def wait_for(self, holds: Callable[[str], bool]) -> str:
+        for _ in range(600):
+            screen = self.run("capture-pane", "-p")
+            if holds(screen):
+                return screen
+            time.sleep(0.1)
+        raise AssertionError(repr(screen))
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not in this environment")
+    made = Terminal(tmp_path)
+    yield made
+    made.run("kill-server")
+
+
+def rows(screen: str) -> list[str]:
+    return [line for line in screen.splitlines() if "seen-in-top" in line]
 
 
 @pytest.mark.slow
-def test_the_live_view(server: Live, page: Json) -> None:
+def test_the_live_view(server: Live, terminal: Terminal) -> None:
     """Beside a server that goes away: rows come and change, and Ctrl-C leaves the terminal clean."""
-
-    def screen() -> str:
-        """The last one that is complete."""
-        return "".join(shown).split("\x1b[H")[-2:][0]
-
-    def row() -> list[str]:
-        return next((line.split() for line in screen().splitlines() if "seen-in-top" in line), [])
-
     with FakeServer("plugin") as other:
-        other.pages[PAGE] = 200, page
-        urls = ["--base-url", server.server.url, "--base-url", other.url]
-        run, shown = in_terminal("top", *urls, "--interval", "0.2")
-        until(lambda: "waits" in screen())
+        other.pages[PAGE] = 200, state_of()
+        urls = f"--base-url {server.server.url} --base-url {other.url}"
+        command = f"{sys.executable} -m continuum_bench top {urls} --interval 0.2; echo code $?"
+        terminal.run("send-keys", f"clear; {command}", "Enter")
+        terminal.wait_for(lambda screen: "waits" in screen)
         server.complete(tokens(64, 1), program_id="seen-in-top")
-        until(lambda: row()[5:7] == ["0%", "held"])
-    until(lambda: "no server answers" in screen())
-    assert row()
-    assert "waits" not in screen()
+        terminal.wait_for(lambda screen: ["0%", "held"] in [row.split()[5:7] for row in rows(screen)])
+    screen = terminal.wait_for(lambda screen: "no server answers" in screen)
+    assert "seen-in-top" in screen
+    assert "waits" not in screen
     server.release("seen-in-top")
     # Of a server with many programs, those that ended may be below the screen.
-    until(lambda: "held" not in row())
-    run.send_signal(signal.SIGINT)
-    assert run.wait(60) == 130
-    until(lambda: "".join(shown).rpartition("\x1b[?1049l")[2].strip() == "stopped")  # what was there before is back
+    terminal.wait_for(lambda screen: not any("held" in row for row in rows(screen)))
+    terminal.run("send-keys", "C-c")
+    screen = terminal.wait_for(lambda screen: "code" in screen.replace("echo code", ""))
+    assert "stopped\ncode 130\n" in screen
+    assert "seen-in-top" not in screen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from continuum_server.record_file import check_writable
 from continuum_server.vllm_plugin.recorder import FLUSH_S, EventRecorder
-from continuum_traces.run_dir import EVENTS, RunDirError, read_events
+from continuum_traces.run_dir import EVENTS, PREVIEW_EVENTS, RunDirError, read_events
 from continuum_traces.schema import SchedulerEvent
 
 
@@ -71,6 +72,21 @@ def test_a_restart_knows_turns_by_their_ids_and_ends_every_open_try(tmp_path: Pa
     second.close()
     ended = [(e.turn, e.request_id, e.turn_id, e.status) for e in read_events(tmp_path) if e.t == 10.0]
     assert ended == [(1, "r1a", "1-aa", "error"), (1, "r1b", "1-aa", "error")]
+
+
+def test_the_previews_file_is_written_at_close_into_its_own_folder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder that cannot be made costs only that file."""
+    (tmp_path / "file").write_text("")
+    for folder in ("preview", "file"):
+        recorder = EventRecorder(tmp_path / f"record-{folder}", tmp_path / folder)
+        recorder.write(event(0))
+        recorder.close()
+    assert json.loads((tmp_path / "preview" / PREVIEW_EVENTS).read_text()) == {"p": [{"Request_arrival_time": 0.0}]}
+    assert not (tmp_path / "record-preview" / PREVIEW_EVENTS).exists()
+    assert turns_in(tmp_path / "record-preview") == turns_in(tmp_path / "record-file") == [0]
+    assert "file" in caplog.text
 
 
 # --------------------------------------------------------------------------- trouble while it runs

@@ -24,14 +24,19 @@ class TokenGaps:
         return float(np.average(self.seconds, weights=self.counts))
 
     def percentile_s(self, q: float) -> float:
-        return percentile(np.repeat(self.seconds, self.counts), q)
+        return percentile(self.seconds, q, np.cumsum(self.counts))
 
 
-def percentile(ordered: np.ndarray, q: float) -> float:
-    """Compute a percentile of ordered values as ``numpy.percentile`` does; infinite values are those of what did not
-    end."""
-    place = q / 100 * (len(ordered) - 1)
-    below, above = ordered[floor(place)], ordered[ceil(place)]
+def percentile(ordered: np.ndarray, q: float, up_to: np.ndarray | None = None) -> float:
+    """Compute a percentile as ``numpy.percentile`` does; infinite values are those of what did not end.
+
+    Args:
+        ordered: values in ascending order.
+        up_to: for each value, how many values are at most as large; None: every value counts once.
+    """
+    counts = np.arange(1, len(ordered) + 1) if up_to is None else up_to
+    place = q / 100 * (int(counts[-1]) - 1)
+    below, above = (ordered[np.searchsorted(counts, number, "right")] for number in (floor(place), ceil(place)))
     return float(below if below == above else below + (place - floor(place)) * (above - below))
 
 

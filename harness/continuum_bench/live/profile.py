@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import statistics
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 
-from continuum_server.step_times.profile import (
-    DecodeFit,
-    DecodePoint,
-    PrefillFit,
-    PrefillPoint,
-    Profile,
-    make_profile,
-    write_profile,
-)
+from continuum_server.step_times.profile import DecodePoint, PrefillPoint, Profile, make_profile
 from continuum_traces.schema import KvPool
 
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import utc_now
 from continuum_bench.live.contexts import HIGHEST_ID, LOWEST_ID
-from continuum_bench.live.endpoint import Endpoint, probe_server
+from continuum_bench.live.endpoint import Endpoint
 from continuum_bench.live.http import Reply, RequestFailed, StreamingClient, open_session
-from continuum_bench.options.serve import ProfileOptions
-from continuum_bench.show import print_line, print_notice
 
 DECODE_TOKENS = 64
 BATCHES = (1, 4, 16, 64)
@@ -38,25 +26,6 @@ MIN_DECODE_POINTS = 4
 """One point more than the fit has coefficients."""
 DECODE_ROUNDS = 6
 """Number of attempts to measure a point on a server with other load, before the profile is given up."""
-
-
-def write_profile_file(options: ProfileOptions) -> int:
-    """Measure, fit the curves, write the file, and print how well the curves fit."""
-    api_key = os.environ.get("OPENAI_API_KEY") or None
-    endpoint = probe_server(options.base_url, api_key)
-    profile = measure(endpoint, options.served_model or endpoint.models[0], api_key, options.repeats, print_notice)
-    write_profile(options.out, profile)
-    print_line(_show("prefill seconds of n tokens", profile.prefill))
-    if profile.decode is not None:
-        print_line(_show("decode step seconds", profile.decode))
-    print_line(f"written to {options.out}; use it with serve --profile, or swebench/replay --profile")
-    return 0
-
-
-def _show(title: str, fit: PrefillFit | DecodeFit) -> str:
-    *coefficients, (_, worst) = asdict(fit).items()
-    terms = ", ".join(f"{name} = {value:.4g}" for name, value in coefficients)
-    return f"{title}: {terms}; worst point {worst:.1%} off"
 
 
 def measure(endpoint: Endpoint, model: str, api_key: str | None, repeats: int, say: Callable[[str], None]) -> Profile:

@@ -158,9 +158,8 @@ class ArrivalOptions(Options):
 
 
 @dataclass(frozen=True)
-class EngineOptions(Options):
-    """The hardware and the model for which step times are computed, and what a virtual engine and a server have in
-    common.
+class GpuOptions(Options):
+    """The hardware and the model for which step times are computed.
 
     Attributes:
         gpu: GPU to compute step times for. `doctor` lists the known GPUs.
@@ -170,6 +169,23 @@ class EngineOptions(Options):
             on its version and the number of requests.
         step_times: Estimate of attention times for GPUs on which prompt chunks together with decodes were never
             measured (A100, L40S): low, mid or high. On other GPUs the three are the same.
+    """
+
+    panel = ENGINE
+    rules = (SERVERS,)
+
+    gpu: str = defaults.GPU
+    model: str = defaults.MODEL
+    tp: Annotated[int, at_least(1)] = defaults.TENSOR_PARALLEL
+    step_overhead_ms: Annotated[float | None, FINITE] = defaults.STEP_OVERHEAD_MS
+    step_times: Annotated[str, one_of(*BANDS)] = defaults.STEP_TIMES
+
+
+@dataclass(frozen=True)
+class EngineOptions(GpuOptions):
+    """Options that a virtual engine and a server have in common.
+
+    Attributes:
         max_num_seqs: Largest number of requests that run at the same time.
         chunk_tokens: Largest number of tokens in one step: vLLM's max_num_batched_tokens.
         kv_blocks: Number of KV blocks. Default: as many as fit the GPU's memory.
@@ -187,11 +203,6 @@ class EngineOptions(Options):
     panel = ENGINE
     rules = (SERVERS,)
 
-    gpu: str = defaults.GPU
-    model: str = defaults.MODEL
-    tp: Annotated[int, at_least(1)] = defaults.TENSOR_PARALLEL
-    step_overhead_ms: Annotated[float | None, FINITE] = defaults.STEP_OVERHEAD_MS
-    step_times: Annotated[str, one_of(*BANDS)] = defaults.STEP_TIMES
     max_num_seqs: Annotated[int, at_least(1)] = defaults.MAX_NUM_SEQS
     chunk_tokens: Annotated[int, at_least(1)] = defaults.MAX_NUM_BATCHED_TOKENS
     kv_blocks: Annotated[int | None, at_least(2), at_most(MOST_BLOCKS)] = None
@@ -227,6 +238,7 @@ class ArmOptions(Options):
     Attributes:
         seed: First seed. A seed decides when and in which order programs arrive.
         seeds: Number of seeds, each with an arrival sequence of its own. Three or more give 95% intervals.
+        until: Add seeds until the 95% interval of every policy's JCT ratio is within this distance of its estimate: 3%.
     """
 
     panel = RUN
@@ -242,6 +254,7 @@ class ArmOptions(Options):
     policy_option: Annotated[PolicyOption, SERVERS] = None
     seed: Annotated[int, NOT_NEGATIVE] = 0
     seeds: Annotated[int, at_least(1), at_most(10_000)] = 1
+    until: Annotated[str | None, SERVERS] = None
     jobs: Annotated[Jobs, Without("base_url", "one run at a time is played against a server")] = None
 
 

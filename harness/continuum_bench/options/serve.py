@@ -10,7 +10,7 @@ from continuum_server import defaults
 from continuum_server.policy.program_table import Guards
 
 from continuum_bench.options.declare import ABOVE_ZERO, WRITABLE, Options, at_least, at_most, named
-from continuum_bench.options.run import ROUTER, EngineOptions, Json, PolicyOption, ServedModel
+from continuum_bench.options.run import ROUTER, EngineOptions, GpuOptions, Json, PolicyOption, ServedModel
 from continuum_bench.options.together import Needs
 
 GUARDS = Guards()
@@ -29,7 +29,7 @@ class ServeOptions(EngineOptions):
         port: Port on which the server listens. 0 takes a free one.
         replicas: Number of servers on this machine, each with its own GPUs, behind a router.
         router: How the router chooses a server for a turn: affinity, sticky (both keep a program on one server),
-            cache-aware, least-loaded, round-robin, or vllm-router's names of these rules.
+            cache-aware, least-loaded, round-robin.
         time_scale: Emulated engine: modelled seconds that pass in one real second.
         replies: Emulated engine: file of scripted answers (JSON lines).
         block_size: Number of tokens in one KV block. Default: the engine's choice.
@@ -82,19 +82,20 @@ class ServeOptions(EngineOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileOptions(Options):
+class ProfileOptions(GpuOptions):
     """Options of ``profile``.
 
     Attributes:
         out: File to write.
-        base_url: Server to measure (its URL up to /v1).
+        base_url: Server to measure (its URL up to /v1). Without it, the profile is computed from the modelled step
+            times.
         repeats: Number of measurements of each point; their median is used.
     """
 
     out: Annotated[Path, WRITABLE]
-    base_url: str
-    served_model: ServedModel = None
-    repeats: Annotated[int, at_least(1)] = 3
+    base_url: str | None = None
+    served_model: Annotated[ServedModel, Needs("base_url")] = None
+    repeats: Annotated[int, at_least(1), Needs("base_url")] = 3
 
 
 @dataclass(frozen=True, kw_only=True)

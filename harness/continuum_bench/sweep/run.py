@@ -60,6 +60,8 @@ def play_missing(
         if todo:
             tasks = [CellTask(cell, folders[name]) for name, cell in todo.items()]
             outcome.interrupted = _play(grid, tasks, players, on_report)
+    if outcome.interrupted:
+        display.say_lost()
     return outcome
 
 

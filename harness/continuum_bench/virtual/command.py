@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
+from math import inf
 
 from continuum_analysis.compare.runs import SWEEP
+from continuum_analysis.compare.summary import Summary, summarize
 from continuum_analysis.compare.words import verdict
 from continuum_server.policy.registry import OFFLOAD, split_arm
 from continuum_server.step_times.catalog import find_gpu
 from continuum_traces.run_dir import MANIFEST, begin
 
 from continuum_bench.invocation import default_out, utc_now
+from continuum_bench.option_values import read_percent
 from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
 from continuum_bench.options.sweep import PlayerOptions
@@ -20,6 +24,9 @@ from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.sweep.plan import Cell, group_of
 from continuum_bench.sweep.run import exit_code, play_missing
 from continuum_bench.sweep.store import SweepStore
+
+MOST_SEEDS = 100
+"""``--until`` gives up at this number."""
 
 
 def run_policies(name: str, options: RunOptions) -> int:
@@ -31,13 +38,18 @@ def run_policies(name: str, options: RunOptions) -> int:
     point = Point({}, options, name, arms, seeds=())
     grid = Grid(name, "virtual", (point,), serve={}, plot={})
     group = replace(group_of(point, grid), folder="")
-    seeds = range(options.seed, options.seed + options.seeds)
-    cells = [Cell(group, arm, seed) for seed in seeds for arm in arms]
+    wanted = inf if options.until is None else read_percent(options.until)
     store, quiet = SweepStore(options.out or default_out(name)), options.json_output or options.quiet
     with store.locked(other=SWEEP):
         begin(store.path, group.manifest(Arm(",".join(policies), ",".join(policies)), options.seed, utc_now()))
-        _check_manifests(store, cells)
-        outcome = play_missing(store, grid, cells, PlayerOptions(options.jobs), quiet, "runs")
+        for end in count(options.seed + options.seeds):
+            seeds = range(options.seed, end)
+            cells = [Cell(group, arm, seed) for seed in seeds for arm in arms]
+            _check_manifests(store, cells)
+            outcome = play_missing(store, grid, cells, PlayerOptions(options.jobs), quiet, "runs")
+            stopped = outcome.failed or outcome.interrupted or len(seeds) >= max(MOST_SEEDS, options.seeds)
+            if stopped or wanted == inf or _widest(summarize(store.path)) <= wanted:
+                break
     if any(map(store.is_done, cells)):
         summary = conclude(store.path, options)
         if not options.json_output:
@@ -50,6 +62,13 @@ def _check_manifests(store: SweepStore, cells: Sequence[Cell]) -> None:
     for cell in cells:
         if (store.path / cell.name / MANIFEST).exists():
             begin(store.path / cell.name, cell.manifest)
+
+
+def _widest(summary: Summary) -> float:
+    """Return the widest relative half of the intervals of the JCT ratios, or of the mean JCT of a single policy."""
+    ratios = [arm.jct_ratio for name, arm in summary.arms.items() if name != summary.baseline]
+    known = ratios or [summary.arms[summary.baseline].metrics["jct_mean_s"]]
+    return max(inf if each is None or each.high is None else each.high / each.mean - 1 for each in known)
 
 
 def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from continuum_server import defaults
-from continuum_server.policy.limits import Range, check_fields
+from continuum_server.policy.limits import LimitError, Range, check_fields
 from continuum_server.step_times.catalog import kv_capacity, load_step_times
 from continuum_server.step_times.model import StepTimes
 from continuum_server.vllm_plugin.plugin_settings import read_section
@@ -39,7 +39,10 @@ class EmulatedSettings:
     """Length of an answer of filler text in tokens, if the request sets no length."""
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        try:
+            check_fields(self)
+        except LimitError as error:
+            raise EmulatedError(str(error)) from error
 
     def times(self) -> StepTimes:
         return load_step_times(self.gpu, self.model, self.tensor_parallel, self.step_overhead_ms, band=self.step_times)

@@ -159,6 +159,11 @@ class RooflineStepTimes(StepTimes):
             attention_s = self._mixed.ms(chunks, decodes, decode_context_tokens) / 1e3
         return self._fixed_s(tokens, decodes + len(chunks)) + attention_s
 
+    def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
+        fixed_s = self._fixed_s(decodes, decodes)
+        contexts = range(decode_context_tokens, decode_context_tokens + steps * decodes, decodes)
+        return [fixed_s + self._decode_s(decodes, context) for context in contexts]
+
     def _compute_fixed_s(self, tokens: int, sampled: int) -> float:
         """Return the time of a step without attention. ``sampled`` tokens (one per request) reach the output layer."""
         model = self._model

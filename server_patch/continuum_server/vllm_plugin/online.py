@@ -9,8 +9,9 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -126,11 +127,11 @@ class Online:
         raise ValueError(f"unknown operation {operation!r}")
 
     def state(self, namespace: str | None = None, limit: int = LISTED) -> dict[str, Any]:
-        """Return programs, estimates and counters: ids, numbers and names of tools, but no text of prompts.
+        """Return programs, pins, estimates and counters: ids, numbers and names of tools, but no text of prompts.
 
         Args:
-            namespace: only programs and tools of this API key are listed. The numbers always cover all programs.
-            limit: length of the list of programs, which is made while the engine waits.
+            namespace: only programs, pins and tools of this API key are listed. The numbers always cover all programs.
+            limit: length of the lists, which are made while the engine waits.
         """
         scheduler = self._scheduler
         table, now_s = scheduler.table, self._clock()
@@ -142,8 +143,9 @@ class Online:
             "policy_options": self._settings.policy_options,
             "guards": asdict(table.guards),
             "now_s": now_s,
+            "pins": _rows(table.pins.values(), namespace, now_s, limit),
+            "soft_holds": _rows(table.soft.values(), namespace, now_s, limit),
             "pins_held": len(table.pins),
-            "soft_holds_held": len(table.soft),
             "pinned_tokens": table.pinned_tokens,
             "pinned_blocks": table.pinned_tokens // table.block_size,
             "pinned_share": table.pinned_tokens / table.block_size / touch_points.pool_blocks(scheduler),
@@ -155,11 +157,15 @@ class Online:
             "recognised_by": dict(+table.known.recognised),
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),
+            "delay_s": believed.get("delay_estimate_seconds"),
+            "eta": believed.get("eta"),
             "tools": {
                 tool.removeprefix(own): count
                 for tool, count in believed.get("tools", {}).items()
                 if tool.startswith(own)
             },
+            "programs_inside": believed.get("programs_inside"),
+            "programs_outside": believed.get("programs_outside"),
             "gauges": {
                 name: {"value": believed[name], "help": text}
                 for name, text in table.policy.gauges.items()
@@ -196,14 +202,19 @@ class Online:
     # ----------------------------------------------------------------------------- files
 
     def _make_recorder(self) -> EventRecorder | None:
-        folder, rank = self._settings.record_path, touch_points.data_parallel_rank(self._scheduler)
-        if folder is None:
+        preview = os.environ.get("RUN_OUTPUT_DIR") or None
+        folder = self._settings.record_path or preview
+        if not folder:
             return None
         try:
-            return EventRecorder(Path(folder, f"rank{rank}") if rank else Path(folder))
+            return EventRecorder(self._folder_of_rank(folder), preview and self._folder_of_rank(preview))
         except RunDirError as error:
             logger.warning("continuum: no record is kept: %s", error)
             return None
+
+    def _folder_of_rank(self, folder: str | Path) -> Path:
+        rank = touch_points.data_parallel_rank(self._scheduler)
+        return Path(folder) / f"rank{rank}" if rank else Path(folder)
 
     def _statistics_path(self) -> Path | None:
         path = self._settings.statistics_path
@@ -218,3 +229,17 @@ def _state_of(program: ProgramState, pin: Pin | None, table: ProgramTable) -> st
     if pin is not None:
         return "held" if program.program_id in table.pins else "soft"
     return "ended" if program.ended else "idle"
+
+
+def _rows(pins: Iterable[Pin], namespace: str | None, now_s: float, limit: int) -> list[dict[str, Any]]:
+    own = (pin for pin in pins if namespace is None or pin.program.namespace == namespace)
+    return [
+        {
+            "program_id": pin.program.name.removeprefix(name_of("", namespace)),
+            "turn": pin.turn_index,
+            "tokens": pin.tokens,
+            "since_s": pin.since_s,
+            "expires_in_s": pin.deadline_s - now_s,
+        }
+        for pin in islice(own, limit)
+    ]

@@ -33,7 +33,7 @@ class Settings:
     decode: DecodeLine | None = None
     """Seconds of a decode step by the tokens in its batch; None: unknown."""
     record_path: str | None = None
-    """Folder for scheduler_timestamps.jsonl; None: no record."""
+    """Folder for scheduler_timestamps.jsonl; None: the environment variable ``RUN_OUTPUT_DIR``, or else no record."""
     statistics_path: str | None = None
     """File of tool statistics, which is read at start if it exists, and written every 30 s and at shutdown."""
     tool_parser: str | None = None

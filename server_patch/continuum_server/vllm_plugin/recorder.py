@@ -13,7 +13,8 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from continuum_traces.run_dir import RunDirError, compact, read_events
+from continuum_traces.run_dir import PREVIEW_EVENTS, RunDirError, compact, read_events
+from continuum_traces.scheduler_timestamps import write_preview
 from continuum_traces.schema import SchedulerEvent
 
 from continuum_server.policy.programs import TurnNumbers
@@ -49,13 +50,16 @@ class EventRecorder:
 
     Args:
         folder: created if it does not exist; a record in it is continued.
+        preview: folder where ``close`` writes the preview format's ``scheduler_timestamps`` file; None: nowhere.
         limit: number of events that may wait to be written.
 
     Raises:
         RunDirError: the folder cannot be created or written, or another process writes this record.
     """
 
-    def __init__(self, folder: Path, limit: int = QUEUED_EVENTS) -> None:
+    def __init__(self, folder: Path, preview: Path | None = None, limit: int = QUEUED_EVENTS) -> None:
+        self._folder = folder
+        self._preview = preview
         self._limit = limit
         self._queue: queue.Queue[SchedulerEvent | None] = queue.Queue()
         self._refused = 0
@@ -100,6 +104,15 @@ class EventRecorder:
             self._file.warn("close", "%s: still being written after %g s; the rest may be lost", where, patience_s)
             return
         self._file.close()
+        if self._preview is not None:
+            self._write_preview(self._preview)
+
+    def _write_preview(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_preview(folder / PREVIEW_EVENTS, read_events(self._folder))
+        except Exception as error:  # noqa: BLE001 - an engine that shuts down must not fail at its record
+            logger.warning("continuum: %s", error)
 
     # ------------------------------------------------------------------------------ the recorder's thread
 

@@ -48,7 +48,8 @@ def _nothing_leaks(request: pytest.FixtureRequest) -> Any:
         for row in server.state()["program_list"]:
             server.release(row["program_id"])
         state = server.state()
-        assert state["pins_held"] == state["soft_holds_held"] == state["pinned_tokens"] == 0
+        assert state["pins"] == state["soft_holds"] == []
+        assert state["pinned_tokens"] == 0
         assert state["free_blocks"] == server.blocks - 1  # vLLM keeps the null block
 
 
