@@ -12,7 +12,14 @@ from test_packaging import PROJECT, ROOT
 
 ENVIRONMENTS = ROOT / ".frameworks"
 BUILT = dict(re.findall(r"^(\S+): (.+)$", (ROOT / "requirements" / "frameworks.txt").read_text(), re.MULTILINE))
-CLIENT = ["tests/continuum_client", "--ignore", "tests/continuum_client/test_proxy.py"]  # the proxy does without openai
+CLIENT = [
+    "tests/continuum_client",
+    "--ignore",
+    "tests/continuum_client/test_proxy.py",
+    "-k",
+    "not command and not process",
+]
+"""Not those of the proxy, which does without openai, and of whole processes, which take most of the time."""
 SCHEDULER = ["tests/continuum_server/test_touch_points.py", "tests/continuum_server/test_virtual.py"]
 ENDS = {"openai-lowest": CLIENT, "openai-newest": CLIENT, "vllm-lowest": SCHEDULER, "vllm-newest": SCHEDULER}
 

@@ -159,15 +159,18 @@ def test_cases_that_meet_in_a_point_are_played_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_has_no_half_cell_and_the_same_command_goes_on(folder: Path, tmp_path: Path) -> None:
-    """By Ctrl-C: test_cli.py."""
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_sweep_has_no_half_cell_and_the_same_command_goes_on(how: int, folder: Path, tmp_path: Path) -> None:
     grid = ["--out", str(tmp_path), "--set", "jps=0.5", "--jobs", "1"]
-    code, _ = interrupted(["sweep", str(folder / "grid.yaml"), *grid, "--set", "seeds=60"], "2 of", signal.SIGKILL)
-    assert code == -signal.SIGKILL
+    code, rest = interrupted(["sweep", str(folder / "grid.yaml"), *grid, "--set", "seeds=60"], "2 of", how)
+    assert (code, "goes on from there" in rest) == ((130, True) if how == signal.SIGINT else (-how, False))
+    assert "Traceback" not in rest
     whole = [path.parent for path in tmp_path.glob("*/*/engine.json")]
     assert 2 <= len(whole) < 120
     assert {path.parent for path in tmp_path.glob("small*/*/turns.jsonl")} == set(whole)
     assert {analyze_run(cell).values["programs_finished"] for cell in whole} == {6}
+    if how == signal.SIGINT:
+        assert len(pd.read_csv(tmp_path / "sweep.csv")) == len(whole)
     again = succeeded("sweep", folder / "grid.yaml", *grid)
     assert "2 cells, 2 done before, 0 to play" in again.stderr
     assert len(pd.read_csv(tmp_path / "sweep.csv")) == 2

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import warnings
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -340,9 +341,11 @@ def test_an_unwritable_path(server: FakeServer, tmp_path: Path, place: str) -> N
 
 
 def test_memory_is_bounded(client: OpenAI, tmp_path: Path) -> None:
-    """Of the tools between two turns, 256 are kept."""
+    """What a program keeps does not grow with its turns. Of the tools between two turns, 256 are kept."""
     with client.program("p") as p:
         for _ in range(2):
             ask(client)
             ran(p, *["t"] * 400)
+        assert not {type(kept) for kept in vars(p.ledger).values()} & {list, set, deque}
+    assert p.ledger._last is None
     assert [len(turn.tool_calls) for turn in trace_of(tmp_path)["p"].turns] == [256] * 2

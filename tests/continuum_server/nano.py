@@ -152,7 +152,7 @@ def _check_tiers(played: Played) -> None:
     assert not side._req_status
     dram = getattr(side.manager, "primary_tier", side.manager)
     assert all(chunk.ref_cnt == 0 for chunk in dram._policy.chunks.values())
-    assert len(dram._policy.chunks) <= dram._num_chunks
+    assert dram._num_allocated_chunks - len(dram._free_list) == len(dram._policy.chunks) <= dram._num_chunks
     if transfers.ssd is not None:
         assert len(transfers.ssd._held) <= transfers.ssd.capacity
         assert not transfers.ssd._reading

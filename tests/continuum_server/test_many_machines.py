@@ -165,7 +165,7 @@ def test_our_plugin_in_dynamos_vllm_worker(tmp_path: Path) -> None:
                 headers = {way: f"by-{way}"} | ({"session-id": "s"} if way == "thread-id" else {})
                 answer = gate.post("/v1/chat/completions", {"model": "m", **body}, headers)
                 assert answer.status_code == 200, answer.text
-        gate.wait_for(lambda: len(events := read_record(tmp_path / "record")) and events[-1].event == "pin")
+        gate.wait_for(lambda: sum(event.event == "pin" for event in read_record(tmp_path / "record")) == 2 * len(ways))
     ends = [(event.program_id, event.reason) for event in read_record(tmp_path / "record") if event.event == "unpin"]
     assert [each for each in ends if each[1] == "hit"] == [(f"by-{way}", "hit") for way in ways]
 

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
 STATE: dict[str, Any] = {
-    **{row.path[0]: 3 for row in ROWS},
+    **{row.path[0]: number for number, row in enumerate(ROWS)},
     "gauges": {
         "delay_estimate_seconds": {"value": 1.5, "help": "T"},
         "programs_inside": {"value": 4, "help": "Admitted"},
@@ -315,11 +315,11 @@ def test_counting() -> None:
     page = Http().ask("GET", "/metrics")[1].decode() + prometheus_text([{**STATE, "metrics": metrics.to_json()}])
     found = {f.name: f.samples for f in text_string_to_metric_families(page)}
     assert [sample.value for sample in found["vllm:y"]] == [2]
-    assert 'continuum:pinned_blocks{engine="1"} 3' in page
+    assert f'continuum:pinned_blocks{{engine="1"}} {STATE["pinned_blocks"]}' in page
     assert not {"continuum:eta", "continuum:programs_outside"} & set(found)  # not known
     ours = {name.removeprefix("continuum:"): samples for name, samples in found.items()}
     values = {name: ours[name][0].value for name in ("up", "tags_rejected", "programs_inside", "hit_tokens")}
-    assert values == {"up": 1, "tags_rejected": 3, "programs_inside": 4, "hit_tokens": 80}
+    assert values == {"up": 1, "tags_rejected": STATE["tags_rejected"], "programs_inside": 4, "hit_tokens": 80}
     assert {s.labels["reason"]: s.value for s in ours["unpins"] if s.value} == {"expired": 1}
     buckets = {s.labels["le"]: s.value for s in ours["queue_delay_seconds"] if "le" in s.labels}
     assert (buckets["1.0"], buckets["2.5"], buckets["+Inf"], ours["preemptions"][0].value) == (0, 1, 1, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from continuum_server.virtual.loop import Job
@@ -48,6 +49,12 @@ def test_a_configuration_with_which_kv_cannot_be_held_is_refused(
     setattr(getattr(running, section), name, value)
     with pytest.raises(PluginError, match=why):
         touch_points.refuse_what_cannot_work(running, "continuum")
+
+
+def test_the_scheduler_asks_whether_it_can_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(touch_points, "refuse_what_cannot_work", Mock(side_effect=PluginError("no cache")))
+    with pytest.raises(PluginError, match="no cache"):
+        build([], "continuum", {})
 
 
 def test_a_batch_is_full_at_the_largest_number_of_active_requests(running: Any) -> None:

@@ -71,6 +71,11 @@ def test_originals_agree_with_their_numbers(real_traces: Path, originals: str, n
         assert ours == pytest.approx(theirs, rel=0.02)
 
 
+def test_bfcl_heads(real_traces: Path) -> None:
+    first, *_ = read_any(real_traces / "raw/bfcl/heads.jsonl")
+    assert first.prompt_tokens() == [1093, 2292, 6552, 7872, 25846, 26533, 44010, 44801, 47823]
+
+
 # ------------------------------------------------------------------------------------- hand-written files
 
 SAMPLES = Path(__file__).with_name("samples")

@@ -135,6 +135,8 @@ def test_results_of_another_grid_are_refused() -> None:
 def test_every_test_that_a_page_names_exists() -> None:
     pages = [REPO / "README.md", *(REPO / "docs").rglob("*.md")]
     named = {name for page in pages for name in re.findall(r"`(tests/[\w/]+\.py(?:::\w+)?)`", page.read_text("utf-8"))}
+    promises = (REPO / "docs" / "server" / "promises.md").read_text("utf-8")
+    named |= {f"tests/continuum_server/{name}" for name in re.findall(r"`([\w/]*test_\w+\.py(?:::\w+)?)`", promises)}
     for file, _, function in (name.partition("::") for name in sorted(named)):
         text = (REPO / file).read_text(encoding="utf-8")
         assert not function or f"def {function}(" in text, f"{file}::{function}"

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.slow
 CONFIG: dict[str, Any] = {"kv_blocks": 1200, "max_model_len": 16_000, "emulated": EmulatedSettings(time_scale=20.0)}
 
 
-def test_restart_and_kill_keep_ids_turns_and_statistics(tmp_path: Path) -> None:
+def test_kill_and_restart_keeps_ids_turns_and_statistics(tmp_path: Path) -> None:
     """A server that stops saves its statistics. One that is killed loses only what is not recorded yet."""
     statistics = tmp_path / "statistics.json"
     config = {**CONFIG, "policy": "continuum", "statistics": statistics}
-    prompts = [[*tokens(500, 0), *tokens(100 * turn, 1)] for turn in range(3)]  # each continues the one before
+    prompts = [[*tokens(500, 0), *tokens(100 * turn, 1)] for turn in range(4)]  # each continues the one before
     with live(tmp_path, **config) as server:
         for turn in range(2):
             server.complete(prompts[turn], program_id="p", this_func_call="ls")
@@ -36,8 +36,11 @@ def test_restart_and_kill_keep_ids_turns_and_statistics(tmp_path: Path) -> None:
         server.complete(prompts[2], program_id="p", this_func_call="ls")
         until(lambda: server.events("p")[-1].turn == 2)
         server.server.kill()
+    with live(tmp_path, **config) as server:
+        assert server.state()["tools"] == tools
+        server.complete(prompts[3], program_id="p")
     arrivals = [event.turn for event in read_events(tmp_path / "record") if event.event == "arrive"]
-    assert arrivals == [0, 1, 2]
+    assert arrivals == [0, 1, 2, 3]
 
 
 def test_each_data_parallel_rank_keeps_its_own_state_and_record(tmp_path: Path) -> None:
@@ -87,7 +90,7 @@ def test_a_signal_before_it_is_ready_stops_it_at_once(tmp_path: Path) -> None:
         os.kill(engine_that_starts(tmp_path / "log"), signal.SIGSTOP)  # it never gets ready
         sessions = sessions_of(tmp_path)
         assert any("EngineCore" in line for line in processes_of(sessions).values())
-        served.send_signal(signal.SIGTERM)
+        served.send_signal(signal.SIGINT)
         output, errors = served.communicate(timeout=300)  # vLLM would take twice as long
     finally:
         served.kill()

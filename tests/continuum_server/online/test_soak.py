@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,5 +44,6 @@ def test_a_short_soak_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| engine killed | 1 |" in done.stdout
+    assert re.search(r"aborted[^|]*\| [1-9]", done.stdout), done.stdout  # clients hung up
     assert "| free blocks at rest | 1199 of 1199 |" in done.stdout
     assert ends_soon(sessions_of(tmp_path)) == []

@@ -6,6 +6,8 @@ A request's status is that of the same request without tags, whatever form these
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +20,7 @@ from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.policy.program_table import Guards
 from live_server import Live, live
 from request_fuzz import AUTHORIZATIONS, KEYS, ROUTES, Pair, Sent, pairs
+from waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +74,24 @@ def test_no_tag_fails_a_request_or_grows_the_server(server: Live) -> None:
     assert {name: after[name] - before[name] for name in after if after[name] - before[name] >= GROWTH_MB} == {}
     assert httpx.get(f"{server.server.url}/health").status_code == 200
     assert server.state(KEYS[0])["tags_rejected"] > REQUESTS / 10
+
+
+def test_a_stopped_engine_hangs_nothing(server: Live) -> None:
+    [engine] = [int(name.split()[-1]) for name in resident_mb(server.server.process.pid) if "EngineCor" in name]
+    headers = {"Authorization": f"Bearer {KEYS[0]}"}
+
+    def get(path: str) -> httpx.Response:
+        return httpx.get(server.server.url + path, headers=headers, timeout=60.0)
+
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        page, state = get("/metrics").text, get("/continuum/state")
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    shown = [word in page for word in ("vllm:num_requests_running", "continuum:up 0", "continuum:pins")]
+    assert shown == [True, True, False]
+    assert (state.status_code, state.json()) == (503, {"error": "the engine did not answer within 5 s"})
+    until(lambda: "continuum:up 1" in get("/metrics").text)
 
 
 def differences(wanted: list[Pair], url: str) -> tuple[list[Any], Counter[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,14 @@ def test_what_a_policy_shows(folder: Path) -> None:
     state = json.loads(json.dumps(Online(scheduler, Settings(PATH, {})).state()))
     assert state["gauges"] == {"longest_hold_seconds": {"value": 1.5, "help": "Longest TTL so far"}}
     assert 'continuum:longest_hold_seconds{engine="0"} 1.5' in prometheus_text([state])
+
+
+@pytest.mark.slow
+def test_in_a_sweep(tmp_path: Path) -> None:
+    """From the working directory; each run is a process of its own."""
+    (tmp_path / "my_policy.py").write_text(CODE)
+    sweep = ["sweep", "--set", f"policy={PATH}", "--set", "num_programs=2", "--set", "jps=0.5", "--out", "grid"]
+    subprocess.run([sys.executable, "-P", "-m", "continuum_bench", *sweep], cwd=tmp_path, check=True)
 
 
 MINE = f"{HEAD}class Mine(Policy):\n  "
