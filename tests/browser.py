@@ -98,7 +98,7 @@ class Browser:
         self.settle()
 
     def settle(self) -> None:
-        """Two frames: what was asked for is on the screen."""
+        """Wait until the browser has drawn two frames. What was asked for is then on the screen."""
         frames = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
         self.evaluate(frames)
 

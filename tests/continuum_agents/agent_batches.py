@@ -165,7 +165,7 @@ def second_turns(out: Path) -> set[str]:
 
 @contextmanager
 def breaking_off(replies: list[dict[str, Any]], times: int = 4) -> Iterator[FakeServer]:
-    """A server that gives these replies in order. Before the second one it breaks off so many calls."""
+    """A server that gives these replies in order. After the first reply it breaks the connection of ``times`` calls."""
 
     async def answer(request: Any, number: int) -> Any:
         if 1 < number <= 1 + times:
@@ -189,7 +189,8 @@ def breaking_off(replies: list[dict[str, Any]], times: int = 4) -> Iterator[Fake
 
 
 def tried_again(server: FakeServer, batch: Batch, name: str) -> None:
-    """The program ended well after three turns. All tries have its id, and the record has each answer once.
+    """Check that the program ended well after three turns and four broken calls. Each call has the program's id, and
+    the record has each answer once.
 
     Args:
         server: as ``breaking_off`` makes it.

@@ -24,7 +24,7 @@ def entry(number: int) -> str:
 
 
 def questions(folder: Path, numbers: Iterable[int]) -> Path:
-    """Questions with these numbers, to all of which the answer is forty-two."""
+    """Write BFCL's files of these questions. The right answer to each is forty-two."""
     data = folder / "questions"
     (data / "possible_answer").mkdir(parents=True, exist_ok=True)
     asked, answers = [], []

@@ -1,4 +1,4 @@
-"""mini-swe-agent and OpenHands under test: how each calls its tools, what their models say, how their programs end."""
+"""Tool calls, replies of a model and ends of a program, in the form of mini-swe-agent and in that of OpenHands."""
 
 from __future__ import annotations
 

@@ -38,8 +38,7 @@ def test_statistics_are_those_of_all_gaps_of_all_turns(tmp_path: Path) -> None:
 
 
 async def one_by_one(request: web.Request, number: int) -> Any:
-    """Chunks of one token and, at last, of three: each is sent when the loop has sent the one before. The first answer
-    breaks."""
+    """Stream an answer in chunks of one token; the last chunk has three. The first answer breaks off before its end."""
     response = await streaming(request)
     count = (await request.json())["max_tokens"]
     for ids in [[token] for token in range(count - 3)] + [[1, 2, 3]]:

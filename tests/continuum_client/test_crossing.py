@@ -1,4 +1,5 @@
-"""No tag ever crosses from one program to another: 30 programs on one loop, threads, pools shared by all."""
+"""30 programs run at once, on one event loop, in threads and in pools that they share. No request carries the tags of
+another program."""
 
 from __future__ import annotations
 

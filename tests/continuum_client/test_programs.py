@@ -235,8 +235,8 @@ def test_a_pools_workers_belong_to_nobody(client: OpenAI, vllm: FakeServer) -> N
 
 
 def test_inheritance_can_be_refused(client: OpenAI, vllm: FakeServer) -> None:
-    with client.program("before"):
-        pass  # it patches the threads
+    with client.program("before"):  # the first program of a process patches its threads
+        pass
     inherit_threads(False)
     try:
         with client.program("p") as p, ThreadPoolExecutor(1) as pool:

@@ -88,7 +88,7 @@ class JobSource:
 def load_workload(
     name: str, options: TraceOptions, arrivals: ArrivalOptions, context_tokens: int = 131072
 ) -> JobSource:
-    """Load and check a workload. A line on stderr names each program that is left out.
+    """Load and check a workload. Programs that the model cannot hold are left out, each with a line on stderr.
 
     Args:
         name: swebench, bfcl or openhands; a trace file has its own name.

@@ -50,7 +50,7 @@ class Gate(Policy, ABC):
         self.leave(program)
 
     def leave_ended(self, programs: Iterable[ProgramState]) -> None:
-        """Forget those of the programs that were forgotten by the engine, because they were idle for long."""
+        """Forget the programs that the program table has ended because they were idle for too long."""
         for program in [program for program in programs if program.ended and program.turn is None]:
             self.leave(program)
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_traces.run_dir import read_events
+from continuum_traces.run_dir import PREVIEW_EVENTS, read_events
 from live_server import ends_soon, live, processes_of, serve_command, sessions_of, tokens
 from waiting import until
 
@@ -21,8 +21,9 @@ pytestmark = pytest.mark.slow
 CONFIG: dict[str, Any] = {"kv_blocks": 1200, "max_model_len": 16_000, "emulated": EmulatedSettings(time_scale=20.0)}
 
 
-def test_kill_and_restart_keeps_ids_turns_and_statistics(tmp_path: Path) -> None:
-    """A server that stops saves its statistics. One that is killed loses only what is not recorded yet."""
+def test_kill_and_restart_keeps_ids_turns_and_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that stops saves its statistics, and the file of the papers' preview where ``RUN_OUTPUT_DIR`` says. One
+    that is killed loses only what is not recorded yet."""
     statistics = tmp_path / "statistics.json"
     config = {**CONFIG, "policy": "continuum", "statistics": statistics}
     prompts = [[*tokens(500, 0), *tokens(100 * turn, 1)] for turn in range(4)]  # each continues the one before
@@ -36,11 +37,14 @@ def test_kill_and_restart_keeps_ids_turns_and_statistics(tmp_path: Path) -> None
         server.complete(prompts[2], program_id="p", this_func_call="ls")
         until(lambda: server.events("p")[-1].turn == 2)
         server.server.kill()
+    monkeypatch.setenv("RUN_OUTPUT_DIR", str(tmp_path / "preview"))
     with live(tmp_path, **config) as server:
         assert server.state()["tools"] == tools
         server.complete(prompts[3], program_id="p")
     arrivals = [event.turn for event in read_events(tmp_path / "record") if event.event == "arrive"]
     assert arrivals == [0, 1, 2, 3]
+    entries = json.loads((tmp_path / "preview" / PREVIEW_EVENTS).read_text())["p"]
+    assert sum("Request_arrival_time" in entry for entry in entries) == 4
 
 
 def test_each_data_parallel_rank_keeps_its_own_state_and_record(tmp_path: Path) -> None:
