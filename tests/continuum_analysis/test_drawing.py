@@ -16,7 +16,7 @@ from continuum_analysis.report.figure_kit import report_styles
 if TYPE_CHECKING:
     from browser import Browser
 
-OTHERS = ("oracle-working-set", "oracle-ttl", "continuum-v1", "continuum-fixed", "oracle-srpt", "infercept-oracle")
+OTHERS = ("oracle-working-set", "oracle-ttl", "continuum-v1", "continuum-fixed", "oracle-hold", "concur")
 ENDS = [f"{tiers}{router}" for tiers in ("", "+offload") for router in ("", "@affinity", "@sticky")]
 PLOTS = {
     "every policy with and without tiers": [*KNOWN, *OTHERS, *(f"{name}+offload" for name in (*KNOWN, *OTHERS))],

@@ -20,8 +20,8 @@ NEAR_FRESH = ("working-set", "continuum", "program-fcfs")
 """Policies under which no row may slow honest programs down more than twice as much as fresh ids do."""
 BOUND_S = 60.0
 """Under every other policy: an honest program, of 2.1 s alone and 9 s under stock vLLM, is over by then, whatever the
-others send. ``thunderagent`` and ``lease-gate`` hold a program back for up to their ``patience_s``, here 20 s."""
-OPTIONS: dict[str, dict[str, Any]] = {name: {"patience_s": 20.0} for name in ("thunderagent", "lease-gate")}
+others send. ``thunderagent`` holds a program back for up to its ``patience_s``, here 20 s."""
+OPTIONS: dict[str, dict[str, Any]] = {"thunderagent": {"patience_s": 20.0}}
 CONTINUED = {"own-old-id-continued", "untagged-continued"}
 """With an id or without: forty conversations that truly go on and always have a request waiting, which program order
 puts first. What bounds them is ``Guards.max_overtake_s`` alone."""

@@ -55,7 +55,7 @@ def played(gpu: str, jobs: list[Job], policy: str) -> dict[str, float]:
     return {"jct": jct, "wall": engine.loop.now_s, "busy": engine.loop.counters.busy_s}
 
 
-@pytest.mark.parametrize("policy", ["vllm", "working-set", "oracle-srpt"])
+@pytest.mark.parametrize("policy", ["vllm", "working-set", "oracle-working-set"])
 @given(gpu=st.sampled_from(GPUS), jobs=workloads())
 @settings(max_examples=12)
 def test_no_policy_is_below_the_limit(policy: str, gpu: str, jobs: list[Job]) -> None:

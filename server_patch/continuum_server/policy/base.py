@@ -52,8 +52,6 @@ class Future:
 
     tool_s: float
     """Seconds from the request's finish to the arrival of its program's next request."""
-    remaining_s: float
-    """Modelled seconds of this and all later requests of its program, if no other program ran."""
     work_s: float
     """Engine seconds that this and all later requests of its program take in a full batch. A prefill counts in full, a
     decode step in proportion to the request's share of the batch's context."""

@@ -35,11 +35,10 @@ def _futures(job: Job, times: StepTimes, machine: Machine) -> Iterator[tuple[int
     """Yield the index and the future of each turn, the last turn first."""
     token_s = machine.decode.full_token_s(machine.kv_tokens) if machine.decode is not None else 0.0
     turns, prompts = job.program.turns, job.program.prompt_tokens()
-    left_s = work_s = 0.0
+    work_s = 0.0
     for index in reversed(range(len(turns))):
         turn, prompt, work_after_s = turns[index], prompts[index], work_s
         seconds = prefill_s(times, prompt, prompt - turn.new_input_tokens, machine.max_num_batched_tokens)
         context = prompt + turn.output_tokens // 2
         work_s += seconds + turn.output_tokens * context * token_s
-        left_s += seconds + turn.output_tokens * times.step_s((), 1, context)
-        yield index, Future(turn.gap_s, left_s, work_s, work_after_s)
+        yield index, Future(turn.gap_s, work_s, work_after_s)

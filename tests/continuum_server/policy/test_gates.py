@@ -9,15 +9,7 @@ import pytest
 from policy_driver import MACHINE, Driver
 
 POOL = replace(MACHINE, kv_tokens=10_000)
-
-
-def turns(driver: Driver, gap_s: float = 0.0, **tokens: int) -> None:
-    """A turn of each program, which the gate lets in first; then ``gap_s`` seconds."""
-    for name, context in tokens.items():
-        turn = driver.arrive(name, context)
-        driver.step()
-        driver.finish(turn, context=context)
-        driver.now_s += gap_s
+concur = partial(Driver, "concur", POOL, interval_s=0.5)
 
 
 def window(driver: Driver) -> int:
@@ -72,77 +64,6 @@ def test_a_child_is_no_way_in() -> None:
     assert driver.waits(driver.arrive("child", parent="a")) == [True]
 
 
-def test_the_longest_idle_program_is_paused_when_its_lease_is_over() -> None:
-    """Until then programs count in full while their tools run. One that is larger than the pool needs all of it."""
-    driver = lease()
-    turns(driver, 10.0, a=4000)
-    turns(driver, 19.0, b=4000)
-    newcomer = driver.arrive("c", prompt=3000)
-    driver.step()
-    assert driver.waits(newcomer) == [True]
-    driver.step(6.0)  # a's lease was over at 30 s, b's is not
-    assert driver.waits(newcomer) == [False]
-    back, paused = driver.arrive("b", prompt=4100), driver.arrive("a", prompt=50_000)
-    driver.step()
-    assert driver.waits(back, paused) == [False, True]
-    for turn in (newcomer, back):
-        driver.table.abort(turn)
-    driver.step(100.0)
-    assert driver.waits(paused) == [False]
-
-
-def test_paused_before_new_and_small_before_large() -> None:
-    """10,000 tokens: after ``a`` was paused and all else has left, the paused one goes first, then the smaller."""
-    driver = lease()
-    turns(driver, a=6000)
-    driver.now_s = 31.0
-    big = driver.arrive("b", prompt=9000)
-    driver.step()
-    assert driver.waits(big) == [False]
-    large, small, paused = (driver.arrive(*each) for each in (("large", 3900), ("small", 3800), ("a", 6100)))
-    driver.step()
-    assert driver.waits(large, small, paused) == [True, True, True]
-    driver.table.abort(big)
-    driver.step()
-    assert driver.waits(large, small, paused) == [True, False, False]
-
-
-def test_a_request_that_waited_for_long_is_admitted() -> None:
-    driver = lease(patience_s=100.0)
-    running = driver.arrive("a", prompt=9000)
-    driver.step()
-    driver.start(running)
-    waiting = driver.arrive("b", prompt=9000)
-    driver.step(99.0)
-    assert driver.waits(waiting) == [True]
-    assert driver.policy.next_event_s() == 100.0
-    driver.step(2.0)
-    assert driver.waits(waiting) == [False]
-
-
-def test_a_turn_inside_takes_the_room_of_an_idle_program_whose_lease_is_not_over() -> None:
-    """A lease protects from programs outside only. A turn inside is served even if no program is idle."""
-    driver = lease()
-    turns(driver, 1.0, a=5000, b=5000)
-    again = driver.start(driver.arrive("a", prompt=8000))
-    paused = driver.arrive("b", prompt=5100)
-    driver.step()
-    assert driver.waits(paused) == [True]
-    driver.finish(again, context=8000)
-    assert driver.waits(driver.arrive("a", prompt=12_000)) == [False]
-
-
-def test_a_program_that_is_back_is_not_idle() -> None:
-    """Its lease was over; while it runs, nobody else gets its room."""
-    driver = lease()
-    turns(driver, a=4000)
-    driver.now_s = 31.0
-    driver.start(driver.arrive("a", prompt=4100))
-    newcomer = driver.arrive("b", prompt=7000)
-    driver.step()
-    assert driver.waits(newcomer) == [True]
-
-
 def test_thunderagent_resumes_at_its_next_check_what_fits_by_then() -> None:
     driver = Driver("thunderagent", POOL, interval_s=0.5, buffer_tokens=0)
     first, second = driver.start(driver.arrive("a", 9_000)), driver.arrive("b", 5_000)
@@ -166,7 +87,7 @@ def test_thunderagent_pauses_all_programs_when_its_first_estimates_were_too_smal
         assert driver.waits(driver.arrive(name, 6_000)) == [True]
 
 
-@pytest.mark.parametrize("gate", ["concur", "lease-gate", "thunderagent", "working-set"])
+@pytest.mark.parametrize("gate", ["concur", "thunderagent", "working-set"])
 def test_a_one_off_is_let_in_and_leaves_nothing_behind(gate: str) -> None:
     driver = Driver(gate, POOL)
     driver.start(driver.arrive("agent", 9_990))
@@ -183,9 +104,3 @@ def test_a_one_off_is_let_in_and_leaves_nothing_behind(gate: str) -> None:
     assert not any(
         turn.program in kept.get("_entries", {}) or turn.program in kept.get("_alive", {}) for turn in one_offs
     )
-
-
-concur = partial(Driver, "concur", POOL, interval_s=0.5)
-
-
-lease = partial(Driver, "lease-gate", POOL)

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 from continuum_server.policy.base import Rank
 from continuum_server.policy.facts import NO_HOLD, Hold, Machine, ProgramState, TurnFinish, TurnState
 from continuum_server.policy.rules.continuum import Continuum
-from continuum_server.policy.rules.infercept import InferCept
 from continuum_server.policy.rules.working_set import WorkingSet
-
-
-class InferCeptOracle(InferCept):
-    """The paper's oracle arm: ``infercept`` with the length of each interception known, so that one decision at its
-    beginning suffices."""
-
-    name: ClassVar[str] = "infercept-oracle"
-    label: ClassVar[Literal["policy", "bound"]] = "bound"
-
-    def turn_finished(self, finish: TurnFinish) -> Hold:
-        tool_s = self.future(finish.turn).tool_s
-        return Hold(tool_s if tool_s <= self._worth_s(finish.context_tokens, finish.stored) else 0.0)
 
 
 class OracleTtl(Continuum):
@@ -35,23 +22,6 @@ class OracleTtl(Continuum):
         gain_s = delay_s * eta + self.machine.rebuild_s(finish.context_tokens, finish.stored)
         tool_s = self.future(finish.turn).tool_s
         return Hold(tool_s, delay_s, eta) if tool_s < gain_s else NO_HOLD
-
-
-class OracleSrpt(OracleTtl):
-    """The program with the least model time left runs first; KV is held as under ``oracle-ttl``. A bound on any order
-    of programs (shortest remaining processing time)."""
-
-    name: ClassVar[str] = "oracle-srpt"
-
-    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
-        super().turn_arrived(turn, now_s)
-        turn.program.policy_state = self.future(turn).remaining_s
-
-    def rank(self, turn: TurnState) -> Rank:
-        return (self.future(turn).remaining_s, turn.sequence)
-
-    def victim_rank(self, program: ProgramState) -> Rank:
-        return (-cast(float, program.policy_state or 0.0), -program.sequence)
 
 
 class OracleHold(WorkingSet):
