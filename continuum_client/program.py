@@ -25,7 +25,6 @@ from continuum_traces.schema import Metadata, Tags
 
 from continuum_client import current, threads
 from continuum_client.decorators import F, around, name_of
-from continuum_client.deprecation import deprecated
 from continuum_client.ending import do_what_is_left, end_with_process, later, unless_dropped
 from continuum_client.errors import ContinuumError, InvalidTag, ProgramClosed
 from continuum_client.prediction import Predict, Prediction, check_predict, predicted
@@ -210,10 +209,6 @@ class Program:
         self._open()
         end_s = self._clock() - check_seconds(ended_ago_s, "ended_ago_s")
         self._ran(ToolRun(check_tool(name), end_s - check_seconds(seconds, "seconds"), end_s))
-
-    @deprecated("Program.remaining()", gone="0.4.0", instead="delete the call, which does nothing")
-    def remaining(self, turns: object = None, tokens: object = None) -> None:
-        """Deprecated: does nothing. No policy reads how much work a program has left."""
 
     def kv_ttl(self, seconds: float) -> None:
         """Ask for a soft hold after the next call: beyond the policy's own hold, the server keeps the KV cache for this

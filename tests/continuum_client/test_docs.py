@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from fake_server import FakeServer
+from sdk import turns_of
 
+from continuum_client import uninstrument
 from continuum_client.dialects import DIALECTS
 from continuum_client.hook import hook
 
@@ -75,6 +77,35 @@ def test_a_streamed_answer_of_a_web_server(vllm: FakeServer) -> None:
         assert [browser.get("/ask", params={"question": "hi"}).text for _ in range(2)] == ["fine", "fine"]
     assert len(set(vllm.ids)) == 2
     assert len(vllm.released) == 2
+
+
+SUITE = """
+import openai, pytest
+
+def ask():
+    openai.OpenAI().chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+
+@pytest.fixture
+def primed():
+    ask()
+
+@pytest.mark.parametrize("letter", ["a", "b"])
+def test_agent(primed, letter):
+    ask()
+
+def test_without_calls():
+    pass
+"""
+
+
+def test_a_test_suite_is_a_trace(vllm: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(blocks("records.md"))
+    (tmp_path / "test_süite.py").write_text(SUITE)
+    assert pytest.main(["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", ".", "."]) == 0
+    uninstrument()
+    ids = [f"test_s_ite.py::test_agent[{letter}]" for letter in "ab"]
+    assert vllm.ids == [ids[0]] * 2 + [ids[1]] * 2
+    assert turns_of(tmp_path / "runs" / "tests") == dict.fromkeys(ids, 2)
 
 
 def test_the_table_has_every_dialect() -> None:

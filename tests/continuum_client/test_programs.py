@@ -104,17 +104,6 @@ def test_busy_seconds_is_the_union(spans: list[tuple[int, int]]) -> None:
     assert busy_seconds(runs) == len(covered)
 
 
-def test_what_remains_is_no_longer_sent(client: OpenAI, vllm: FakeServer) -> None:
-    with client.program() as p:
-        with pytest.warns(
-            DeprecationWarning, match=r"^Program.remaining\(\) is deprecated and goes in 0.4.0: delete the call"
-        ) as caught:
-            p.remaining(turns=3, tokens=900)
-        ask(client)
-    assert caught[0].filename == __file__
-    assert vllm.xargs[0].keys() == {"program_id", "turn_id"}
-
-
 def test_a_program_that_is_handed_over(vllm: FakeServer) -> None:
     here, there = (OpenAI(base_url=vllm.url, dialect="vllm") for _ in range(2))
     with here.program("p", parent="above") as p:

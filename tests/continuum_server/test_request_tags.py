@@ -22,7 +22,7 @@ from continuum_server.vllm_plugin.request_tags import (
     read_caller,
 )
 from continuum_traces.foreign_ids import ROWS
-from continuum_traces.wire import FORMER_TAGS, PROGRAM_ID_ALIASES, TAG_NAMES, tags_from_xargs
+from continuum_traces.wire import PROGRAM_ID_ALIASES, TAG_NAMES, tags_from_xargs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -180,7 +180,6 @@ def test_what_comes_out_is_the_same_json_but_for_tags_and_these_are_valid(
     inner = before.get("extra_args") if nested and isinstance(before, dict) else None
     kept = {} if nested and not isinstance(before, dict) else {**others(inner), **others(data.get("vllm_xargs"))}
     assert same(others(xargs), kept)  # what is no tag is left to vLLM
-    assert not set(FORMER_TAGS) & {*xargs, *tagged.rejected}
 
 
 def others(xargs: Any) -> dict[str, Any]:

@@ -46,7 +46,6 @@ NOT_RUN = (
     ("*", r"vllm serve|continuum-bench serve --engine gpu", "needs a GPU"),
     ("*", r"python benchmarks/", "measurements: minutes to hours on a quiet machine"),
     ("docs/results/*", r"continuum-bench ", "hours, on traces that are not in the repository"),
-    ("docs/client/records.md", r"pytest ", "tests/continuum_client/test_pytest_plugin.py runs it"),
     ("docs/client/*", r"continuum-proxy ", "needs an agent and a server; tests/continuum_client/test_proxy.py runs it"),
     ("docs/client/instrument.md", r"continuum-instrument ", "tests/continuum_client/test_instrument.py runs it"),
     ("docs/agents/*", r"continuum-bench ", "needs the agents' own environments; tests/continuum_agents runs them"),

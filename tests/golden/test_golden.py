@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from importlib import import_module
 from pathlib import Path
 
@@ -27,18 +26,3 @@ def test_stable_names_are_documented() -> None:
         assert f"`{name}`" in page
         undocumented = [f"{name}.{key}" for key, value in public(import_module(name)) if not inspect.getdoc(value)]
         assert undocumented == []
-
-
-def test_what_is_deprecated_is_gone_in_time() -> None:
-    """No version has a name that it was to have lost."""
-    version = re.search(r'^version = "([\d.]+?)(?:\.dev0)?"', (ROOT / "pyproject.toml").read_text(), flags=re.M)
-    assert version is not None
-    folders = ("continuum_client", "traces", "server_patch", "agents", "analysis", "harness")
-    code = "".join(path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    promised = re.findall(r'gone="([\d.]+)"', code)
-    assert promised
-    assert all(_parts(each) > _parts(version[1]) for each in promised)
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))

@@ -150,8 +150,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "turn_id": read_turn_id,
 }
 
-FORMER_TAGS = ("remaining_turns", "remaining_tokens", "task")
-"""Former tags. Requests may still contain them, with any value; they are ignored."""
-TAG_NAMES = (*_READERS, *FORMER_TAGS)
+TAG_NAMES = tuple(_READERS)
 """The xargs that are tags, without those that contain the program id."""
 _TAG_FIELDS = tuple(field.name for field in fields(Tags))
