@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection
 from dataclasses import MISSING, is_dataclass
 from functools import wraps
 from importlib import import_module
-from itertools import takewhile
 from textwrap import TextWrapper
 from typing import Annotated, Any, cast, get_type_hints
 
@@ -73,11 +72,6 @@ class HelpfulCommand(TyperCommand):
         whole = self._build()
         self.params, self.callback = whole.params, whole.callback
         return getattr(self, name)
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "--resume" in takewhile(lambda word: word != "--", args):
-            raise typer.BadParameter("it is gone; --out DIR continues the run in DIR", param_hint="--resume")
-        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(_help(self, ctx, formatter.width, {}))

@@ -99,13 +99,6 @@ def test_unfinished_programs_leave_the_pair_together(tmp_path: Path) -> None:
     assert (rows["continuum"][0], rows["continuum"][-1]) == ("67%", "-")
 
 
-def test_a_resumed_run_says_so(tmp_path: Path) -> None:
-    path = play(tmp_path, stock=[10.0]) / "stock-seed0"
-    notes = ("another note", "resumed 2026-01-01: 3 of 9 ...")
-    write_manifest(path, replace(read_manifest(path), notes=notes))
-    assert summarize(tmp_path).warnings == ("stock, seed 0: resumed 2026-01-01: 3 of 9 ...",)
-
-
 def test_every_policy_of_a_table_has_the_same_seeds(tmp_path: Path) -> None:
     play(tmp_path, 2, vllm=[10.0, 12.0])
     summary = summarize(play(tmp_path, continuum=[5.0, 6.0]))

@@ -21,8 +21,6 @@ class Lanes:
     """False: a program starts when another one ends. True: the next ``number`` programs start together, ``pause_s``
     after all of the ones before have ended, as the roll-outs of a training step."""
     pause_s: float = 0.0
-    start_s: float = 0.0
-    """The second on the run's clock at which the first program starts; above 0 if a run is resumed."""
 
 
 class ClosedLoop(Generic[T]):
@@ -41,9 +39,9 @@ class ClosedLoop(Generic[T]):
 
     def begin(self, now_s: float = 0.0) -> list[tuple[T, float]]:
         """Return the first programs, each with the second at which it starts."""
-        lanes, start_s = self._lanes, max(self._lanes.start_s, now_s)
+        lanes = self._lanes
         step_s = lanes.ramp_s / lanes.number
-        return [(each, start_s + place * step_s) for place, (each, _) in enumerate(self._next(lanes.number, 0.0))]
+        return [(each, now_s + place * step_s) for place, (each, _) in enumerate(self._next(lanes.number, 0.0))]
 
     def ended(self, now_s: float) -> list[tuple[T, float]]:
         """Return the programs that start because a program ended at ``now_s``, each with the second at which it

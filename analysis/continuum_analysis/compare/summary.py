@@ -44,8 +44,6 @@ COMPARED = {
     "sooner_than_vllm_share": ("sooner_than_vllm_interval", "sooner"),
 }
 """The estimates of a comparison in files: the name of each, that of its interval, and the attribute."""
-RESUMED = "resumed "
-"""The beginning of the note in the manifest of a live run that was resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +310,7 @@ def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _warnings(arms: Mapping[str, Sequence[Run]]) -> Iterator[str]:
-    """Yield warnings about the means: unfinished programs, resumed runs, lateness, policies that raised."""
+    """Yield warnings about the means: unfinished programs, lateness, policies that raised."""
     for run in (run for group in arms.values() for run in group):
         facts, where = run.metrics.facts, f"{run.arm}, seed {run.manifest.seed}"
         if left_out := len(facts.unfinished) + len(facts.failed):
@@ -325,7 +323,6 @@ def _warnings(arms: Mapping[str, Sequence[Run]]) -> Iterator[str]:
                 f"{where}: the server caught {run.plugin_errors} exceptions in its policy (its log has them) and "
                 "scheduled without it; these times are no result of the policy"
             )
-        yield from (f"{where}: {note}" for note in run.manifest.notes if note.startswith(RESUMED))
         if late := lateness_warning(facts):
             yield f"{where}: {late}"
 

@@ -5,32 +5,26 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
-from continuum_analysis.compare.summary import RESUMED
 from continuum_traces.names import counted
-from continuum_traces.run_dir import ENGINE, MANIFEST, RunDirError, begin, rows_of, write_json, write_manifest
+from continuum_traces.run_dir import ENGINE, RunDirError, begin, rows_of, write_json, write_manifest
 from continuum_traces.schema import Engine, Manifest
 
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import default_out
 from continuum_bench.live.endpoint import Endpoint, plugin_errors, probe_server
-from continuum_bench.live.load import LivePlay, LoadCounters, LoadOptions, plays_of
+from continuum_bench.live.load import LoadCounters, LoadOptions, plays_of
 from continuum_bench.live.processes import play
-from continuum_bench.live.recording import (
-    LiveRecorder,
-    finished_programs,
-    keep_finished,
-    take_scheduler_records,
-)
+from continuum_bench.live.recording import LiveRecorder, remove_unfinished, take_scheduler_records
 from continuum_bench.live.results import client_side, report_generator
 from continuum_bench.live.server_metrics import server_metrics
 from continuum_bench.lock import locked
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.progress import RunsDisplay
-from continuum_bench.show import conclude, goes_on, print_notice
+from continuum_bench.show import conclude, print_notice
 from continuum_bench.virtual.pool import Report
 from continuum_bench.workload.arrivals import pace
 from continuum_bench.workload.workload import JobSource, load_workload
@@ -79,11 +73,11 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
                 try:
                     counters = _play_seed(run, seed, display)
                 except RunDirError:
-                    print_notice(f"stopped; when there is room again, {goes_on(run.out)}")
+                    print_notice(f"stopped; when there is room again, {_again(run)}")
                     raise
                 if counters is None:
                     done = f"{number} of {len(seeds)} runs are complete"
-                    print_notice(f"stopped; {done}; {goes_on(run.out)}")
+                    print_notice(f"stopped; {done}; {_again(run)}")
                     return 130
                 failed += counters.programs_failed + counters.plugin_errors
                 display.update(Report(_folder(run, seed).name, state="done"))
@@ -91,6 +85,10 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
         if not options.json_output:
             print_notice(client_side(next(iter(summary.arms.values()))))
     return 1 if failed else 0
+
+
+def _again(run: _LiveRun) -> str:
+    return f"the same command with --out {run.out} plays the others, from their beginning"
 
 
 def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
@@ -150,58 +148,42 @@ def _folder(run: _LiveRun, seed: int) -> Path:
 
 
 def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters | None:
-    """Play one seed, or those of its programs that did not finish before. None: Ctrl-C stopped the run."""
+    """Play one seed from its beginning, unless it is complete. None: Ctrl-C stopped the run."""
     folder = _folder(run, seed)
     if (folder / ENGINE).exists():
         print_notice(f"{folder}: complete already")
         return LoadCounters()
-    done = finished_programs(folder) if (folder / MANIFEST).exists() else frozenset()
-    manifest, plays, elapsed_s, now = _begin(run, seed, folder, done)
-    counters, lanes = LoadCounters(), run.workload.lanes
-    lanes = lanes and replace(lanes, start_s=elapsed_s)
+    manifest = _begin(run, seed, folder)
+    began, plays, counters = datetime.fromisoformat(manifest.created), plays_of(run.workload, seed), LoadCounters()
 
     def since_s() -> float:
-        return (_now() - now).total_seconds()
+        return (_now() - began).total_seconds()
 
     def on_progress(ended: int) -> None:
         display.update(Report(folder.name, ended, len(plays)))
 
     root, key = run.endpoint.root, run.load.api_key
     errors_before = plugin_errors(root, key)
-    with LiveRecorder(folder, on_progress) as recorder, server_metrics(root, folder, lambda: elapsed_s + since_s()):
-        whole = play(run.load, (plays, lanes), recorder, counters, run.options.processes, elapsed_s)
+    with LiveRecorder(folder, on_progress) as recorder, server_metrics(root, folder, since_s):
+        whole = play(run.load, (plays, run.workload.lanes), recorder, counters, run.options.processes)
     if run.options.scheduler_records is not None:
         time.sleep(1.0)  # the server writes its record with a delay of up to 0.25 s
-        began_s = datetime.fromisoformat(manifest.created).timestamp()
-        take_scheduler_records(run.options.scheduler_records, folder, began_s, now.timestamp(), done)
+        take_scheduler_records(run.options.scheduler_records, folder, began.timestamp())
     if not whole:
         return None
     errors = plugin_errors(root, key)
     counters.plugin_errors = errors - errors_before if errors >= errors_before else errors  # fewer: it was restarted
     counts = {each.name: getattr(counters, each.name) for each in fields(counters)}
-    before = {"programs_finished_before": len(done), "wall_s": elapsed_s + since_s()}
-    write_json(folder / ENGINE, {**counts, **before, **rows_of(folder)})
+    write_json(folder / ENGINE, {**counts, "wall_s": since_s(), **rows_of(folder)})
     report_generator(counters)
     return counters
 
 
-def _begin(
-    run: _LiveRun, seed: int, folder: Path, done: frozenset[str]
-) -> tuple[Manifest, list[LivePlay], float, datetime]:
-    """Return the run's manifest, the programs that are left, the second on its clock at which it begins, and now."""
-    plays, now, new = plays_of(run.workload, seed), _now(), not (folder / MANIFEST).exists()
-    before = begin(folder, run.manifest(seed))
-    if new:
-        return before, plays, 0.0, now
-    elapsed_s = keep_finished(folder, done)
-    left = [play for play in plays if play.job.program_id not in done]
-    shift_s = elapsed_s - min((play.job.arrival_s for play in left), default=0.0)
-    again = [replace(p, job=replace(p.job, arrival_s=p.job.arrival_s + shift_s), again=True) for p in left]
-    note = (
-        f"{RESUMED}{now.isoformat(timespec='seconds')}: {len(done)} of {len(plays)} programs had finished and are "
-        f"kept; the others arrived anew from {elapsed_s:.1f} s on, spaced as before"
-    )
-    manifest = replace(before, notes=(*before.notes, note))
+def _begin(run: _LiveRun, seed: int, folder: Path) -> Manifest:
+    """Make the run's directory. A run that was stopped is removed from it."""
+    manifest = run.manifest(seed)
+    begin(folder, manifest)
+    if remove_unfinished(folder):
+        print_notice(f"{folder}: was stopped before its end; it is played from its beginning")
     write_manifest(folder, manifest)
-    print_notice(f"{folder}: {len(done)} of {len(plays)} programs had finished; {len(left)} are left")
-    return manifest, again, elapsed_s, now
+    return manifest

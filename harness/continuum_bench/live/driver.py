@@ -82,7 +82,6 @@ class LoadDriver:
             self._client = StreamingClient(
                 session, self.now_s, self._options.request_limit_s, self._options.token_times
             )
-            await asyncio.gather(*(self._release(play.job.program_id) for play in plays if play.again))
             try:
                 async with asyncio.timeout(self._options.time_limit_s):
                     await self._run(plays, lanes)

@@ -71,8 +71,6 @@ class LivePlay:
     job: Job
     number: int
     """Its place in the order of arrivals."""
-    again: bool = False
-    """A resumed run plays the program again. The server releases the KV cache of the first attempt beforehand."""
 
 
 def plays_of(workload: JobSource, seed: int) -> list[LivePlay]:

@@ -33,7 +33,7 @@ Share = tuple[Sequence[LivePlay], Lanes | None]
 """Programs in order of arrival, and a closed loop; None: they arrive at their arrival times."""
 
 
-def play(load: LoadOptions, whole: Share, sink: Sink, counters: LoadCounters, processes: int, elapsed_s: float) -> bool:
+def play(load: LoadOptions, whole: Share, sink: Sink, counters: LoadCounters, processes: int) -> bool:
     """Play all programs.
 
     Args:
@@ -42,7 +42,6 @@ def play(load: LoadOptions, whole: Share, sink: Sink, counters: LoadCounters, pr
         sink: receives every record, in this process.
         counters: the counts are added to these.
         processes: number of processes. With 1, this process plays.
-        elapsed_s: the second on the run's clock at which it begins; above 0 if a run is resumed.
 
     Returns:
         False if Ctrl-C interrupted it.
@@ -56,12 +55,12 @@ def play(load: LoadOptions, whole: Share, sink: Sink, counters: LoadCounters, pr
         driver = LoadDriver(load, sink, _clock)
         driver.counters = counters
         try:
-            _run(driver.run(plays, lanes, _clock() - elapsed_s))
+            _run(driver.run(plays, lanes, _clock()))
         except KeyboardInterrupt:
             return False
         return True
     shares = [(plays[index::processes], _share(lanes, index, processes)) for index in range(processes)]
-    return _Team(load, shares, sink, counters).play(elapsed_s)
+    return _Team(load, shares, sink, counters).play()
 
 
 def _clock() -> float:
@@ -97,11 +96,11 @@ class _Team:
             theirs.close()
             self._live[ours] = process
 
-    def play(self, elapsed_s: float) -> bool:
+    def play(self) -> bool:
         try:
             for connection in self._live:
                 self._receive(connection)  # ready
-            zero_s = _clock() + START_S - elapsed_s
+            zero_s = _clock() + START_S
             for connection in self._live:
                 connection.send(zero_s)
             self._listen(None)
