@@ -2,7 +2,7 @@
 
     python benchmarks/step_times_check.py [interpolation|roofline|silicon ...] [--fit]
 
-``interpolation`` and ``silicon`` need the extra ``step-times-build``.
+``interpolation`` and ``silicon`` need ``aiconfigurator-core`` (``step_times_build.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import astuple, fields
 from importlib.resources import files
 
 import numpy as np
-from continuum_server.step_times.build import MODELS, open_pair, pairs
 from continuum_server.step_times.catalog import (
     TENSOR_PARALLEL,
     find_gpu,
@@ -29,6 +28,7 @@ from continuum_server.step_times.roofline import RooflineStepTimes, Shares
 from continuum_server.step_times.table import TableStepTimes, table_from_json
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
+from step_times_build import MODELS, open_pair, pairs
 from step_times_silicon import GROUPS, group_errors
 
 Errors = list[float]

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from statistics import fmean
 
-from continuum_server.step_times.build import build_grids, open_source
 from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimes
 from continuum_server.step_times.table import FORMAT, Table, TableStepTimes, table_from_json
+from step_times_build import build_grids, open_source
 
 CHUNK_BUDGET_TOKENS = 8192
 WAVES = 3

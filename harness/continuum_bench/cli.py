@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     )
     from continuum_bench.options.run import LiveOptions, ReplayOptions, RunOptions
     from continuum_bench.options.serve import DoctorOptions, ProfileOptions, ServeOptions, TopOptions
-    from continuum_bench.options.step_times import BuildOptions
     from continuum_bench.options.sweep import FigureOptions, SweepOptions
     from continuum_bench.options.traces import ConvertOptions, FitOptions, ImportOptions, StatsOptions, SynthOptions
     from continuum_bench.options.validate import ValidateOptions
@@ -41,8 +40,6 @@ traces_app = typer.Typer(
 )
 app.add_typer(traces_app, name="traces")
 app.add_typer(agent_app, name="agent")
-step_times_app = typer.Typer(cls=HelpfulGroup, no_args_is_help=True, help="Step times of GPUs: tables of your own.")
-app.add_typer(step_times_app, name="step-times")
 
 
 def _print_version(wanted: bool) -> None:
@@ -257,17 +254,6 @@ def convert(options: ConvertOptions) -> int:
     from continuum_bench.traces import convert_trace  # noqa: PLC0415
 
     return convert_trace(options)
-
-
-# ------------------------------------------------------------------------------------------------ step times
-
-
-@add_command(step_times_app, "step_times")
-def build(options: BuildOptions) -> int:
-    """Build a model's table from the kernel times that NVIDIA measured, into your cache. Needs step-times-build."""
-    from continuum_bench.step_times_command import build_user_table  # noqa: PLC0415
-
-    return build_user_table(options)
 
 
 def main() -> None:

@@ -50,7 +50,7 @@ def _model_facts(name: str) -> dict[str, Any]:
     return {"name": name, **{fact: getattr(model, fact) for fact in shown}}
 
 
-MODELS_TITLE = "Models, and the GPUs (x tensor parallel) with measured tables; * is your own"
+MODELS_TITLE = "Models, and the GPUs (x tensor parallel) with measured tables"
 
 
 def _models_table(pairs: Sequence[Provenance]) -> TextTable:
@@ -58,8 +58,7 @@ def _models_table(pairs: Sequence[Provenance]) -> TextTable:
     degrees: dict[str, dict[str, list[str]]] = {}
     for pair in pairs:
         if pair.kind != "roofline":
-            own = "*" if pair.kind == "user-table" else ""
-            degrees.setdefault(pair.model, {}).setdefault(pair.gpu, []).append(f"{pair.tensor_parallel}{own}")
+            degrees.setdefault(pair.model, {}).setdefault(pair.gpu, []).append(f"{pair.tensor_parallel}")
     rows = []
     for name in _names(pairs):
         model = find_model(name)
@@ -82,10 +81,8 @@ def _vllm() -> Check:
 
 
 def _step_times() -> Check:
-    kinds = [pair.kind for pair in available()]
-    measured, own = kinds.count("measured-table"), kinds.count("user-table")
-    yours = f", {own} of your own" if own else ""
-    return Check("step times", measured > 0, f"{measured} measured tables{yours}, rooflines for other pairs")
+    measured = [pair.kind for pair in available()].count("measured-table")
+    return Check("step times", measured > 0, f"{measured} measured tables, rooflines for other pairs")
 
 
 def _memory() -> Check:

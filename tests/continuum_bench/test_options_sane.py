@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 from bench_cli import allowed, bench
 from continuum_bench.agents_cli import agent_app
-from continuum_bench.cli import app, step_times_app, traces_app
+from continuum_bench.cli import app, traces_app
 from continuum_bench.commands import hints_of
 from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import (
@@ -50,7 +50,7 @@ TYPED = ("1e23", "-1e23", "9" * 23, "9" * 5000, "inf", "nan", "1e400", "one", ""
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Every parameter of every command, before dataclasses of options are taken apart."""
-    for group in (app, agent_app, traces_app, step_times_app):
+    for group in (app, agent_app, traces_app):
         for command in group.registered_commands:
             function: Any = inspect.unwrap(command.callback)  # type: ignore[arg-type]
             yield from ((str(command.name), hint) for hint in hints_of(function).values())

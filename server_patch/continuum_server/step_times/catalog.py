@@ -31,7 +31,6 @@ from continuum_server.step_times.roofline import RooflineStepTimes
 from continuum_server.step_times.specs import EMBEDDING_BYTES, GPUS, MODELS, Gpu, Model
 from continuum_server.step_times.stages import layers_of_stages
 from continuum_server.step_times.table import TableStepTimes, table_from_json
-from continuum_server.step_times.user_files import find_table, user_models
 
 GIB = 1024**3
 TENSOR_PARALLEL = (1, 2, 4, 8)
@@ -98,13 +97,13 @@ def find_model(name: str) -> Model:
         key = key.removeprefix(prefix)
     key = key.removesuffix("-dynamic")
     stem = key.removesuffix("-fp8")
-    known = {model.name: model for model in user_models()} | catalog_models()
-    model = known.get(_plain(key))
-    base = known.get(_plain(stem))
+    models = {alias: model for model in MODELS for alias in (model.name, *model.aliases)}
+    model = models.get(_plain(key))
+    base = models.get(_plain(stem))
     if model is None and base is not None and base.expert_bytes_each is None:
         model = base if base.weight_bytes_each == 1.0 else _variant(base, "-fp8", "fp8 weights", weight_bytes_each=1.0)
     if model is None or rest:
-        names = {alias: found.name for alias, found in known.items()}
+        names = {alias: each.name for alias, each in models.items()}
         raise UnknownPair(_unknown("model", name, _plain(stem), names))
     return _variant(model, FP8_KV, "fp8 KV", kv_bytes_each=1.0) if fp8_kv else model
 
@@ -120,11 +119,6 @@ def _plain(key: str) -> str:
     return key.removesuffix("-instruct").removesuffix("-it")
 
 
-def catalog_models() -> dict[str, Model]:
-    """Return the models that come with this package, by name and alias."""
-    return {alias: model for model in MODELS for alias in (model.name, *model.aliases)}
-
-
 def _unknown(kind: str, name: str, key: str, names: Mapping[str, str]) -> str:
     """Return an error message with the unknown name, similar names, and all known names."""
     return (
@@ -137,11 +131,11 @@ def available() -> list[Provenance]:
 
     Of the models in fp8, only those with tables are listed.
     """
-    models = (*MODELS, *map(find_model, FP8_WITH_TABLES), *user_models())
+    models = (*MODELS, *map(find_model, FP8_WITH_TABLES))
     triples = [(gpu, model, degree) for gpu in GPUS for model in models for degree in TENSOR_PARALLEL]
     every = [_load(*triple, overhead_of(None)) for triple in triples]
-    found = [times.provenance for times in every if times is not None]
-    return sorted(found, key=lambda provenance: provenance.kind == "roofline")
+    pairs = [times.provenance for times in every if times is not None]
+    return sorted(pairs, key=lambda provenance: provenance.kind == "roofline")
 
 
 def load_step_times(
@@ -165,7 +159,7 @@ def load_step_times(
         OutOfRange: a negative overhead.
         StepTimesError: an unknown band.
     """
-    found_gpu, found_model = find_gpu(gpu), find_model(model)
+    card, described = find_gpu(gpu), find_model(model)
     if tensor_parallel not in TENSOR_PARALLEL:
         raise UnknownPair(f"unknown tensor parallel degree {tensor_parallel}; there are: 1, 2, 4, 8")
     if step_overhead_ms is not None:
@@ -173,10 +167,10 @@ def load_step_times(
     overhead = overhead_of(vllm) if step_overhead_ms is None else Overhead(step_overhead_ms)
     if band not in BANDS:
         raise StepTimesError(f"step times {band!r}; there are: {', '.join(BANDS)}")
-    times = _load(found_gpu, found_model, tensor_parallel, overhead, band)
+    times = _load(card, described, tensor_parallel, overhead, band)
     if times is None:
         raise UnknownPair(
-            f"no step times for {found_model.name} on {tensor_parallel} x {found_gpu.name}: no measurement, and over "
+            f"no step times for {described.name} on {tensor_parallel} x {card.name}: no measurement, and over "
             f"PCIe the roofline holds for {PCIE_ROOFLINE_GPUS} GPUs at most; there are: 1, 2 GPUs"
         )
     return times
@@ -186,8 +180,8 @@ def table_name(gpu: str, model: Model, tensor_parallel: int) -> str:
     return f"{gpu}_{model.tables_of or model.name}_tp{tensor_parallel}.json"
 
 
-def committed_table(gpu: str, model: Model, tensor_parallel: int) -> Mapping[str, Any] | None:
-    """Return the pair's table that comes with this package; None: there is none."""
+def read_table(gpu: str, model: Model, tensor_parallel: int) -> Mapping[str, Any] | None:
+    """Return the pair's table; None: there is none."""
     file = files(__package__) / "tables" / table_name(gpu, model, tensor_parallel)
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
@@ -205,10 +199,8 @@ def _load(
         "band": band,
     }
     link = slow_link(gpu, model, tensor_parallel)
-    committed = committed_table(gpu.name, model, tensor_parallel)
-    table = committed or find_table(table_name(gpu.name, model, tensor_parallel))
+    table = read_table(gpu.name, model, tensor_parallel)
     if table is not None:
-        stated["kind"] = "measured-table" if committed else "user-table"
         provenance = _provenance(table, model, stated, NOTE if link else "")
         longest = model.max_context_tokens
         return TableStepTimes(table_from_json(table), provenance, mixed, link, kernel.one_launch, longest)
@@ -237,6 +229,7 @@ def _provenance(data: Mapping[str, Any], model: Model, stated: Mapping[str, Any]
         link,
     ]
     return Provenance(
+        kind="measured-table",
         source=data["source"],
         version=data["version"],
         licence=data["licence"],
@@ -267,24 +260,24 @@ def kv_capacity(
         OutOfRange: a utilisation outside 0 to 1, or a block size below 1.
         DoesNotFit: the weights leave no room for KV.
     """
-    found_gpu, found_model = find_gpu(gpu), find_model(model)
+    card, described = find_gpu(gpu), find_model(model)
     check_range("tensor parallel degree", tensor_parallel, 1, 64)
     check_range("block size", block_size, 1, 1024)
     if not 0 < utilization <= 1:
         raise OutOfRange(f"utilisation = {utilization:g}; it must be above 0 and at most 1")
-    memory, reserved = int(found_gpu.memory_gib * GIB), int(RESERVED_GIB * GIB)
-    copies = found_model.kv_copies(tensor_parallel)
-    window = WINDOW_REQUESTS * found_model.window_bytes_per_request * copies
-    per_token = found_model.kv_bytes_per_token * copies
+    memory, reserved = int(card.memory_gib * GIB), int(RESERVED_GIB * GIB)
+    copies = described.kv_copies(tensor_parallel)
+    window = WINDOW_REQUESTS * described.window_bytes_per_request * copies
+    per_token = described.kv_bytes_per_token * copies
     stage_room = (memory * utilization - reserved) * tensor_parallel
     blocks = min(
         int((stage_room - weights - window * share) // (per_token * share * block_size))
-        for share, weights in _stage_weights(found_model, stages)
+        for share, weights in _stage_weights(described, stages)
     )
     if blocks < 1:
         raise DoesNotFit(
-            f"{found_model.name} does not fit {tensor_parallel * stages} x {found_gpu.name} at utilisation "
-            f"{utilization:g}: weights {found_model.weight_bytes / GIB:.1f} GiB, "
+            f"{described.name} does not fit {tensor_parallel * stages} x {card.name} at utilisation "
+            f"{utilization:g}: weights {described.weight_bytes / GIB:.1f} GiB, "
             f"{(stage_room * stages - window) / GIB:.1f} GiB for weights and KV; use more tensor parallelism, a larger "
             "GPU, or a higher utilisation"
         )
@@ -293,7 +286,7 @@ def kv_capacity(
         tokens=blocks * block_size,
         block_size=block_size,
         bytes_per_token=per_token,
-        weight_bytes=found_model.weight_bytes,
+        weight_bytes=described.weight_bytes,
         memory_bytes=memory,
         utilization=utilization,
         reserved_bytes=reserved,
@@ -308,7 +301,7 @@ def _stage_weights(model: Model, stages: int) -> list[tuple[float, float]]:
     if stages == 1:
         return [(1.0, model.weight_bytes)]
     shares = [layers / model.layers for layers in layers_of_stages(model.layers, stages)]
-    found = [(model.layer_bytes + model.expert_bytes) * share for share in shares]
-    found[0] += EMBEDDING_BYTES * (model.head_parameters + model.extra_parameters)
-    found[-1] += EMBEDDING_BYTES * model.head_parameters
-    return list(zip(shares, found, strict=True))
+    weights = [(model.layer_bytes + model.expert_bytes) * share for share in shares]
+    weights[0] += EMBEDDING_BYTES * (model.head_parameters + model.extra_parameters)
+    weights[-1] += EMBEDDING_BYTES * model.head_parameters
+    return list(zip(shares, weights, strict=True))

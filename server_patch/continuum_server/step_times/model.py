@@ -55,8 +55,7 @@ class PrefillChunk(NamedTuple):
 class Provenance:
     """The origin of step times, which is written to every run's manifest."""
 
-    kind: Literal["measured-table", "user-table", "roofline", "profile"]
-    """``user-table``: a table that `step-times build` wrote into the user's cache."""
+    kind: Literal["measured-table", "roofline", "profile"]
     source: str
     version: str
     licence: str

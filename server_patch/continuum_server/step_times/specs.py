@@ -27,8 +27,7 @@ class Gpu:
 class Model:
     """A decoder with gated MLPs, dense or with routed experts, and grouped-query or multi-head latent attention (MLA).
 
-    Step times, KV capacity, the virtual engine's scheduler, the emulated engine's model folder and ``step-times build``
-    all use this description.
+    Step times, KV capacity, the virtual engine's scheduler and the emulated engine's model folder use this description.
     """
 
     name: str

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from continuum_server.step_times import build
+import step_times_build as build
 from continuum_server.step_times.catalog import (
     TENSOR_PARALLEL,
     available,

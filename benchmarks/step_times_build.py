@@ -1,9 +1,10 @@
-"""Build tables from the measurements in ``aiconfigurator-core``: a user's own, and the committed tables again.
+"""Build the committed tables of step times from the measurements in ``aiconfigurator-core``.
 
-    python -m continuum_server.step_times.build --out server_patch/continuum_server/step_times/tables
+    pip install aiconfigurator-core==0.12.0
+    python benchmarks/step_times_build.py --out server_patch/continuum_server/step_times/tables
+    python benchmarks/step_times_build.py --out DIR --pair qwen3-8b h200 1    # only this pair
 
-This command requires the extra ``step-times-build``, as does ``continuum-bench step-times build`` for one table. The
-package sums measured kernel times and interpolates between them. Beyond the largest measured shape it extrapolates
+The package sums measured kernel times and interpolates between them. Beyond the largest measured shape it extrapolates
 silently, so ``MEASURED`` states these shapes, and every table contains them. The package does not know the sizes of GPU
 memories.
 """
@@ -24,7 +25,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from continuum_server.step_times.catalog import find_model, table_name
+from continuum_server import step_times
+from continuum_server.step_times.catalog import find_gpu, find_model, table_name
 from continuum_server.step_times.hf_config import MODEL_TYPES, config_of
 from continuum_server.step_times.model import StepTimesError
 from continuum_server.step_times.specs import MXFP4_BYTES, Model
@@ -278,20 +280,22 @@ def to_text(table: dict[str, Any]) -> str:
 
 def pairs() -> Iterator[tuple[str, str, int]]:
     """Yield the model, GPU and degree of every committed table."""
-    for file in sorted(file.name for file in files(__package__).joinpath("tables").iterdir()):
+    for file in sorted(file.name for file in files(step_times).joinpath("tables").iterdir()):
         if file.endswith(".json"):
             gpu, model, degree = file.removesuffix(".json").split("_")
             yield model, gpu, int(degree.removeprefix("tp"))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Build all committed step-time tables again.")
+    parser = argparse.ArgumentParser(description="Build all committed step-time tables again, or one.")
     parser.add_argument("--out", type=Path, required=True, help="folder to write into")
-    out: Path = parser.parse_args().out
-    for name, gpu, tensor_parallel in pairs():
-        model = find_model(name)
-        table = to_text(build_table(model, gpu, tensor_parallel))
-        (out / table_name(gpu, model, tensor_parallel)).write_text(table, encoding="utf-8")
+    parser.add_argument("--pair", nargs=3, metavar=("MODEL", "GPU", "TP"), help="build only this pair's table")
+    arguments = parser.parse_args()
+    out: Path = arguments.out
+    for name, gpu, tensor_parallel in [arguments.pair] if arguments.pair else pairs():
+        model, card, degree = find_model(name), find_gpu(gpu).name, int(tensor_parallel)
+        table = to_text(build_table(model, card, degree))
+        (out / table_name(card, model, degree)).write_text(table, encoding="utf-8")
 
 
 if __name__ == "__main__":
