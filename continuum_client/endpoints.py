@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from continuum_client.dialects import BY_HOST, BY_OWNER, HEADERS, Dialect, owner_of
 from continuum_client.errors import once
@@ -75,13 +75,6 @@ class Endpoints:
         with self._lock:
             self._known.setdefault(url, _Known()).dialect = dialect
         return dialect
-
-
-def root_of(url: str) -> str:
-    """Return the root of a server: its base URL without ``/v1``, Azure deployment, query and trailing slash."""
-    parts = urlsplit(url)
-    path = re.sub(r"/openai(/deployments/[^/]+)?$", "", parts.path.rstrip("/"))
-    return urlunsplit((parts.scheme, parts.netloc, path.removesuffix("/v1"), "", ""))
 
 
 def _owner(models: Any) -> str:

@@ -13,24 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import urllib.request
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
 from continuum_traces.forwarding import BrokenOff, kept, pass_on, received, runner_of, session_to
 from continuum_traces.schema import MAX_PROGRAM_ID_CHARS
+from continuum_traces.urls import address_of, base_of, checked_url, path_of, root_of, web_proxy_of
 from yarl import URL
 
 from continuum_client.call import GENERATING, MESSAGES, Call
 from continuum_client.conversation import Conversations
 from continuum_client.dialects import Dialect
-from continuum_client.endpoints import endpoints, root_of
+from continuum_client.endpoints import endpoints
 from continuum_client.exchange import ASK_TIMEOUT_S, releasing
 from continuum_client.observe import Events, WatchedReply, parsed
 from continuum_client.program import Program
@@ -85,7 +83,7 @@ class Proxy:
     """A proxy for one agent; use it with ``async with``. It sends the same tags as our clients.
 
     Args:
-        upstream: URL of the server, with or without ``/v1``.
+        upstream: base URL of the server; ``/v1`` is added to one without a path.
         settings: the dialect (None: the server is asked), and the recorder if the program is recorded.
         program_id: the agent's program id. Default: a random id.
         watcher: receives turns and tools.
@@ -104,8 +102,8 @@ class Proxy:
         watcher: Watcher | None = None,
         listen: tuple[str, int] | None = None,
     ) -> None:
-        self.root = root_of(checked_url(upstream))
-        self.url = f"{self.root}/v1"
+        self.url = base_of(checked_url(upstream, "upstream"))
+        self.root = root_of(self.url)
         self.program = settings.program(program_id)
         self.requests = 0
         """The number of requests that came."""
@@ -121,7 +119,7 @@ class Proxy:
         """When each conversation's latest turn ended, and the tools that its reply calls."""
 
     async def __aenter__(self) -> Proxy:
-        self._session = session_to(30.0, _web_proxy(self.root))
+        self._session = session_to(30.0, web_proxy_of(self.root))
         self._runner = runner_of(self._forward, shutdown_timeout=0.0)
         await self._runner.setup()
         try:
@@ -129,8 +127,7 @@ class Proxy:
         except BaseException:
             await self.__aexit__()
             raise
-        host, port = self._runner.addresses[0][:2]
-        self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self.address = address_of(*self._runner.addresses[0][:2])
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -145,11 +142,11 @@ class Proxy:
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return ``environ`` with the variables by which openai's and Anthropic's libraries find this proxy, and with
         dummy API keys if it has no keys."""
-        here = self.address
         keys = {} if environ.get("OPENAI_API_KEY") else {"OPENAI_API_KEY": DUMMY_KEY}
         if not (environ.get("ANTHROPIC_API_KEY") or environ.get("ANTHROPIC_AUTH_TOKEN")):
             keys["ANTHROPIC_AUTH_TOKEN"] = environ.get("OPENAI_API_KEY") or DUMMY_KEY  # a bearer token, as vLLM expects
-        urls = {"OPENAI_BASE_URL": f"{here}/v1", "OPENAI_API_BASE": f"{here}/v1", "ANTHROPIC_BASE_URL": here}
+        base, root = (self.address + path_of(url) for url in (self.url, self.root))
+        urls = {"OPENAI_BASE_URL": base, "OPENAI_API_BASE": base, "ANTHROPIC_BASE_URL": root}
         direct = {name: ",".join(filter(None, (environ.get(name), LOCAL))) for name in ("NO_PROXY", "no_proxy")}
         return {**environ, **keys, **urls, **(direct if any(map(environ.get, _WEB_PROXIES)) else {})}
 
@@ -200,9 +197,9 @@ class Proxy:
         self.requests += 1
         try:
             raw = await request.read()
-            path = request.path.removeprefix("/v1")
-            if request.method == "POST" and path in (*GENERATING, MESSAGES):
-                return await self._generate(request, raw, path)
+            call = call_of(request.path) if request.method == "POST" else None
+            if call is not None:
+                return await self._generate(request, raw, call)
             return await self._plain(request, raw)
         except BrokenOff as error:
             return error.response or _error(f"{self.root} {error}")
@@ -217,7 +214,7 @@ class Proxy:
             return await pass_on(request, answer, received(answer))
 
     def _to(self, request: web.Request) -> URL:
-        return URL(self.root + request.raw_path, encoded=True)
+        return URL(forwarded(self.url, request.raw_path), encoded=True)
 
     async def _generate(self, request: web.Request, raw: bytes, path: str) -> web.StreamResponse:
         """Forward a turn with its tags. If the server refuses the tags, forward it again without them."""
@@ -307,6 +304,32 @@ class _Caller:
 # ------------------------------------------------------------------------------------ pure functions
 
 
+def call_of(path: str) -> str | None:
+    """Return which call of a model a path ends in, whatever precedes it, such as ``/chat/completions``; None: none."""
+    if path.endswith(f"/v1{MESSAGES}"):
+        return MESSAGES
+    return next((call for call in sorted(GENERATING) if path.endswith(call)), None)
+
+
+def forwarded(base: str, target: str) -> str:
+    """Return the URL to which a request goes.
+
+    The agent's base URL has the path of the server's, so that paths pass unchanged. An agent that was set up by hand
+    may write ``/v1`` for that path, and leave out what precedes ``/v1``.
+
+    Args:
+        base: the server's base URL.
+        target: the request's path, with its query.
+    """
+    base_path, root_path = path_of(base), path_of(root_of(base))
+    server = root_of(base).removesuffix(root_path)
+    if target.startswith(f"{base_path}/") or (root_path and target.startswith(f"{root_path}/")):
+        return server + target
+    if target.startswith("/v1/") and not target.startswith(f"/v1{MESSAGES}"):
+        return server + base_path + target.removeprefix("/v1")
+    return server + root_path + target
+
+
 def with_fields(raw: bytes, body: Mapping[str, Any], fields: Mapping[str, Any]) -> bytes:
     """Add members to the end of a JSON object without changing its other bytes.
 
@@ -337,32 +360,3 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
 def _error(message: str) -> web.Response:
     error = {"type": "api_connection_error", "message": f"continuum-proxy: {message}"}
     return web.json_response({"type": "error", "error": error}, status=502)
-
-
-def checked_url(url: str, what: str = "upstream") -> str:
-    """Return the URL of a server; ``http://`` is added to ``HOST:PORT``.
-
-    Raises:
-        ValueError: it is not the URL of a server.
-    """
-    full = url if "://" in url else f"http://{url}"
-    try:
-        parts = urlsplit(full)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
-            return full
-    except ValueError:  # the port or the brackets
-        pass
-    raise ValueError(f"{what} {url!r}: expected a URL such as http://127.0.0.1:8000")
-
-
-def _web_proxy(root: str) -> str | None:
-    """Return the web proxy that the environment names for the server, unless the server is on this machine."""
-    parts = urlsplit(root)
-    try:
-        own = ip_address(parts.hostname or "").is_loopback
-    except ValueError:
-        own = parts.hostname == "localhost"
-    if own or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
-        return None
-    proxy = urllib.request.getproxies().get(parts.scheme)
-    return None if proxy is None else checked_url(proxy, f"{parts.scheme.upper()}_PROXY")

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 import anyio
 import openai
+from continuum_traces.urls import root_of
 
 from continuum_client.call import call_for
 from continuum_client.current import running_loop
 from continuum_client.decorators import F, around
 from continuum_client.ending import close_all
-from continuum_client.endpoints import endpoints, root_of
+from continuum_client.endpoints import endpoints
 from continuum_client.errors import InvalidTag
 from continuum_client.exchange import ASK_TIMEOUT_S, Post, done, releasing, run
 from continuum_client.hook import hook

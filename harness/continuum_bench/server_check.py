@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from continuum_traces.urls import root_of
 from openai import OpenAIError
 
 from continuum_bench.checks import Check, show_checks
@@ -29,7 +30,7 @@ def check_server(options: DoctorOptions) -> int:
     assert options.base_url is not None
     key = os.environ.get(options.api_key_env)
     server = probe_server(options.base_url, key)
-    roots = [root.rstrip("/").removesuffix("/v1") for root in options.server_url or [server.root]]
+    roots = [root_of(root) for root in options.server_url or [server.root]]
     for root in roots:
         check_url(root)
     asked: Any = options.dialect or "auto"

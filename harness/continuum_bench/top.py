@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from continuum_traces.urls import root_of
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -122,7 +123,7 @@ class Server:
 
     @property
     def root(self) -> str:
-        return self.base_url.rstrip("/").removesuffix("/v1")
+        return root_of(self.base_url)
 
     def read(self) -> None:
         try:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from continuum_traces.run_dir import replica_name
+from continuum_traces.urls import address_of
 
 from continuum_server.bound_process import BoundProcess
 from continuum_server.launcher import HttpServer, Server, now_s
@@ -90,7 +91,7 @@ class Fleet:
         self._lost: set[int] = set()
         self._stopping = False
         self._held = hold_port(config.host, config.port)
-        self.url = f"http://{config.host}:{self._held.getsockname()[1]}"
+        self.url = address_of(config.host, int(self._held.getsockname()[1]))
         try:
             for index, replica in enumerate(replica_configs(config, replicas)):
                 self.servers.append(Server(replica, self._log(replica_name(index))))

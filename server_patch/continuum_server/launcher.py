@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import IO
 
 from continuum_traces.run_dir import EVENTS, read_json
+from continuum_traces.urls import address_of
 
 from continuum_server.bound_process import BoundProcess
 from continuum_server.defaults import SERVER_NAME
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.ports import answers, hold_port, listens
 from continuum_server.record_file import check_writable, lock_of
-from continuum_server.server_command import command_of, model_name, needs_key
+from continuum_server.server_command import command_of, model_name, needs_key, scheme_of
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 
@@ -39,6 +40,7 @@ class HttpServer(BoundProcess):
         host: the address to listen on.
         held: a socket that holds the port until the process listens there.
         log: file for the process's output; None: this process's stderr.
+        scheme: ``https`` if the process answers over TLS.
 
     Raises:
         ServerError: the log cannot be written.
@@ -52,9 +54,10 @@ class HttpServer(BoundProcess):
         host: str,
         held: socket.socket,
         log: Path | None,
+        scheme: str = "http",
     ) -> None:
         self.port = int(held.getsockname()[1])
-        self.url = f"http://{host}:{self.port}"
+        self.url = address_of(host, self.port, scheme)
         self._what, self._held, self._log = what, held, log
         with _output(log) as output:
             super().__init__(command, {**os.environ, **environment}, output)
@@ -118,7 +121,8 @@ class Server(HttpServer):
         try:
             _check_outputs(config)
             command, environment = command_of(config, int(held.getsockname()[1]))
-            super().__init__("server", command, {**environment, SERVER_NAME: self.name}, config.host, held, log)
+            environment = {**environment, SERVER_NAME: self.name}
+            super().__init__("server", command, environment, config.host, held, log, scheme_of(config))
         except BaseException:
             held.close()
             raise

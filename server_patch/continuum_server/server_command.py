@@ -103,6 +103,12 @@ def needs_key(config: ServerConfig) -> bool:
     return _passed_on("api-key", config.vllm_arguments) is not None or bool(os.environ.get("VLLM_API_KEY"))
 
 
+def scheme_of(config: ServerConfig) -> str:
+    """Return ``https`` if vLLM is told of a certificate, else ``http``."""
+    tls = any(_passed_on(option, config.vllm_arguments) for option in ("ssl-certfile", "ssl-keyfile"))
+    return "https" if tls else "http"
+
+
 # ------------------------------------------------------------------------------------------------------ checks
 
 
@@ -127,6 +133,7 @@ def _check(config: ServerConfig) -> None:
         )
     if config.policy != STOCK or config.engine == "emulated":
         _check_passed_on(config.vllm_arguments)
+    _check_reachable(config.vllm_arguments)
 
 
 def _check_model_folder(model: str) -> None:
@@ -145,6 +152,15 @@ def _check_passed_on(vllm_arguments: Sequence[str]) -> None:
         raise ServerError(f"{name}: Continuum passes its settings in this option; use serve's own options (--help)")
     if sum(word == "--api-key" or word.startswith("--api-key=") for word in vllm_arguments) > 1:
         raise ServerError("--api-key: given twice, and vLLM uses only the last; several keys are --api-key A B")
+
+
+def _check_reachable(vllm_arguments: Sequence[str]) -> None:
+    """Refuse arguments with which nobody could ask over HTTP whether the server is healthy."""
+    for word in vllm_arguments:
+        if word.split("=")[0] in ("--uds", "--grpc"):
+            raise ServerError(f"{word}: serve needs a server that answers HTTP on --host and --port")
+    if _passed_value("ssl-cert-reqs", vllm_arguments) == "2":
+        raise ServerError("--ssl-cert-reqs 2: serve has no client certificate, and could not see that vLLM is ready")
 
 
 def _passed_on(option: str, vllm_arguments: Sequence[str]) -> str | None:

@@ -28,7 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
 
-from continuum_client.proxy import Proxy, _web_proxy, with_fields
+from continuum_client.proxy import Proxy, call_of, with_fields
 from continuum_client.proxy_command import proxy_settings
 from continuum_client.reply import Reply
 from continuum_client.shape import shape_of
@@ -375,10 +375,46 @@ def test_a_web_proxy_of_the_environment(vllm: FakeServer, monkeypatch: pytest.Mo
         assert asyncio.run(ask()) == 200
     assert vllm.seen[0].path == f"http://model.example{CHAT}"
     assert vllm.seen[0].body["vllm_xargs"]["program_id"]
-    assert _web_proxy("https://model.example") is None  # HTTPS_PROXY is for these
-    assert _web_proxy("http://localhost:8000") is _web_proxy("http://127.0.0.2") is _web_proxy("http://[::1]:1") is None
-    monkeypatch.setenv("NO_PROXY", "model.example")
-    assert _web_proxy("http://model.example:8000") is None
-    monkeypatch.setenv("HTTP_PROXY", "socks5://web:1080")
-    with pytest.raises(ValueError, match="HTTP_PROXY 'socks5://web:1080': expected"):
-        _web_proxy("http://other.example")
+
+
+@pytest.mark.parametrize(
+    ("path", "base", "root"),
+    [
+        ("", "/v1", ""),
+        ("/v1", "/v1", ""),
+        ("/openai/v1", "/openai/v1", "/openai"),
+        ("/api/paas/v4", "/api/paas/v4", "/api/paas/v4"),
+        ("/v1beta/openai", "/v1beta/openai", "/v1beta"),
+        ("/openai/deployments/d", "/openai/deployments/d", ""),
+    ],
+)
+def test_an_agent_reaches_any_base_path(vllm: FakeServer, path: str, base: str, root: str) -> None:
+    """The agent's base URL has the server's path. ``/v1`` in its place works too, and so does Anthropic's client."""
+
+    async def ask() -> int:
+        settings = proxy_settings("headers", None, "none")
+        async with Proxy(vllm.root + path, settings) as proxy, httpx.AsyncClient(timeout=300.0) as client:
+            environment = proxy.environment({})
+            await client.post(environment["OPENAI_BASE_URL"] + "/chat/completions", json=chat(HELLO))
+            await client.post(proxy.address + CHAT, json=chat(HELLO))
+            await client.post(environment["ANTHROPIC_BASE_URL"] + "/v1/messages", json=chat(HELLO))
+            return proxy.tally.calls
+
+    assert asyncio.run(ask()) == 3
+    assert [each.path for each in vllm.seen] == [f"{base}/chat/completions"] * 2 + [f"{root}/v1/messages"]
+
+
+@pytest.mark.parametrize(
+    ("path", "call"),
+    [
+        ("/v1/chat/completions", "/chat/completions"),
+        ("/openai/deployments/d/completions", "/completions"),
+        ("/v1/responses", "/responses"),
+        ("/v1/messages", "/messages"),
+        ("/v1/threads/t/messages", None),
+        ("/v1/responses/r/cancel", None),
+        ("/v1/models", None),
+    ],
+)
+def test_which_paths_are_calls_of_a_model(path: str, call: str | None) -> None:
+    assert call_of(path) == call

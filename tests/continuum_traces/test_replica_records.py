@@ -9,7 +9,7 @@ import recorded_runs
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.records.reading import read_run
 from continuum_traces.replica_records import merge, read_record
-from continuum_traces.run_dir import EVENTS, read_events, replica_folders, replica_name, runs_below, write_rows
+from continuum_traces.run_dir import EVENTS, engine_folders, read_events, replica_name, runs_below, write_rows
 from continuum_traces.schema import SchedulerEvent
 
 
@@ -87,5 +87,25 @@ def test_events_before_the_first_arrival_stay_as_they_are() -> None:
 
 def test_one_server_is_read_as_it_is(tmp_path: Path) -> None:
     write_rows(tmp_path / EVENTS, served(0.0, 0, 100))
-    assert replica_folders(tmp_path) == []
+    assert engine_folders(tmp_path) == [tmp_path]
     assert read_record(tmp_path) == list(read_events(tmp_path)) == served(0.0, 0, 100)
+
+
+def test_the_ranks_of_data_parallelism_are_engines_of_one_record(tmp_path: Path) -> None:
+    """vLLM's rank 0 writes into the folder itself, rank N into ``rankN``; a restarted client may meet either."""
+    write_rows(tmp_path / EVENTS, served(0.0, 0, 100))
+    for rank, start_s in ((2, 2.0), (10, 4.0)):
+        (tmp_path / f"rank{rank}").mkdir()
+        write_rows(tmp_path / f"rank{rank}" / EVENTS, served(start_s, 0, int(100 * start_s)))
+    (tmp_path / "rank-1").mkdir()
+    arrivals = [(e.turn, e.replica) for e in read_record(tmp_path) if e.event == "arrive"]
+    assert arrivals == [(0, 0), (1, 1), (2, 2)]
+    assert runs_below(tmp_path) == [tmp_path]
+
+
+def test_a_record_of_a_rank_alone_is_read(tmp_path: Path) -> None:
+    """The second machine of a server on two machines has no rank 0."""
+    (tmp_path / "rank1").mkdir()
+    write_rows(tmp_path / "rank1" / EVENTS, served(0.0, 0, 100))
+    assert [e.t for e in read_record(tmp_path)] == [e.t for e in served(0.0, 0, 100)]
+    assert runs_below(tmp_path) == [tmp_path]

@@ -1,4 +1,4 @@
-"""Merge the records of several servers behind a router: order events by time, count turns over all servers.
+"""Merge the records of several engines that served together: order events by time, count turns over all engines.
 
 A scheduler numbers the turns that it receives. If the turns of a program went to several servers, the program has a
 turn 0 at each of them.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from continuum_traces.run_dir import read_events, replica_folders
+from continuum_traces.run_dir import engine_folders, read_events
 from continuum_traces.schema import SchedulerEvent
 
 _FAILED = ("abort", "error")
@@ -38,7 +38,7 @@ class _Program:
 
 
 def read_record(folder: Path, keep: Callable[[SchedulerEvent], bool] = lambda event: True) -> list[SchedulerEvent]:
-    """Read the events of a server's ``--record`` folder, or of the folders of all replicas in it.
+    """Read the events of a server's ``--record`` folder, or of the folders of all engines in it.
 
     Args:
         folder: the value of ``--record``.
@@ -47,9 +47,9 @@ def read_record(folder: Path, keep: Callable[[SchedulerEvent], bool] = lambda ev
     Raises:
         RunDirError: the folder has no record, or a file has a fault.
     """
-    replicas = replica_folders(folder)
-    records = [[event for event in read_events(path) if keep(event)] for path in replicas or [folder]]
-    return merge(records) if replicas else records[0]
+    folders = engine_folders(folder) or [folder]
+    records = [[event for event in read_events(path) if keep(event)] for path in folders]
+    return records[0] if folders == [folder] else merge(records)
 
 
 def merge(records: Sequence[Sequence[SchedulerEvent]]) -> list[SchedulerEvent]:

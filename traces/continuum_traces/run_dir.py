@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -318,19 +319,24 @@ def replica_name(index: int) -> str:
     return f"replica{index}"
 
 
-def replica_folders(path: Path) -> list[Path]:
-    """Return the record folders of the servers behind a router, by number; empty for the record of a single server."""
-    folders: list[Path] = []
-    while (path / replica_name(len(folders))).is_dir():
-        folders.append(path / replica_name(len(folders)))
-    return folders
+def engine_folders(path: Path) -> list[Path]:
+    """Return the folders with the records of engines that served together. These are replicas behind a router, and the
+    ranks of vLLM's data parallelism, of which rank 0 writes into ``path`` itself. Empty if there is no record."""
+    replicas = list(takewhile(Path.is_dir, (path / replica_name(index) for index in count())))
+    folders = [folder for server in replicas or [path] for folder in (server, *_rank_folders(server))]
+    return [folder for folder in folders if folder in replicas or (folder / EVENTS).is_file()]
+
+
+def _rank_folders(path: Path) -> list[Path]:
+    ranks = (folder for folder in path.glob("rank*") if folder.name.removeprefix("rank").isdecimal())
+    return sorted(ranks, key=lambda folder: int(folder.name.removeprefix("rank")))
 
 
 def runs_below(path: Path) -> list[Path]:
     """Return ``path`` if it is a run directory, otherwise the run directories in it, sorted. Directories of the papers'
-    preview are included. A record of several replicas counts as one run."""
+    preview are included. A record of several engines counts as one run."""
     names = (EVENTS, TURNS, PREVIEW_EVENTS)
-    if any((path / name).is_file() for name in names) or replica_folders(path):
+    if any((path / name).is_file() for name in names) or engine_folders(path):
         return [path]
     return sorted({file.parent for name in names for file in path.glob(f"*/{name}") if file.is_file()})
 

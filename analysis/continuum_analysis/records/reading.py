@@ -14,9 +14,9 @@ from continuum_traces.run_dir import (
     EVENTS,
     PREVIEW_EVENTS,
     TURNS,
+    engine_folders,
     read_arrivals,
     read_turns,
-    replica_folders,
     rows_written,
 )
 from continuum_traces.scheduler_timestamps import read_preview
@@ -40,7 +40,7 @@ def read_run(path: Path) -> list[ProgramTimes]:
     for name in rows_written(path) if path.is_dir() else ():
         if not (path / name).exists():
             raise AnalysisError(f"{path / name}: missing, but the run wrote it ({ENGINE} says so); take it from a copy")
-    has_turns, has_events = (path / TURNS).exists(), (path / EVENTS).exists() or replica_folders(path)
+    has_turns, has_events = (path / TURNS).exists(), bool(engine_folders(path))
     if has_turns or has_events:
         records = list(read_turns(path)) if has_turns else []
         events = read_record(path) if has_events else client_events(records)

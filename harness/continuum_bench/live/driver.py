@@ -17,6 +17,7 @@ from continuum_traces.closed_loop import ClosedLoop, Lanes
 from continuum_traces.conversation import Conversation, Ended, Send, Wait, converse, go_on
 from continuum_traces.schema import ArrivalRecord, TurnRecord
 from continuum_traces.token_gaps import gaps_ms
+from continuum_traces.urls import joined, root_of
 
 from continuum_bench.live.contexts import TextContext, TokenContext
 from continuum_bench.live.http import Reply, RequestFailed, StreamingClient, open_session, post
@@ -60,7 +61,7 @@ class LoadDriver:
         self._clock = clock
         self._zero_s = 0.0
         self.counters = LoadCounters()
-        self._url = options.base_url.rstrip("/")
+        self._url = options.base_url
         self._session: aiohttp.ClientSession
         self._client: StreamingClient
         self._abandoned: list[str] = []
@@ -77,7 +78,7 @@ class LoadDriver:
             zero_s: the clock's value at instant 0 of the run.
         """
         self._zero_s = zero_s
-        async with open_session() as session:
+        async with open_session(self._url) as session:
             self._session = session
             self._client = StreamingClient(
                 session, self.now_s, self._options.request_limit_s, self._options.token_times
@@ -209,7 +210,7 @@ class LoadDriver:
         if not untagged:
             body = merged_body(body, tag_body(send.tags, options.dialect, path, body.get("max_tokens")), ())
         chance = Random(f"{options.salt}/{under_way.play.number}/{send.index}")
-        url = self._url + path
+        url = joined(self._url, path)
         for attempt in range(options.retries + 1):
             self.counters.requests += 1
             if untagged:  # names no program; the record is joined by it
@@ -241,7 +242,7 @@ class LoadDriver:
         release = self._options.dialect.release(program_id) if self._options.release else None
         if release is None:
             return
-        url, limit = self._url.removesuffix("/v1") + release.path, aiohttp.ClientTimeout(total=5.0)
+        url, limit = root_of(self._url) + release.path, aiohttp.ClientTimeout(total=5.0)
         try:
             headers = self._authorization()
             async with await post(self._session, url, json=release.body, headers=headers, timeout=limit) as response:

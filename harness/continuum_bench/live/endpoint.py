@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from continuum_traces.schema import Hardware, KvPool, Manifest
+from continuum_traces.urls import base_of, joined, root_of, web_proxy_of
 
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import command_line
@@ -55,7 +56,7 @@ class Endpoint:
 
     @property
     def root(self) -> str:
-        return self.base_url.removesuffix("/v1")
+        return root_of(self.base_url)
 
     def dialect_of(self, asked: str | None) -> Dialect:
         """Return the dialect of this name; None: that of this kind of server, or of an unknown kind headers only."""
@@ -121,9 +122,9 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
         BenchError: no server answers, it refuses the key, or it serves no model.
     """
     check_url(base_url)
-    base = base_url.rstrip("/")
+    base = base_of(base_url)
     try:
-        models = get_json(f"{base}/models", api_key, _Models).data
+        models = get_json(joined(base, "/models"), api_key, _Models).data
     except urllib.error.HTTPError as error:
         asked = (
             "is the API key set (OPENAI_API_KEY, --api-key-env)"
@@ -136,7 +137,7 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
         raise BenchError(f"--base-url {base}: no OpenAI-compatible server answers: {said}") from error
     if not models:
         raise BenchError(f"--base-url {base}: serves no model")
-    root, first = base.removesuffix("/v1"), models[0]
+    root, first = root_of(base), models[0]
     state = (_states(root, api_key) or [{}])[0]
     version = _maybe(f"{root}/version", api_key).version
     engine = _maybe(f"{root}/continuum/engine", api_key)
@@ -181,8 +182,15 @@ def get_json(url: str, api_key: str | None, kind: type[Answer]) -> Answer:
         Exception: one of ``NO_ANSWER``; ``HTTPError`` (an ``OSError``) for a status of 400 or more.
     """
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
-    with urllib.request.urlopen(request, timeout=10.0) as answer:
+    with _opened(request) as answer:
         return msgspec.convert(json.loads(answer.read()), kind)  # a policy's numbers may be infinite
+
+
+def _opened(request: urllib.request.Request) -> Any:
+    """Send a request as the load generator does: through the environment's web proxy, except to this machine."""
+    proxy = web_proxy_of(request.full_url)
+    through = urllib.request.ProxyHandler({} if proxy is None else {request.type: proxy})
+    return urllib.request.build_opener(through).open(request, timeout=10.0)
 
 
 def _maybe(url: str, api_key: str | None) -> _Facts:
@@ -196,7 +204,7 @@ def _maybe(url: str, api_key: str | None) -> _Facts:
 def metrics_page(root: str) -> str:
     """Return the text of the server's ``/metrics``; empty if there is none."""
     try:
-        with urllib.request.urlopen(f"{root}/metrics", timeout=10.0) as answer:
+        with _opened(urllib.request.Request(f"{root}/metrics")) as answer:
             return str(answer.read().decode("utf-8", "replace"))
     except NO_ANSWER:
         return ""

@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from continuum_traces.urls import web_proxy_of
 
 from continuum_bench.options.declare import number_in
 
@@ -26,8 +27,8 @@ KEEPALIVE_S = 2.0
 """Idle connections are closed after this time, before the server closes them (vLLM and SGLang: after 5 s)."""
 
 
-def open_session() -> aiohttp.ClientSession:
-    """Open a session for ``post``, with as many connections as are wanted and without cookies."""
+def open_session(url: str) -> aiohttp.ClientSession:
+    """Open a session for ``post`` to the server of this URL, without cookies or a limit of connections."""
     reuse = aiohttp.TraceConfig()
     reuse.on_connection_reuseconn.append(_note_reuse)
     return aiohttp.ClientSession(
@@ -36,6 +37,7 @@ def open_session() -> aiohttp.ClientSession:
         read_bufsize=READ_BUFFER,
         cookie_jar=aiohttp.DummyCookieJar(),
         trace_configs=[reuse],
+        proxy=web_proxy_of(url),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from continuum_server.step_times.profile import DecodePoint, PrefillPoint, Profile, make_profile
 from continuum_traces.schema import KvPool
+from continuum_traces.urls import joined
 
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import utc_now
@@ -57,7 +58,7 @@ class _Profiler:
         pool = self._endpoint.kv_capacity or KvPool()
         kv_tokens = pool.tokens or 2**20
         limit = min(self._endpoint.max_model_len or 32768, kv_tokens - 2 * (pool.block_size or 16))
-        async with open_session() as session:
+        async with open_session(self._endpoint.base_url) as session:
             self._client = StreamingClient(session, self._clock, REQUEST_LIMIT_S)
             await self._send(self._ids(256), 8)  # the first request warms the server up
             prefill = [await self._prefill(length) for length in lengths_up_to(limit - 1)]
@@ -125,7 +126,7 @@ class _Profiler:
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
         }
-        return await self._client.post(f"{self._endpoint.base_url}/completions", body, self._headers)
+        return await self._client.post(joined(self._endpoint.base_url, "/completions"), body, self._headers)
 
     def _ids(self, count: int) -> list[int]:
         return self._random.choices(range(LOWEST_ID, HIGHEST_ID), k=count)
