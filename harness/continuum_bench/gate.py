@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from continuum_analysis.compare.conditions import Condition, Outcome, Pair
-from continuum_analysis.compare.junit import write_junit
 from continuum_analysis.compare.runs import Run, baseline_of, by_arm, by_load
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_traces.names import which
@@ -56,12 +55,10 @@ def apply_conditions(
     return [outcome for condition in conditions for outcome in _applied(condition, pairs)]
 
 
-def conclude(outcomes: Sequence[Outcome], options: GateOptions) -> int:
-    """Print each outcome, and write it as JUnit XML. Returns ``FAILED`` if a condition holds, else 0."""
+def conclude(outcomes: Sequence[Outcome]) -> int:
+    """Print each outcome. Returns ``FAILED`` if a condition holds, else 0."""
     for outcome in outcomes:
         print_notice(outcome.text)
-    if options.junit is not None:
-        write_junit(outcomes, options.junit)
     return FAILED if any(outcome.failed for outcome in outcomes) else 0
 
 

@@ -191,7 +191,7 @@ def compare_runs(options: CompareOptions, slo: SloOptions, gate: GateOptions) ->
     else:
         for (caption, title), by_jps in summaries.items():
             _print_comparison(", ".join(filter(None, (caption, title))), by_jps, slo)
-    return conclude(outcomes, gate)
+    return conclude(outcomes)
 
 
 def _parts(directories: Mapping[Path, Sequence[Run]], by: str | None) -> dict[str, Mapping[Path, Sequence[Run]]]:

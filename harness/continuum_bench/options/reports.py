@@ -108,7 +108,6 @@ class GateOptions(Options):
             arm's metric divided by the baseline's. A condition holds only if the whole 95% interval is beyond the
             limit. Repeatable.
         point_estimate: Let --fail-if compare estimates and ignore their intervals.
-        junit: Write the outcome of --fail-if to this file as JUnit XML, with one test for each condition and arm.
     """
 
     panel = GATE
@@ -116,4 +115,3 @@ class GateOptions(Options):
 
     fail_if: list[str] | None = None
     point_estimate: Annotated[bool, Needs("fail_if")] = False
-    junit: Annotated[Path | None, WRITABLE, Needs("fail_if")] = None
