@@ -158,7 +158,7 @@ def formats() -> str:
             lines += ["| event | when; the fields it carries |", "|---|---|"]
             lines += [f"| `{kind}` | {_cell(says)} |" for kind, says in kinds.items()] + [""]
     read = "`--format NAME`; without it the format is detected from the file."
-    lines += _named("Formats that can be read", read, registry.READERS)
+    lines += _named("Formats that can be read", read, {each.name: each.read for each in registry.IMPORTERS.values()})
     lines += _named(
         "Formats that can be written", "`continuum-bench traces convert SOURCE TARGET --to NAME`.", exporters.EXPORTERS
     )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import shorten
 from typing import cast
 
 from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.words import TextTable
+from continuum_traces.assumptions import Assumption
 from continuum_traces.exporters import export
-from continuum_traces.importers.registry import OWN, LeftOut, detect, read_any
-from continuum_traces.jsonl import TraceError, validate, write_programs
+from continuum_traces.importers.registry import OWN, ImportLog, LeftOut, read_any, recognise
+from continuum_traces.jsonl import validate, write_programs
 from continuum_traces.names import counted
 from continuum_traces.run_dir import EVENTS, create, read_events, write_json, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
@@ -28,13 +30,12 @@ from continuum_bench.show import print_json, print_line, print_notice, print_tab
 
 def import_traces(source: Path, target: Path, form: str | None, overwrite: bool) -> int:
     check_free(target, overwrite)
-    programs, left_out = _read_source(source, form)
-    if not programs:
-        raise BenchError(f"{source}: no program with token counts in it")
-    written = write_programs(target, programs, source=source.name)
-    number = (f"{written} of " if left_out else "") + counted(written + left_out, "program")
-    sources = shorten("; ".join(dict.fromkeys(program.source for program in programs)), 200)
-    print_notice(f"{number} written to {target}; source: {sources}")
+    log = ImportLog(_print_left_out)
+    programs = _read_source(source, form, log)
+    written = write_programs(target, programs, log.assumptions, source=source.name)
+    number = (f"{written} of " if log.programs_left_out else "") + counted(written + log.programs_left_out, "program")
+    print_notice(f"{number} written to {target}; source: {log.formats()}")
+    print_assumptions(log.assumptions)
     return 0
 
 
@@ -48,17 +49,28 @@ def check_free(target: Path, overwrite: bool) -> None:
         raise BenchError(f"{target}: exists already; --overwrite replaces it")
 
 
-def _read_source(source: Path, form: str | None) -> tuple[list[Program], int]:
-    """Read the programs of a source, and print which were left out and why.
+def _read_source(source: Path, form: str | None, log: ImportLog) -> Iterator[Program]:
+    """Yield the programs of a source.
 
-    Returns:
-        The programs, and the number of those left out.
+    Raises:
+        BenchError: there is none.
     """
-    left_out: list[LeftOut] = []
-    programs = list(read_any(source, form, left_out.append))
-    for each in left_out:
-        print_notice(f"left out: {each}")
-    return programs, sum(each.program_id is not None for each in left_out)
+    programs = read_any(source, form, log)
+    first = next(programs, None)
+    if first is None:
+        raise BenchError(f"{source}: no program with token counts in it")
+    yield first
+    yield from programs
+
+
+def _print_left_out(left_out: LeftOut) -> None:
+    print_notice(f"left out: {left_out}")
+
+
+def print_assumptions(assumptions: Iterable[Assumption]) -> None:
+    """Print what was assumed of a trace, a line each."""
+    for each in assumptions:
+        print_notice(f"assumed: {each}")
 
 
 def synth_traces(options: SynthOptions) -> int:
@@ -103,42 +115,37 @@ def _kinds(text: str) -> dict[str, float]:
 
 def fit_profile(options: FitOptions) -> int:
     check_free(options.target, options.overwrite)
-    programs, _ = _read_source(options.source, options.form)
-    profile = fit(programs, options.name, cast(Reading, options.tokens_reading))
+    log = ImportLog(_print_left_out)
+    profile = fit(
+        list(_read_source(options.source, options.form, log)), options.name, cast(Reading, options.tokens_reading)
+    )
     write_json(options.target, dataclasses.asdict(profile))
     print_notice(f"profile written to {options.target}")
+    print_assumptions(log.assumptions)
     return 0
 
 
 def validate_trace(source: Path) -> int:
     """Show the faults of a trace file. A source in another format is valid if programs can be imported from it."""
-    other = _other_format(source)
-    if other is not None:
-        programs, left_out = _read_source(source, None)
-        number = f"{len(programs)} of {len(programs) + left_out} programs"
-        can = f"{number} can be imported (continuum-bench traces import)"
-        print_notice(f"{source}: is in {other}, not a Continuum trace; {can}")
-        return 0 if programs else 2
-    faults = validate(source)
-    for fault in faults:
-        sys.stdout.write(f"{fault}\n")
-    print_notice(f"{source}: {len(faults) or 'no'} fault{'' if len(faults) == 1 else 's'}")
-    return 2 if faults else 0
-
-
-def _other_format(source: Path) -> str | None:
-    """Return a description of a source in another format; None: a trace file, or an unknown format."""
-    if source.is_dir():
-        return "a folder"
-    try:
-        form = detect(source)
-    except TraceError:
-        return None
-    return None if form == OWN else f"format {form}"
+    recognised = None if source.is_dir() else recognise(source)
+    if recognised is not None and recognised.importer.name == OWN:
+        faults = validate(source)
+        for fault in faults:
+            sys.stdout.write(f"{fault}\n")
+        print_notice(f"{source}: {len(faults) or 'no'} fault{'' if len(faults) == 1 else 's'}")
+        return 2 if faults else 0
+    log = ImportLog(_print_left_out)
+    number = sum(1 for _ in read_any(source, None, log))
+    other = "a folder" if recognised is None else f"format {recognised}"
+    can = f"{number} of {number + log.programs_left_out} programs can be imported (continuum-bench traces import)"
+    print_notice(f"{source}: is in {other}, not a Continuum trace; {can}")
+    print_assumptions(log.assumptions)
+    return 0 if number else 2
 
 
 def show_stats(source: str, form: str | None, as_json: bool) -> int:
-    statistics = trace_stats(bundled(source) if source in BUNDLED else read_any(Path(source), form))
+    log = ImportLog(_print_left_out)
+    statistics = trace_stats(bundled(source) if source in BUNDLED else read_any(Path(source), form, log))
     if as_json:
         print_json(dataclasses.asdict(statistics))
         return 0
@@ -152,8 +159,7 @@ def show_stats(source: str, form: str | None, as_json: bool) -> int:
         tokens = f"{statistics.shared_prefix_tokens:,.0f} tokens"
         print_line(f"{statistics.sharing_a_prefix} programs share a prefix, {tokens}")
     print_table(_tool_table(statistics), "tools, most time first")
-    if statistics.unknown_durations:
-        print_notice(f"{statistics.unknown_durations} tool calls have no recorded duration and count as 0")
+    print_assumptions(log.assumptions)
     return 0
 
 
@@ -210,6 +216,8 @@ def convert_trace(options: ConvertOptions) -> int:
     elif to == "continuum":
         return import_traces(source, target, options.form, options.overwrite)
     else:
-        export(target, _read_source(source, options.form)[0], to)
+        log = ImportLog(_print_left_out)
+        export(target, list(_read_source(source, options.form, log)), to)
+        print_assumptions(log.assumptions)
     print_notice(f"written to {target}")
     return 0

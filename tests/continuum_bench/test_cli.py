@@ -138,7 +138,7 @@ def test_import_says_what_it_left_out_and_replaces_nothing(tmp_path: Path) -> No
     source, target = tmp_path / "table.jsonl", tmp_path / "mine.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = bench("traces", "validate", source).stderr
-    assert "in format numeric, not a Continuum trace; 4 of 5 programs can be imported" in said
+    assert "(it has program_id, prompt_tokens, output_tokens), not a Continuum trace; 4 of 5 programs can be" in said
     said = bench("traces", "import", source, target).stderr
     assert "left out: " in said
     assert "program 'p0': no answer has token counts" in said

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 from continuum_server.vllm_plugin.tool_calls import tool_key as server_key
+from continuum_traces.assumptions import Assumptions, from_header
 from continuum_traces.exporters import export, mooncake_rows
-from continuum_traces.importers.registry import READERS, LeftOut, detect, read_any
+from continuum_traces.importers.block_ids import BRANCHES
+from continuum_traces.importers.registry import IMPORTERS, ImportLog, LeftOut, read_any, recognise
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
-from continuum_traces.jsonl import TraceError, read_programs, write_programs
+from continuum_traces.jsonl import TraceError, read_header, read_programs, write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.shell import first_program
 from continuum_traces.synth import load_profile, synthesize
@@ -94,14 +96,21 @@ def files_of(name: str) -> list[Path]:
     return sorted(file for file in (SAMPLES / name).rglob("*") if file.is_file())
 
 
+def _anywhere(assumptions: Assumptions) -> Assumptions:
+    """Return the assumptions without the place of this checkout."""
+    return Assumptions(replace(each, example=each.example.replace(f"{SAMPLES}{os.sep}", "")) for each in assumptions)
+
+
 @pytest.mark.parametrize("name", IMPORTED)
 def test_each_format(name: str) -> None:
-    programs, form = list(read_any(SAMPLES / name)), form_of(name)
-    assert {detect(file) for file in files_of(name)} == {form}
+    log, form = ImportLog(), form_of(name)
+    programs = list(read_any(SAMPLES / name, None, log))
+    assert {recognise(file).importer.name for file in files_of(name)} == {form}
     if os.environ.get("REWRITE"):
-        write_programs(IMPORTED[name], programs)
+        write_programs(IMPORTED[name], programs, _anywhere(log.assumptions))
+    assert list(from_header(read_header(IMPORTED[name]))) == list(_anywhere(log.assumptions))
     assert programs == list(read_any(SAMPLES / name, form)) == list(read_programs(IMPORTED[name]))
-    assert set(map(form_of, IMPORTED)) == set(READERS)
+    assert set(map(form_of, IMPORTED)) == set(IMPORTERS)
 
 
 def test_the_server_reads_terminal_bench_s_answers_as_the_importer_does() -> None:
@@ -144,7 +153,7 @@ def test_damaged_fields(tmp_path_factory: pytest.TempPathFactory, name: str, dat
     assert list(read_programs(folder / "out.jsonl")) == programs
 
 
-@pytest.mark.parametrize("form", sorted(READERS))
+@pytest.mark.parametrize("form", sorted(IMPORTERS))
 def test_no_reader_falls_over_rubbish(tmp_path: Path, form: str) -> None:
     for name, content in (
         ("a.jsonl", b"not json\n"),
@@ -232,9 +241,10 @@ def test_prefixes_that_branch_twice_say_what_is_lost(tmp_path: Path) -> None:
     rows = [
         moon(4096, [0, *(10 * g + n for n in range(1, 5)), 90 + g, 100 + 10 * g + k]) for g in (1, 2) for k in range(3)
     ]
-    programs = list(read_any(lines(tmp_path / "m.jsonl", *rows)))
+    log = ImportLog()
+    programs = list(read_any(lines(tmp_path / "m.jsonl", *rows), None, log))
     assert len({p.shared_prefix_id for p in programs}) == 2
-    assert {p.source for p in programs} == {"mooncake, 96% of shared blocks kept"}
+    assert [(each.text, each.count) for each in log.assumptions] == [(BRANCHES, 1)]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +284,9 @@ def test_hashes_show_exactly_the_shared_prefix() -> None:
 
 def test_a_folder_of_any_formats() -> None:
     folder, left_out = SAMPLES / "mixed", list[LeftOut]()
-    programs = {program.program_id: program.prompt_tokens()[0] for program in read_any(folder, None, left_out.append)}
+    programs = {
+        program.program_id: program.prompt_tokens()[0] for program in read_any(folder, None, ImportLog(left_out.append))
+    }
     assert programs == {"a": 400, "a#2": 500, "p": 9, "s-1": 500}
     assert [each.program_id for each in left_out] == [None, "no tokens"]
     assert "1 files: no traces: README" in str(left_out[0])

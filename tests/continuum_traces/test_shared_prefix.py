@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.shared_prefix import PREFIX_ESTIMATED, with_shared_prefixes
 from continuum_traces.schema import Program, Turn
 from continuum_traces.stats import trace_stats
@@ -21,8 +22,9 @@ def opened(prompt_tokens: int, *messages: str) -> Opened:
     return Program("p", (Turn(prompt_tokens, 10), Turn(5, 10)), "here"), messages
 
 
-def shared(*given: Opened) -> list[Program]:
-    return list(with_shared_prefixes([program for program, _ in given], [messages for _, messages in given]))
+def shared(*given: Opened, assumptions: Assumptions | None = None) -> list[Program]:
+    programs, messages = [program for program, _ in given], [messages for _, messages in given]
+    return list(with_shared_prefixes(programs, messages, Assumptions() if assumptions is None else assumptions))
 
 
 OTHER, RULES = "I " * 300, "Follow the rules. " * 20
@@ -45,18 +47,21 @@ OTHER, RULES = "I " * 300, "Follow the rules. " * 20
     ],
 )
 def test_how_much_is_shared_is_estimated(programs: list[Opened], prefixes: list[int]) -> None:
-    found = shared(*programs)
+    assumptions = Assumptions()
+    found = shared(*programs, assumptions=assumptions)
     assert [program.shared_prefix_tokens for program in found] == prefixes
-    sources = [f"here, {PREFIX_ESTIMATED}" if tokens else "here" for tokens in prefixes]
-    assert [program.source for program in found] == sources
+    assert sum(each.count for each in assumptions) == sum(tokens > 0 for tokens in prefixes)
+    assert {each.text for each in assumptions} <= {PREFIX_ESTIMATED}
     ids = [program.shared_prefix_id for program in found]
     assert [each is None for each in ids] == [tokens == 0 for tokens in prefixes]
     assert len(set(ids)) == len(set(prefixes))
 
 
 def test_equal_first_prompts_are_counted_by_the_source_itself() -> None:
-    found = shared(opened(333, SYSTEM, "task"), opened(333, SYSTEM, "task"))
-    assert [(program.shared_prefix_tokens, program.source) for program in found] == [(333, "here")] * 2
+    assumptions = Assumptions()
+    programs = shared(opened(333, SYSTEM, "task"), opened(333, SYSTEM, "task"), assumptions=assumptions)
+    assert [program.shared_prefix_tokens for program in programs] == [333] * 2
+    assert not list(assumptions)
 
 
 # ---------------------------------------------------------------------------------------- in a workload

@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
+from continuum_traces.assumptions import Assumptions
 from continuum_traces.lines import encoded, end_line, header_line, program_line, read_program, read_turn, turn_line
 from continuum_traces.schema import TRACE_SCHEMA, TRACE_VERSION, Program, Turn
 from continuum_traces.typed import FieldFault
@@ -45,24 +48,59 @@ def read_programs(path: Path | str) -> Iterator[Program]:
         yield found
 
 
+def read_header(path: Path) -> dict[str, Any]:
+    """Return the first line of a trace; an empty object if the file has none.
+
+    Raises:
+        TraceError: the file cannot be read.
+    """
+    first = next((line for _, line in text_lines(path) if line.strip()), "")
+    with suppress(TraceError):
+        return json_object(str(path), first)
+    return {}
+
+
 def validate(path: Path | str) -> list[TraceError]:
     """Return every fault of a file, in the order of its lines."""
     return [found for found in _Reader(Path(path)).read() if isinstance(found, TraceError)]
 
 
-def write_programs(path: Path | str, programs: Iterable[Program], **header: Any) -> int:
+def write_programs(
+    path: Path | str, programs: Iterable[Program], assumptions: Assumptions | None = None, **header: Any
+) -> int:
     """Write a complete file or none, and return the number of programs. Equal programs give equal bytes.
+
+    Args:
+        path: the file.
+        programs: its programs, which are written as they come.
+        assumptions: for the header; complete once the last program was taken.
+        header: other fields of the header.
 
     Raises:
         TraceError: the file cannot be written.
     """
     target = Path(path)
+    with replacing(target) as raw:
+        if assumptions is None:
+            with _compressed(raw, target) as out:
+                out.write(encoded(header_line(**header)))
+                return _write_all(out, programs)
+        with tempfile.TemporaryFile(dir=target.parent) as body:
+            with _compressed(body, target) as out:
+                written = _write_all(out, programs)
+            rows = assumptions.as_json()
+            with _compressed(raw, target) as out:
+                out.write(encoded(header_line(**header, **({"assumptions": rows} if rows else {}))))
+            body.seek(0)
+            shutil.copyfileobj(body, raw)
+    return written
+
+
+def _write_all(out: IO[bytes], programs: Iterable[Program]) -> int:
     written = 0
-    with replacing(target) as raw, _compressed(raw, target) as out:
-        out.write(encoded(header_line(**header)))
-        for program in programs:
-            written += 1
-            out.writelines(_program_bytes(program))
+    for program in programs:
+        written += 1
+        out.writelines(_program_bytes(program))
     return written
 
 
@@ -78,8 +116,10 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
         with temporary.open("wb") as out:
             yield out
         temporary.replace(target)
-    except OSError as error:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise TraceError(f"{target}: cannot write: {error.strerror}") from error
 
 

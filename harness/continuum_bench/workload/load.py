@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
-from continuum_traces.importers.registry import read_any
+from continuum_traces.importers.registry import ImportLog, read_any
 from continuum_traces.jsonl import too_long
 from continuum_traces.schema import Program, Workload
 from continuum_traces.synth import (
@@ -84,7 +84,7 @@ def _read(
 ) -> tuple[tuple[Program, ...], str]:
     """Return the programs and the SHA-256 of their file, or of the programs themselves if no single file holds them."""
     if traces is not None:
-        programs = list(read_any(traces, form, lambda each: print_notice(f"left out: {each}")))
+        programs = list(read_any(traces, form, ImportLog(lambda each: print_notice(f"left out: {each}"))))
         content = repr(programs).encode() if traces.is_dir() else traces.read_bytes()
     elif name in BUNDLED and reading == "context":
         programs, content = list(bundled(name)), bundled_path(name).read_bytes()

@@ -7,22 +7,22 @@ The files hold no tool durations; ``traces stats`` says how many are unknown. To
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from continuum_traces.importers.usage import Imported, RequestUsage, json_lines
+from continuum_traces.importers.importer import Importer, Signs, Source
+from continuum_traces.importers.usage import Imported, RequestUsage
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
 
 
-def read_bfcl(path: Path) -> Iterator[Imported]:
+def read_bfcl(file: Source) -> Iterator[Imported]:
     """A BFCL result file: one program per line.
 
     Raises:
         TraceError: the file has a fault. The message names file, line and field.
     """
-    for line_number, row in json_lines(path, "id", "input_token_count", "output_token_count"):
-        yield _program(f"{path}:{line_number}", row)
+    for where, row in file.rows("id", "input_token_count", "output_token_count"):
+        yield _program(where, row)
 
 
 def _program(where: str, row: dict[str, Any]) -> Imported:
@@ -71,3 +71,12 @@ def _flat(values: Any) -> list[Any]:
     if not isinstance(values, Sequence) or isinstance(values, str):
         return [values]
     return [inner for value in values for inner in _flat(value)]
+
+
+IMPORTERS = (
+    Importer(
+        "bfcl",
+        read_bfcl,
+        (Signs({"id": str, "input_token_count": object, "output_token_count": object}, more=("result", "latency")),),
+    ),
+)

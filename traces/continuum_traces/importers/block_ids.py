@@ -7,34 +7,35 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
+from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.usage import Imported, RequestUsage, turns_from_usage
 from continuum_traces.schema import Program
 
+BRANCHES = "shared by prompts of several programs, not kept: prompts branch more than once"
 Ids = Sequence[int]
 Member = tuple[int, Ids]
 """The index of a program, and the ids of its first prompt."""
 
 
-def programs_of(found: Sequence[Imported]) -> Iterator[Program]:
+def programs_of(found: Sequence[Imported], assumptions: Assumptions) -> Iterator[Program]:
     """Yield the programs with their turns, the tokens that each prompt keeps of the one before, and shared prefixes.
 
-    A program has one shared prefix, so where prompts branch more than once a part of what they share is lost; then
-    ``source`` says how much is kept.
+    A program has one shared prefix, so where prompts branch more than once a part of what they share is lost;
+    ``assumptions`` get how much.
     """
     inferred = _block_tokens(found)
     firsts = [(number, each.ids[0]) for number, each in enumerate(found) if each.ids and each.ids[0]]
     saved, groups = _grouped(firsts)
-    kept = f", {saved / all_saved:.0%} of shared blocks kept" if saved < (all_saved := _repeated(firsts)) else ""
+    assumptions.assume("block", BRANCHES, _repeated(firsts) - saved)
     shared = {n: (f"blocks-{g}", blocks) for g, group in enumerate(groups) for n, blocks in group if blocks}
     for number, each in enumerate(found):
         block_tokens = each.block_tokens or inferred
-        program = replace(each.program, turns=tuple(turns_from_usage(_with_kept(each, block_tokens))))
+        program = replace(each.program, turns=tuple(turns_from_usage(_with_kept(each, block_tokens), assumptions)))
         if number in shared and program.turns:
             name, blocks = shared[number]
             tokens = min(blocks * block_tokens, program.turns[0].new_input_tokens)
-            source = program.source + kept
-            program = replace(program, shared_prefix_id=name, shared_prefix_tokens=tokens, source=source)
+            program = replace(program, shared_prefix_id=name, shared_prefix_tokens=tokens)
         yield program
 
 

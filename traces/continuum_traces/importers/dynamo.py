@@ -9,20 +9,20 @@ the gap.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
+from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.block_ids import Ids, alike
+from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.usage import (
     UNKNOWN,
     Imported,
     RequestUsage,
     calls_sharing_a_time,
     inner,
-    json_lines,
     listed,
     number,
 )
@@ -66,24 +66,32 @@ class _Session:
     tools: list[_Tool] = field(default_factory=list)
 
 
-def read_dynamo(*paths: Path) -> Iterator[Imported]:
+Part = tuple[str, Record]
+"""A record, behind its place."""
+
+
+def read_dynamo(file: Source) -> Iterator[Part]:
     """NVIDIA Dynamo's request trace, in one file or several: one turn per ``request_end`` record.
 
     Raises:
         TraceError: a file has a fault. The message names file, line and field.
     """
+    for where, row in file.rows():
+        record = inner(where, row, "event") or row
+        if record.get("schema") != SCHEMA:
+            raise TraceError(f"{where}: schema: expected {SCHEMA}, found {repr(record.get('schema'))[:60]}")
+        yield where, record
+
+
+def join_dynamo(parts: Iterable[Part], assumptions: Assumptions) -> Iterator[Imported]:
+    """Yield the sessions of all files: Dynamo begins a new file when one is full."""
     sessions: dict[str, _Session] = {}
     places: dict[str, str] = {}
-    for path in paths:
-        for line_number, row in json_lines(path):
-            where = f"{path}:{line_number}"
-            record = inner(where, row, "event") or row
-            if record.get("schema") != SCHEMA:
-                raise TraceError(f"{where}: schema: expected {SCHEMA}, found {repr(record.get('schema'))[:60]}")
-            _add(sessions, places, where, record)
-    found = [session for session in sessions.values() if session.requests]
-    start_ms = min((request.received_ms for each in found for request in each.requests), default=0.0)
-    yield from (_imported(session, start_ms) for session in found)
+    for where, record in parts:
+        _add(sessions, places, where, record)
+    begun = [session for session in sessions.values() if session.requests]
+    start_ms = min((request.received_ms for each in begun for request in each.requests), default=0.0)
+    yield from (_imported(session, start_ms) for session in begun)
 
 
 def _add(sessions: dict[str, _Session], places: dict[str, str], where: str, record: Record) -> None:
@@ -186,3 +194,16 @@ def _kept(before: _Request, after: _Request) -> int | None:
     if block_tokens is None or not before.ids_after or blocks >= context // block_tokens:
         return None
     return min(max(prompt, blocks * block_tokens), after.usage.prompt_tokens - 1)
+
+
+IMPORTERS = (
+    Importer(
+        "dynamo",
+        read_dynamo,
+        (
+            Signs({"timestamp": object, "event": dict, "event.schema": SCHEMA}),
+            Signs({"schema": SCHEMA, "event_type": str}, more=("event_time_unix_ms", "agent_context")),
+        ),
+        join_dynamo,
+    ),
+)

@@ -2,7 +2,7 @@
 
 A turn is an assistant message with the server's token counts. The trajectory says when the answer was parsed and when
 each observation was formatted, so that only the total time of a turn's tools is known. Older files have no token
-counts; lengths are then estimated from characters, and ``source`` says so.
+counts; lengths are then estimated from characters.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
 from continuum_traces.importers.usage import (
     ESTIMATED,
@@ -29,7 +30,7 @@ from continuum_traces.importers.usage import (
     number,
     usage_of,
 )
-from continuum_traces.jsonl import TraceError, json_object, whole_text
+from continuum_traces.jsonl import TraceError, json_object
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
@@ -39,17 +40,17 @@ _FENCE = re.compile(r"```(?:bash|sh|mswea_bash_command)\s*\n(.*?)\n```", re.DOTA
 Message = dict[str, Any]
 
 
-def read_mini_swe(path: Path) -> Iterator[Imported]:
+def read_mini_swe(file: Source) -> Iterator[Imported]:
     """mini-swe-agent's ``*.traj.json``: a trajectory, or a tar archive of trajectories.
 
     Raises:
         TraceError: a file has a fault. The message names the file and the fault.
     """
-    texts = _members(path) if is_archive(path) else [(str(path), whole_text(path))]
+    texts = _members(file.path) if is_archive(file.path) else [(str(file), file.text())]
     if not texts:
-        raise TraceError(f"{path}: no trajectory (*.traj.json) in it")
+        raise TraceError(f"{file}: no trajectory (*.traj.json) in it")
     for where, text in texts:
-        yield _program(where, text)
+        yield _program(file, where, text)
 
 
 def is_archive(path: Path) -> bool:
@@ -69,13 +70,13 @@ def _members(path: Path) -> list[tuple[str, str]]:
         raise TraceError(f"{path}: cannot read: {error}") from error
 
 
-def _program(where: str, text: str) -> Imported:
+def _program(file: Source, where: str, text: str) -> Imported:
     data = json_object(where, text, "messages")
     messages = listed(where, data, "messages", dict)
     program_id = data.get("instance_id") or Path(where).name.removesuffix(".traj.json")
     requests, estimated = _requests(where, messages)
-    source = "mini-swe-agent" + (f" ({ESTIMATED})" if estimated else "")
-    return Imported(Program(str(program_id), (), source, _model(messages)), requests, _opening(messages))
+    file.assume("program", ESTIMATED, int(estimated))
+    return Imported(Program(str(program_id), (), "mini-swe-agent", _model(messages)), requests, _opening(messages))
 
 
 def _opening(messages: Sequence[Message]) -> tuple[str, ...]:
@@ -158,3 +159,16 @@ def _text(message: Message) -> str:
 def _model(messages: Sequence[Message]) -> str | None:
     responses = ((message.get("extra") or {}).get("response") for message in messages)
     return next((str(each["model"]) for each in responses if isinstance(each, dict) and each.get("model")), None)
+
+
+IMPORTERS = (
+    Importer(
+        "mini-swe-agent",
+        read_mini_swe,
+        (
+            Signs({"messages": list, "trajectory_format": "mini-swe-agent*"}, more=("info", "instance_id")),
+            Signs({"messages": list, "info": dict, "messages.role": str}, more=("instance_id", "info.model_stats")),
+        ),
+        is_file=is_archive,
+    ),
+)

@@ -7,9 +7,9 @@ pack_s, cached_tokens, llm_s, model, src. Every prompt keeps its exact length.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.usage import (
     UNKNOWN,
     Imported,
@@ -22,13 +22,13 @@ from continuum_traces.importers.usage import (
 from continuum_traces.schema import Program
 
 
-def read_numeric(path: Path) -> Iterator[Imported]:
+def read_numeric(file: Source) -> Iterator[Imported]:
     """Token counts and seconds without text: one turn per line.
 
     Raises:
         TraceError: the file has a fault. The message names file, line and field.
     """
-    for program_id, rows in rows_by(path, "program_id", "program_id", "prompt_tokens", "output_tokens").items():
+    for program_id, rows in rows_by("program_id", file.rows("program_id", "prompt_tokens", "output_tokens")).items():
         _, first = rows[0]
         program = Program(program_id, (), str(first.get("src", "numeric")), first.get("model"))
         yield Imported(program, [_usage(*row) for row in rows])
@@ -48,3 +48,17 @@ def _usage(where: str, row: dict[str, Any]) -> RequestUsage:
         cached_tokens=row.get("cached_tokens"),
         llm_s=row.get("llm_s"),
     )
+
+
+IMPORTERS = (
+    Importer(
+        "numeric",
+        read_numeric,
+        (
+            Signs(
+                {"program_id": object, "prompt_tokens": object, "output_tokens": object},
+                more=("turn", "tools", "tools_main", "tool_s", "pack_s", "new_input_tokens", "src"),
+            ),
+        ),
+    ),
+)

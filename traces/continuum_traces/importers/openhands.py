@@ -12,11 +12,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from continuum_traces.grouped import grouped
-from continuum_traces.importers.usage import UNKNOWN, Imported, inner, json_lines, listed, usage_of
+from continuum_traces.importers.importer import Importer, Signs, Source
+from continuum_traces.importers.usage import UNKNOWN, Imported, inner, listed, usage_of
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
@@ -28,14 +28,13 @@ _SHELLS = ("terminal", "execute_bash", "bash")
 """The SDK's names of the terminal tool."""
 
 
-def read_openhands(path: Path) -> Iterator[Imported]:
+def read_openhands(file: Source) -> Iterator[Imported]:
     """OpenHands' ``output.jsonl``: one program per line, with its event history.
 
     Raises:
         TraceError: the file has a fault. The message names file, line and field.
     """
-    for line_number, run in json_lines(path, "history"):
-        where = f"{path}:{line_number}"
+    for where, run in file.rows("history"):
         yield _program(where, run, listed(where, run, "history", dict))
 
 
@@ -139,3 +138,15 @@ def _seconds(event: Event, observation: Event | None) -> float | None:
     except (KeyError, ValueError):
         return None
     return max(0.0, (end - start).total_seconds())
+
+
+IMPORTERS = (
+    Importer(
+        "openhands",
+        read_openhands,
+        (
+            Signs({"history": list, "instance_id": object}, more=("metrics", "instruction", "test_result", "error")),
+            Signs({"history": list, "issue": dict, "metrics": dict}, more=("instruction", "issue_type", "success")),
+        ),
+    ),
+)

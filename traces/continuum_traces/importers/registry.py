@@ -1,67 +1,88 @@
-"""Read trace files of every known format. The caller names the format, or it is recognised from the file."""
+"""Read trace files of every known format. The caller names the format, or it is recognised from the files.
+
+How to write an importer
+------------------------
+A module of this folder with a tuple ``IMPORTERS`` of ``importer.Importer`` is found by itself; nothing is registered
+elsewhere. What is particular about the format is in it, and nothing else::
+
+    def read_mine(file: Source) -> Iterator[Imported]:
+        \"\"\"Mine (who writes it): one run per line.\"\"\"          # the row of the page of formats
+        for where, run in file.rows("run_id", "calls"):            # lines, a list, one object, CSV: all the same
+            requests = [usage_of(where, call) for call in listed(where, run, "calls", dict)]
+            file.assume("sub-agent", "left out", int(number(where, run, "sub_agents", 0)))
+            file.assumptions.add(*differing_totals(run["run_id"], {"requests": run.get("n_calls")}, requests))
+            yield Imported(Program(run["run_id"], (), "mine", run.get("model")), requests)
+
+    IMPORTERS = (Importer("mine", read_mine, (Signs({"run_id": str, "calls": list, "calls.usage": dict}),)),)
+
+- ``Source`` is one file: ``rows``, ``object`` and ``text`` read it, ``assume`` notes what was assumed or left out. It
+  prints as its path, which begins every message. ``Source.path`` says in which folder it is (``subagents/``).
+- ``Imported`` is a program: who it is (``parent_id`` names the program that started it), and one ``RequestUsage`` for
+  each request: lengths, tools that ran after it with their seconds, other seconds. Turns, what a prompt keeps of the
+  prompt before, shared prefixes, unknown tool times are worked out for all formats alike (``usage.turns_from_usage``).
+- A program without requests is left out by name, for the reason ``Imported.empty``.
+- Several files to one program, or children in other files than their parents: ``read`` yields parts of any type (of one
+  file each), and ``Importer.join`` makes programs of the parts of all files.
+- ``Signs`` are fields of a row that are there (at least two), or that another format has. The format that shows most
+  signs is taken; two that show equally many are an error that names both.
+- Any fault raises ``TraceError`` with file, line and field; the helpers of ``usage.py`` do it. ``ValueError``,
+  ``KeyError`` and the like are turned into one. In a folder such a file is left out by name, alone.
+"""
 
 from __future__ import annotations
 
-import json
+import pkgutil
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from continuum_traces.importers.bfcl import read_bfcl
+from continuum_traces import importers
+from continuum_traces.assumptions import Assumptions, from_header, of_tool_times
+from continuum_traces.grouped import grouped
 from continuum_traces.importers.block_ids import programs_of
-from continuum_traces.importers.dynamo import read_dynamo
-from continuum_traces.importers.mini_swe import is_archive, read_mini_swe
-from continuum_traces.importers.numeric import read_numeric
-from continuum_traces.importers.openhands import read_openhands
-from continuum_traces.importers.serving import (
-    read_agentic_mooncake,
-    read_mlperf_agentic,
-    read_mooncake,
-    read_openai_messages,
-    read_sharegpt,
-    read_weka,
-)
+from continuum_traces.importers.importer import Importer, Signs, Source, head_of
 from continuum_traces.importers.shared_prefix import with_shared_prefixes
-from continuum_traces.importers.tables import columns_of, read_azure, read_burstgpt
-from continuum_traces.importers.terminal_bench import read_terminal_bench
-from continuum_traces.jsonl import TraceError, read_programs, text_lines, whole_text
+from continuum_traces.importers.usage import Imported
+from continuum_traces.jsonl import TraceError, read_header, read_programs
 from continuum_traces.lines import program_line, read_program, read_turn, turn_line
 from continuum_traces.names import which
 from continuum_traces.schema import TRACE_SCHEMA, Program
 
 OWN = "continuum"
+_FAULTS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What a reader raises at a value that it did not expect, besides ``TraceError``."""
 
-_FORMATS: tuple[tuple[str, Callable[..., Iterator[Any]], tuple[set[str], ...]], ...] = (
-    (OWN, read_programs, ()),
-    ("numeric", read_numeric, ({"program_id", "prompt_tokens", "output_tokens"},)),
-    ("mini-swe-agent", read_mini_swe, ({"messages", "trajectory_format"}, {"messages", "info"})),
-    ("openhands", read_openhands, ({"history", "instance_id"},)),
-    ("terminal-bench", read_terminal_bench, ({"schema_version", "steps"},)),
-    ("bfcl", read_bfcl, ({"id", "input_token_count", "output_token_count"},)),
-    ("agentic-mooncake", read_agentic_mooncake, ({"request_id", "session_id", "input_length", "output_length"},)),
-    ("mooncake", read_mooncake, ({"input_length", "output_length"},)),
-    ("weka", read_weka, ({"requests"},)),
-    ("mlperf-agentic", read_mlperf_agentic, ({"conversation_id", "role"},)),
-    ("dynamo", read_dynamo, ({"timestamp", "event"}, {"schema", "event_type"})),
-    ("sharegpt", read_sharegpt, ({"conversations"},)),
-    ("openai-messages", read_openai_messages, ({"messages"},)),
-    ("azure", read_azure, ({"TIMESTAMP", "ContextTokens", "GeneratedTokens"},)),
-    ("burstgpt", read_burstgpt, ({"Timestamp", "Request tokens", "Response tokens"},)),
+
+def _own(file: Source) -> Iterator[Program]:
+    """Continuum's own format: programs and turns, one a line."""
+    file.assumptions.add(*from_header(read_header(file.path)))
+    yield from read_programs(file.path)
+
+
+def _all_importers() -> dict[str, Importer]:
+    own = Importer(OWN, _own, (Signs({"kind": "header", "schema": TRACE_SCHEMA}, more=("version",)),))
+    modules = [import_module(f"{importers.__name__}.{each.name}") for each in pkgutil.iter_modules(importers.__path__)]
+    rest = [each for module in modules for each in getattr(module, "IMPORTERS", ())]
+    return {each.name: each for each in (own, *sorted(rest, key=lambda each: each.name))}
+
+
+IMPORTERS = _all_importers()
+
+_LOGS = Importer(
+    "a log of requests",
+    lambda file: iter(()),
+    (
+        Signs({"ttfts": list, "input_lens": list}),
+        Signs({"benchmarks": list, "metadata": dict}),
+        Signs({"metadata": dict, "metrics": dict, "metadata.x_request_id": str}),
+        Signs({"arrival_time": object, "input_toks": object}),
+    ),
 )
-"""Each format with its reader and the fields by which it is recognised; of two that fit, the first counts."""
-READERS = {name: reader for name, reader, _ in _FORMATS}
-"""The reader of each format. It yields what the file says of each program; that of our own format yields programs."""
-
-TOGETHER = frozenset({"dynamo"})
-"""Formats whose files in a folder are one trace: their readers take all of them."""
-
-_OF_LOGS = frozenset({"ttfts", "request_throughput", "benchmarks", "arrival_time", "input_toks", "metrics"})
-"""Fields of the request logs that ``continuum-bench validate`` reads."""
+"""The request logs that ``continuum-bench validate`` reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,124 +97,199 @@ class LeftOut:
         return f"{self.where}: {self.reason}"
 
 
-OnSkip = Callable[[LeftOut], None]
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """Why a file is taken to be of a format."""
+
+    importer: Importer
+    signs: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.importer.name} (it has {', '.join(self.signs)})" if self.signs else self.importer.name
 
 
-def read_any(path: Path, form: str | None = None, on_skip: OnSkip = lambda left_out: None) -> Iterator[Program]:
+@dataclass(slots=True)
+class ImportLog:
+    """What an import has to say. It is complete once all programs were read."""
+
+    on_left_out: Callable[[LeftOut], None] = lambda left_out: None
+    """Called for each program or file that is left out, at once."""
+    recognised: dict[str, Recognised] = field(default_factory=dict)
+    """Each format that was read, with the signs of its first file."""
+    files: Counter[str] = field(default_factory=Counter)
+    """The number of files read of each format."""
+    assumptions: Assumptions = field(default_factory=Assumptions)
+    programs_left_out: int = 0
+
+    def leave_out(self, where: object, reason: object, program_id: str | None = None) -> None:
+        self.programs_left_out += program_id is not None
+        self.on_left_out(LeftOut(str(where), str(reason).removeprefix(f"{where}: "), program_id))
+
+    def formats(self) -> str:
+        """Return the formats that were read, with the signs by which they were recognised."""
+        names = (f"{each} in {self.files[name]} files" for name, each in self.recognised.items())
+        alone = len(self.recognised) == 1 and self.files.total() == 1
+        return "; ".join(map(str, self.recognised.values()) if alone else names)
+
+
+def read_any(path: Path, form: str | None = None, log: ImportLog | None = None) -> Iterator[Program]:
     """Read the programs of a file in any known format, or of all such files in a folder.
+
+    In a folder, a file that is no trace or has a fault is left out, and the log says why.
 
     Args:
         path: the file or folder.
-        form: a key of ``READERS``; None: recognise the format, in a folder for each file.
-        on_skip: called for each program that is left out, and for the files that are no traces.
+        form: a key of ``IMPORTERS``; None: recognise the format, in a folder for each file.
+        log: gets what was left out and what was assumed.
 
     Raises:
-        TraceError: the format is unknown or not recognised, or a file has a fault.
+        TraceError: the format is unknown or not recognised, the file has a fault, or no file of a folder can be read.
     """
-    if form is not None and form not in READERS:
-        raise TraceError(f"{path}: unknown format {form!r}; {which(form, READERS)}")
+    if form is not None and form not in IMPORTERS:
+        raise TraceError(f"{path}: unknown format {form!r}; {which(form, IMPORTERS)}")
+    log = ImportLog() if log is None else log
     times: Counter[str] = Counter()
-    for name, files in _sources(path, form, on_skip):
-        for program in _read(name, files):
-            program_id = program.program_id
-            times[program_id] += 1
-            if not program.turns:
-                on_skip(LeftOut(f"{path}: program {program_id!r}", "no answer has token counts", program_id))
-            elif times[program_id] > 1 and name != OWN:  # a task that was run several times
-                yield replace(program, program_id=f"{program_id}#{times[program_id]}")
-            else:
-                yield program
+    for importer, files in _sources(path, form, log):
+        for program in _unique(_programs(importer, files, log, path.is_dir()), times, importer.name == OWN):
+            log.assumptions.add(of_tool_times([program]))
+            yield program
+    if path.is_dir() and not times and not log.programs_left_out:
+        raise TraceError(f"{path}: no file in it can be read")
 
 
-def _read(name: str, files: list[Path]) -> Iterator[Program]:
-    """Read files of a foreign format as strictly as files of our own."""
-    if name == OWN:
-        yield from read_programs(files[0])
+def _programs(importer: Importer, files: Sequence[Path], log: ImportLog, in_folder: bool) -> Iterator[Program]:
+    """Yield the programs of files of one format, checked as strictly as files of our own."""
+    if importer.name == OWN and not in_folder:
+        yield from _own(Source(files[0], log.assumptions))
+        return
+    parts = [part for file in files for part in _parts(importer, file, log, in_folder)]
+    if importer.name == OWN:
+        yield from parts
         return
     try:
-        batches = [files] if name in TOGETHER else [[file] for file in files]
-        found = [list(READERS[name](*batch)) for batch in batches]
-        programs = [program for each in found for program in programs_of(each)]
-        for program in with_shared_prefixes(programs, [each.messages for each in chain(*found)]):
-            _check(files, program)
+        described: list[Imported] = parts if importer.join is None else list(importer.join(parts, log.assumptions))
+        programs = list(programs_of(described, log.assumptions))
+        programs = with_shared_prefixes(programs, [each.messages for each in described], log.assumptions)
+    except _FAULTS as error:
+        raise _fault(importer, files, error) from error
+    where = ", ".join(map(str, files[:3]))
+    for each, program in zip(described, programs, strict=True):
+        reason = _reason(program, each)
+        if reason is not None and (in_folder or not program.turns):
+            log.leave_out(f"{where}: program {program.program_id!r}", reason, program.program_id)
+        elif reason is not None:
+            raise TraceError(f"{where}: program {program.program_id!r}: {reason}")
+        else:
             yield program
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise TraceError(f"{_named(files)}: not in the format {name} ({type(error).__name__}: {error})") from error
 
 
-def _check(files: list[Path], program: Program) -> None:
+def _parts(importer: Importer, file: Path, log: ImportLog, in_folder: bool) -> list[Any]:
+    """Return what the importer reads of one file; nothing, if it has a fault and is one of a folder."""
+    source = Source(file)
+    try:
+        parts = list(importer.read(source))
+    except (TraceError, *_FAULTS) as error:
+        fault = error if isinstance(error, TraceError) else _fault(importer, [file], error)
+        if not in_folder:
+            raise fault from error
+        log.leave_out(file, fault)
+        return []
+    log.assumptions.add(*source.assumptions)
+    log.files[importer.name] += 1
+    return parts
+
+
+def _fault(importer: Importer, files: Sequence[Path], error: Exception) -> TraceError:
+    where = ", ".join(map(str, files[:3]))
+    return TraceError(f"{where}: not in the format {importer.name} ({type(error).__name__}: {error})")
+
+
+def _reason(program: Program, described: Imported) -> str | None:
+    """Return why a program cannot be used, or None."""
+    if not program.turns:
+        return described.empty
     _, faults = read_program(program_line(program))
     for index, turn in enumerate(program.turns):
         faults += [replace(f, field=f"turn {index}: {f.field}") for f in read_turn(turn_line("", index, turn))[1]]
-    if faults:
-        where = f"{_named(files)}: program {program.program_id!r}"
-        raise TraceError(f"{where}: {faults[0].field}: {faults[0].message}")
+    return f"{faults[0].field}: {faults[0].message}" if faults else None
 
 
-def _named(files: list[Path]) -> str:
-    return ", ".join(map(str, files[:3]))
+def _unique(programs: Iterator[Program], times: Counter[str], own: bool) -> Iterator[Program]:
+    """Yield the programs with different ids: a task that was run several times is ``TASK#2`` the second time, and its
+    sub-agents' parent, too."""
+    latest: dict[str, str] = {}
+    for program in programs:
+        name = program.program_id
+        times[name] += 1
+        latest[name] = name if own or times[name] == 1 else f"{name}#{times[name]}"
+        parent = latest.get(program.parent_id or "", program.parent_id)
+        yield replace(program, program_id=latest[name], parent_id=parent)
 
 
-def _sources(path: Path, form: str | None, on_skip: OnSkip) -> Iterator[tuple[str, list[Path]]]:
-    """Yield the format and the paths of files that are read together."""
+def _sources(path: Path, form: str | None, log: ImportLog) -> Iterator[tuple[Importer, list[Path]]]:
+    """Yield each importer with the files that it reads."""
     if not path.is_dir():
-        yield form or detect(path), [path]
+        recognised = recognise(path) if form is None else Recognised(IMPORTERS[form])
+        log.recognised[recognised.importer.name] = recognised
+        yield recognised.importer, [path]
         return
-    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
-    forms = {file: name for file in files if (name := _recognised(file)) and form in (None, name)}
-    if not forms:
-        raise TraceError(f"{path}: no file in a known format in it; there are: {form or ', '.join(READERS)}")
-    if len(forms) < len(files):
-        others = ", ".join(str(file.relative_to(path)) for file in files if file not in forms)
-        on_skip(LeftOut(f"{path}: {len(files) - len(forms)} files", f"no traces: {shorten(others, 200)}"))
-    for name in dict.fromkeys(forms.values()):
-        same = [file for file, other in forms.items() if other == name]
-        yield from [(name, [file]) for file in same] if name == OWN else [(name, same)]
+    pairs: list[tuple[Recognised, Path]] = []
+    strangers: list[Path] = []
+    for file in sorted(each for each in path.rglob("*") if each.is_file()):
+        try:
+            recognised = recognise(file)
+        except NotRecognised:
+            strangers.append(file)
+        except TraceError as error:
+            log.leave_out(file, error)
+        else:
+            pairs += [(recognised, file)] if form in (None, recognised.importer.name) else []
+            strangers += [] if form in (None, recognised.importer.name) else [file]
+    if not pairs:
+        raise TraceError(f"{path}: no file in a known format in it; there are: {form or ', '.join(IMPORTERS)}")
+    if strangers:
+        names = ", ".join(str(file.relative_to(path)) for file in strangers)
+        log.leave_out(f"{path}: {len(strangers)} files", f"no traces: {shorten(names, 200)}")
+    for recognised, _ in pairs:
+        log.recognised.setdefault(recognised.importer.name, recognised)
+    for name, files in grouped((recognised.importer.name, file) for recognised, file in pairs).items():
+        yield IMPORTERS[name], files
 
 
-def _recognised(file: Path) -> str | None:
-    try:
-        return detect(file)
-    except TraceError:
-        return "mini-swe-agent" if file.name.endswith(".traj.json") else None
+class NotRecognised(TraceError):
+    """A file has the signs of no known format."""
 
 
-def detect(path: Path) -> str:
-    """Recognise the format of a file from its kind and its first line.
+def recognise(path: Path) -> Recognised:
+    """Recognise the format of a file from its kind and its first rows.
 
     Raises:
-        TraceError: the file has no known format.
+        NotRecognised: the file has the signs of no format.
+        TraceError: the file cannot be read, or has as many signs of one format as of another.
     """
-    if is_archive(path):
-        return "mini-swe-agent"
-    first = _first_object(path)
-    name = _by_fields(first)
-    if name is None and path.is_file() and not path.stat().st_size:
-        raise TraceError(f"{path}: the file is empty")
-    if name is None and isinstance(first, dict) and _OF_LOGS & set(first):
-        raise TraceError(f"{path}: a log of requests, not of programs; use continuum-bench validate {path}")
-    if name is None:
-        raise TraceError(f"{path}: format not recognised; name it with --format: {', '.join(READERS)}")
-    return name
+    archive = next((each for each in IMPORTERS.values() if each.is_file is not None and each.is_file(path)), None)
+    if archive is not None:
+        return Recognised(archive)
+    try:
+        rows = head_of(path)
+    except TraceError as error:
+        if _is_text(path):
+            raise NotRecognised(str(error)) from error
+        raise
+    ranked = sorted(
+        (Recognised(each, each.seen(path, rows)) for each in (*IMPORTERS.values(), _LOGS)),
+        key=lambda each: -len(each.signs),
+    )
+    best, second = ranked[:2]
+    if not best.signs:
+        raise NotRecognised(f"{path}: format not recognised; name it with --format: {', '.join(IMPORTERS)}")
+    if best.importer is _LOGS:
+        raise NotRecognised(f"{path}: a log of requests, not of programs; use continuum-bench validate {path}")
+    if len(best.signs) == len(second.signs):
+        raise TraceError(f"{path}: can be {best} or {second}; name the format with --format")
+    return best
 
 
-def _first_object(path: Path) -> Any:
-    """Parse the first line, or the whole file if it is one object on several lines; of a list its first object, of a
-    table its columns."""
-    line = next((line for _, line in text_lines(path) if line.strip()), "")
-    if ".csv" in path.suffixes:
-        return dict.fromkeys(columns_of(line))
-    with suppress(ValueError):
-        return json.loads(line)
-    with suppress(ValueError, TraceError):
-        return json.loads(whole_text(path)) if path.suffix == ".json" else None
-    return None
-
-
-def _by_fields(data: Any) -> str | None:
-    data = data[0] if isinstance(data, list) and data else data
-    if not isinstance(data, dict):
-        return None
-    if data.get("schema") == TRACE_SCHEMA or data.get("kind") in ("header", "program"):
-        return OWN
-    return next((name for name, _, marks in _FORMATS if any(fields <= set(data) for fields in marks)), None)
+def _is_text(path: Path) -> bool:
+    """Return whether the name is that of no data file: a README, a log, a patch."""
+    return not {".json", ".jsonl", ".traj", ".csv", ".tsv", ".gz", ".xz"} & set(path.suffixes)

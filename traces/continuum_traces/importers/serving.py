@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import pairwise, takewhile
-from pathlib import Path
 from typing import Any
 
+from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.usage import (
     ESTIMATED,
     UNKNOWN,
@@ -21,19 +21,17 @@ from continuum_traces.importers.usage import (
     Row,
     estimate_tokens,
     inner,
-    json_lines,
     listed,
     number,
     rows_by,
 )
-from continuum_traces.jsonl import whole_text
 from continuum_traces.schema import Program, ToolCall
 
 WHOLE = "message_array_with_responses"
 """aiperf's ``context_mode`` of sessions whose rows are whole prompts."""
 
 
-def read_mooncake(path: Path) -> Iterator[Imported]:
+def read_mooncake(file: Source) -> Iterator[Imported]:
     """One request per line: ``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids``, ``delay`` (ms,
     before the request). Rows with the same ``session_id`` are the turns of a program; a row without it is a whole
     program.
@@ -41,7 +39,7 @@ def read_mooncake(path: Path) -> Iterator[Imported]:
     As in aiperf, a later row of a session holds what its turn adds to the conversation. It is a whole prompt if
     ``context_mode`` says so, or without one if some row's ``hash_ids`` begin like those of the row before.
     """
-    sessions = rows_by(path, "session_id", "input_length", "output_length")
+    sessions = rows_by("session_id", file.rows("input_length", "output_length"))
     repeating = any(_repeats(rows) for rows in sessions.values())
     yield from (_from_lengths(name, rows, "mooncake", repeating) for name, rows in sessions.items())
 
@@ -51,10 +49,10 @@ def _repeats(rows: list[Row]) -> bool:
     return any(before and after and before[0] == after[0] for before, after in pairwise(ids))
 
 
-def read_agentic_mooncake(path: Path) -> Iterator[Imported]:
+def read_agentic_mooncake(file: Source) -> Iterator[Imported]:
     """One request per line, with its whole prompt, in the order of each session. ``tool_wait_ms`` is the time of the
     tools, ``delay`` (ms) is other time."""
-    sessions = rows_by(path, "session_id", "request_id", "input_length", "output_length")
+    sessions = rows_by("session_id", file.rows("request_id", "input_length", "output_length"))
     yield from (_from_lengths(name, rows, "agentic_mooncake", True) for name, rows in sessions.items())
 
 
@@ -79,10 +77,11 @@ def _from_lengths(name: str, rows: list[Row], source: str, whole: bool) -> Impor
     return Imported(Program(name, (), source, arrival_s=arrival_s), requests, ids=ids)
 
 
-def read_weka(path: Path) -> Iterator[Imported]:
+def read_weka(file: Source) -> Iterator[Imported]:
     """One conversation per line: ``requests[]`` of ``in``, ``out``, ``think_time`` (s, before the request), and
     ``hash_ids``."""
-    yield from (_weka(f"{path}:{line}", line, row) for line, row in json_lines(path, "requests"))
+    for number_in_file, (where, row) in enumerate(file.rows("requests"), 1):
+        yield _weka(where, number_in_file, row)
 
 
 def _weka(where: str, line: int, row: dict[str, Any]) -> Imported:
@@ -104,24 +103,24 @@ def _weka(where: str, line: int, row: dict[str, Any]) -> Imported:
     )
 
 
-def read_mlperf_agentic(path: Path) -> Iterator[Imported]:
+def read_mlperf_agentic(file: Source) -> Iterator[Imported]:
     """One message per line: ``conversation_id``, ``turn``, ``role``, ``content``, ``tool_calls``, ``delay_seconds``.
 
     Lengths are estimated from the text, and the programs' ``source`` says so.
     """
-    for name, rows in rows_by(path, "conversation_id", "role").items():
+    for name, rows in rows_by("conversation_id", file.rows("role")).items():
         yield _from_messages(name, rows, "mlperf-agentic")
 
 
-def read_openai_messages(path: Path) -> Iterator[Imported]:
+def read_openai_messages(file: Source) -> Iterator[Imported]:
     """Conversations of ``messages`` in OpenAI's form: JSON lines, or a list of them. Lengths are estimated from the
     text; the times of tools are not known, other times between turns are taken as 0."""
-    yield from (_from_messages(*each, "openai-messages") for each in _conversations(path, "messages"))
+    yield from (_from_messages(*each, "openai-messages") for each in _conversations(file, "messages"))
 
 
-def read_sharegpt(path: Path) -> Iterator[Imported]:
+def read_sharegpt(file: Source) -> Iterator[Imported]:
     """The same of ``conversations``, whose messages have ``from`` and ``value``."""
-    for name, rows in _conversations(path, "conversations"):
+    for name, rows in _conversations(file, "conversations"):
         spoken = [(where, {"role": SPEAKERS.get(row["from"], "user"), "content": row["value"]}) for where, row in rows]
         yield _from_messages(name, spoken, "sharegpt")
 
@@ -130,11 +129,8 @@ SPEAKERS = dict.fromkeys(("gpt", "chatgpt", "assistant", "model", "bard", "bing"
 """Who answers in ShareGPT's files; all others ask."""
 
 
-def _conversations(path: Path, key: str) -> Iterator[tuple[str, list[Row]]]:
-    text = whole_text(path)
-    rows = json.loads(text) if text.lstrip().startswith("[") else [row for _, row in json_lines(path, key)]
-    for number_in_file, row in enumerate(rows, 1):
-        where = f"{path}: conversation {number_in_file}"
+def _conversations(file: Source, key: str) -> Iterator[tuple[str, list[Row]]]:
+    for number_in_file, (where, row) in enumerate(file.rows(key), 1):
         messages = listed(where, row, key, dict)
         yield str(row.get("id") or f"conversation-{number_in_file}"), [(where, message) for message in messages]
 
@@ -159,3 +155,59 @@ def _message_text(message: dict[str, Any]) -> str:
     content, calls = message.get("content"), message.get("tool_calls")
     text = content if isinstance(content, str) else json.dumps(content) if content else ""
     return text + (json.dumps(calls) if calls else "")
+
+
+IMPORTERS = (
+    Importer(
+        "mooncake",
+        read_mooncake,
+        (
+            Signs(
+                {"input_length": object, "output_length": object},
+                more=("timestamp", "hash_ids", "session_id", "delay", "context_mode"),
+                without=("tool_wait_ms", "wait_for", "chat_id", "request_id"),
+            ),
+        ),
+    ),
+    Importer(
+        "agentic-mooncake",
+        read_agentic_mooncake,
+        (
+            Signs(
+                {"request_id": object, "session_id": object, "input_length": object, "output_length": object},
+                more=("timestamp", "hash_ids", "delay", "tool_wait_ms", "wait_for"),
+            ),
+        ),
+    ),
+    Importer(
+        "weka",
+        read_weka,
+        (
+            Signs(
+                {"requests": list, "requests.in": int, "requests.out": int},
+                more=("id", "block_size", "hash_id_scope", "totals", "requests.hash_ids", "requests.think_time"),
+            ),
+        ),
+    ),
+    Importer(
+        "mlperf-agentic",
+        read_mlperf_agentic,
+        (Signs({"conversation_id": object, "role": str, "content": object}, more=("turn", "tool_calls")),),
+    ),
+    Importer(
+        "sharegpt",
+        read_sharegpt,
+        (Signs({"conversations": list, "conversations.from": str, "conversations.value": str}, more=("id",)),),
+    ),
+    Importer(
+        "openai-messages",
+        read_openai_messages,
+        (
+            Signs(
+                {"messages": list, "messages.role": str},
+                more=("id", "tools", "model", "messages.content"),
+                without=("response", "trajectory_format", "info", "steps", "history"),
+            ),
+        ),
+    ),
+)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, TypeGuard
 
+from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.usage import (
     UNKNOWN,
     Imported,
@@ -22,7 +22,6 @@ from continuum_traces.importers.usage import (
     number,
     usage_of,
 )
-from continuum_traces.jsonl import json_object, whole_text
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
@@ -34,17 +33,17 @@ MAX_WAIT_S = 60.0
 Object = Mapping[str, Any]
 
 
-def read_terminal_bench(path: Path) -> Iterator[Imported]:
+def read_terminal_bench(file: Source) -> Iterator[Imported]:
     """Terminal-Bench's ``trajectory.json``: one trajectory.
 
     Raises:
         TraceError: the file has a fault. The message names file and field.
     """
-    data = json_object(str(path), whole_text(path), "steps")
-    steps = listed(str(path), data, "steps", dict)
-    model = inner(str(path), data, "agent").get("model_name")
-    name = data.get("session_id") or data.get("trajectory_id") or path.parent.name
-    requests = list(_requests(path, steps))
+    data = file.object("steps")
+    steps = listed(str(file), data, "steps", dict)
+    model = inner(str(file), data, "agent").get("model_name")
+    name = data.get("session_id") or data.get("trajectory_id") or file.path.parent.name
+    requests = list(_requests(str(file), steps))
     yield Imported(Program(str(name), (), "terminal-bench", model), requests, _opening(steps))
 
 
@@ -54,7 +53,7 @@ def _opening(steps: Sequence[Object]) -> tuple[str, ...]:
     return tuple(str(step.get("message") or "") for step in asked)
 
 
-def _requests(file: Path, steps: Sequence[Object]) -> Iterator[RequestUsage]:
+def _requests(file: str, steps: Sequence[Object]) -> Iterator[RequestUsage]:
     for index, step in enumerate(steps):
         where = f"{file}: steps[{index}]"
         metrics = inner(where, step, "metrics")
@@ -98,3 +97,17 @@ def typed_commands(text: str) -> Iterator[Object]:
     for command in commands if isinstance(commands, list) else ():
         if isinstance(command, dict) and isinstance(command.get("keystrokes"), str):
             yield command
+
+
+IMPORTERS = (
+    Importer(
+        "terminal-bench",
+        read_terminal_bench,
+        (
+            Signs(
+                {"schema_version": str, "steps": list, "steps.source": str},
+                more=("agent", "session_id", "final_metrics"),
+            ),
+        ),
+    ),
+)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
-from pathlib import Path
 from typing import Any, TypeVar
 
+from continuum_traces.assumptions import Assumption, Assumptions
 from continuum_traces.grouped import grouped
-from continuum_traces.jsonl import TraceError, json_object, text_lines
+from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.typed import LARGEST
 
@@ -18,6 +19,8 @@ Row = tuple[str, dict[str, Any]]
 """A row, behind its place."""
 Each = TypeVar("Each", int, str, dict[str, Any])
 _PLURALS: dict[type, str] = {int: "whole numbers", str: "names", dict: "objects"}
+GREW = "prompt grown by less than the answer before it: keeps the prompt before, nothing of the answer"
+SHRANK = "history rewritten, how much is kept is unknown: the first prompt, or what was cached"
 UNKNOWN = "unknown"
 """The name of a tool that the source does not name."""
 ESTIMATED = "lengths estimated at 4 characters a token"
@@ -54,6 +57,8 @@ class Imported:
     """The ids of the blocks of each request's prompt; None if the source has none."""
     block_tokens: int | None = None
     """The size of these blocks; None: the source does not say."""
+    empty: str = "no answer has token counts"
+    """Why the program is left out if there are no requests."""
 
 
 def usage_of(where: str, usage: Mapping[str, Any], tool_calls: Iterable[ToolCall] = ()) -> RequestUsage:
@@ -76,25 +81,30 @@ def usage_of(where: str, usage: Mapping[str, Any], tool_calls: Iterable[ToolCall
     )
 
 
-def turns_from_usage(requests: Iterable[RequestUsage]) -> Iterator[Turn]:
+def turns_from_usage(requests: Iterable[RequestUsage], assumptions: Assumptions) -> Iterator[Turn]:
     """Yield turns whose prompts have exactly the reported lengths. Requests without a prompt count are left out.
 
-    If a prompt is shorter than the context before it, the agent rewrote its history. The new tokens are then the number
-    that the source reports (at least 1), and all other tokens of the prompt are taken as kept.
+    Args:
+        requests: of one program, in their order.
+        assumptions: gets what had to be guessed of histories.
+
+    A prompt that is longer than the one before, but not by the whole answer, keeps the prompt before and nothing of the
+    answer. A shorter prompt is a rewritten history. It keeps as many tokens as the source says; if the source is
+    silent, those of the program's first prompt, or more if more of it was cached.
     """
-    context = 0
+    before, context, first = 0, 0, 0
     for request in requests:
-        if request.prompt_tokens < 1:
+        prompt = request.prompt_tokens
+        if prompt < 1:
+            assumptions.assume("request", "no prompt length: left out")
             continue
         kept = request.kept_tokens if context else None
-        new = request.prompt_tokens - (context if kept is None else kept)
-        if kept is None and new < 1 and context:
-            new = min(max(1, request.new_tokens_hint or 1), request.prompt_tokens)
-            kept = request.prompt_tokens - new
+        if kept is None and context and prompt <= context:
+            kept = _kept(request, before, first, assumptions)
         output = max(1, request.output_tokens)
         reasoning = min(request.reasoning_tokens, output)
         yield Turn(
-            new_input_tokens=new,
+            new_input_tokens=prompt - (context if kept is None else kept),
             output_tokens=output,
             carried_tokens=output - reasoning if reasoning else None,
             kept_tokens=kept,
@@ -103,7 +113,44 @@ def turns_from_usage(requests: Iterable[RequestUsage]) -> Iterator[Turn]:
             cached_tokens=request.cached_tokens,
             llm_s=request.llm_s,
         )
-        context = request.prompt_tokens + output - reasoning
+        before, context, first = prompt, prompt + output - reasoning, first or prompt
+
+
+def _kept(request: RequestUsage, before: int, first: int, assumptions: Assumptions) -> int:
+    """Return how much of the prompt before is kept by one that does not continue prompt and answer.
+
+    Args:
+        request: the request.
+        before: length of the prompt before.
+        first: length of the program's first prompt.
+    """
+    prompt = request.prompt_tokens
+    if request.new_tokens_hint is not None:
+        return min(before, prompt - min(max(1, request.new_tokens_hint), prompt))
+    if prompt > before:
+        assumptions.assume("turn", GREW)
+        return before
+    assumptions.assume("turn", SHRANK)
+    return min(max(first, request.cached_tokens or 0), prompt - 1)
+
+
+def differing_totals(
+    program_id: str, totals: Mapping[str, Any], requests: Sequence[RequestUsage]
+) -> Iterator[Assumption]:
+    """Yield a line for each total of the source that differs from what was read of a program.
+
+    Args:
+        program_id: named as an example.
+        totals: what the source says: ``requests``, ``prompt_tokens``, ``output_tokens``, ``cached_tokens``,
+            ``reasoning_tokens``. None and other values that are no numbers are passed over.
+        requests: what was read, sub-agents with it if the totals count them.
+    """
+    for name, total in totals.items():
+        if isinstance(total, int | float) and not isinstance(total, bool):
+            read = len(requests) if name == "requests" else sum(getattr(each, name) or 0 for each in requests)
+            if read != total:
+                example = f"{program_id}: {read:,} read, {total:,} in the source"
+                yield Assumption("program", f"total of {name} differs from the source's own", 1, "", example)
 
 
 def calls_sharing_a_time(
@@ -129,6 +176,8 @@ def number(where: str, data: Mapping[str, Any], name: str, default: float | None
         TraceError: the field is something else. The message begins with ``where``.
     """
     value = default if data.get(name) is None else data[name]
+    with suppress(ValueError):
+        value = float(value) if isinstance(value, str) else value  # a cell of a table
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LARGEST:
         raise TraceError(f"{where}: {name}: expected a number of at least 0, found {repr(value)[:60]}")
     return value
@@ -158,22 +207,9 @@ def listed(where: str, data: Mapping[str, Any], name: str, kind: type[Each]) -> 
     return values
 
 
-def json_lines(path: Path, *required: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the numbered lines of a file, each as an object. Blank lines are skipped.
-
-    Raises:
-        TraceError: a line is not a JSON object with the ``required`` fields.
-    """
-    for line_number, line in text_lines(path):
-        if line.strip():
-            yield line_number, json_object(f"{path}:{line_number}", line, *required)
-
-
-def rows_by(path: Path, key: str, *required: str) -> dict[str, list[Row]]:
-    """Return the objects of a file of lines by the value of their field ``key``; one without it is a group of its own.
-
-    Raises:
-        TraceError: as ``json_lines``.
-    """
-    lines = json_lines(path, *required)
-    return grouped((str(row.get(key, f"request-{number}")), (f"{path}:{number}", row)) for number, row in lines)
+def rows_by(key: str, rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return rows by the value of their field ``key``; one without it is a group of its own."""
+    return grouped(
+        (str(row.get(key) if row.get(key) is not None else f"request-{number}"), (where, row))
+        for number, (where, row) in enumerate(rows, 1)
+    )

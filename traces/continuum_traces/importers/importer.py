@@ -1,0 +1,206 @@
+"""What an importer is: its name, the signs of its format, and a reader of one file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from continuum_traces.assumptions import Assumption, Assumptions
+from continuum_traces.importers.usage import Imported, Row
+from continuum_traces.jsonl import TraceError, json_object, text_lines, whole_text
+
+Wanted = type | tuple[type, ...] | str
+"""What a field must be: a type, one of several, or a text (with ``*`` for any characters)."""
+
+HEAD_ROWS, HEAD_CHARS = 64, 4_000_000
+"""How much of a file of lines is read to recognise its format: so many rows, or characters."""
+LIST_ITEMS = 8
+"""How many items of a list are looked at for a field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """Fields by which a format is recognised in the first rows of a file, or in its only object.
+
+    A name with dots goes into objects, and into the first objects of a list: ``requests.in``.
+    """
+
+    needs: Mapping[str, Wanted]
+    """Fields that must be there, all in one row. Two at the least, as one is a coincidence."""
+    more: Sequence[str] = ()
+    """Fields that make it surer."""
+    without: Sequence[str] = ()
+    """Fields that another format has. With one of them in the row, the row isn't of this format."""
+    file: str = ""
+    """A pattern of the file's name that must fit, too."""
+
+    def seen(self, path: Path, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the signs that the row shows; none if it isn't of this format."""
+        if self.file and not fnmatchcase(path.name, self.file):
+            return ()
+        if any(_values(row, name) for name in self.without):
+            return ()
+        if not all(any(_fits(value, kind) for value in _values(row, name)) for name, kind in self.needs.items()):
+            return ()
+        return (*filter(None, [self.file]), *self.needs, *(name for name in self.more if _values(row, name)))
+
+
+def _values(row: Any, name: str) -> list[Any]:
+    """Return the values of a field in the row: several if a list is on the way."""
+    values = [row]
+    for part in name.split("."):
+        inner = [item for value in values for item in (value[:LIST_ITEMS] if isinstance(value, list) else [value])]
+        values = [item[part] for item in inner if isinstance(item, Mapping) and part in item]
+    return values
+
+
+def _fits(value: Any, kind: Wanted) -> bool:
+    if isinstance(kind, str):
+        return isinstance(value, str) and fnmatchcase(value, kind)
+    return isinstance(value, kind)
+
+
+@dataclass(slots=True)
+class Source:
+    """A file that an importer reads. It is printed as its path, with which messages begin."""
+
+    path: Path
+    assumptions: Assumptions = field(default_factory=Assumptions)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def assume(self, thing: str, text: str, count: int = 1, way_out: str = "") -> None:
+        """Note an assumption, or something that is left out; ``Assumption`` has the parts. 0 notes nothing."""
+        self.assumptions.add(Assumption(thing, text, count, way_out, str(self.path)))
+
+    def text(self) -> str:
+        """Return the whole text, decompressed."""
+        return whole_text(self.path)
+
+    def object(self, *required: str) -> dict[str, Any]:
+        """Return the only object of the file, which must have the ``required`` fields."""
+        return json_object(str(self), self.text(), *required)
+
+    def rows(self, *required: str) -> Iterator[Row]:
+        """Yield the objects of a file of JSON lines, of a JSON list, of one JSON object, or of a table (CSV, TSV).
+
+        The last line of a file that is still being written, or whose writer was killed, is left out with a note.
+
+        Raises:
+            TraceError: a row is no object, or lacks a ``required`` field.
+        """
+        for where, row in rows_of(self.path, self.assumptions):
+            for name in required:
+                if name not in row:
+                    raise TraceError(f"{where}: {name}: missing")
+            yield where, row
+
+
+@dataclass(frozen=True, slots=True)
+class Importer:
+    """A format that can be read."""
+
+    name: str
+    read: Callable[[Source], Iterator[Any]]
+    """Yields ``Imported`` programs of one file; with ``join``, parts of any type. Its docstring says what it is."""
+    signs: tuple[Signs, ...] = ()
+    join: Callable[[Iterable[Any], Assumptions], Iterator[Imported]] | None = None
+    """Makes programs of the parts of all files in a folder, if several files can belong to one program."""
+    is_file: Callable[[Path], bool] | None = None
+    """Tells a file of this format without looking at rows (an archive)."""
+
+    def seen(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+        """Return the signs of this format in the row that shows most of them."""
+        return max((signs.seen(path, row) for row in rows for signs in self.signs), key=len, default=())
+
+
+def is_table(path: Path) -> bool:
+    return bool({".csv", ".tsv"} & set(path.suffixes))
+
+
+def head_of(path: Path) -> list[dict[str, Any]]:
+    """Return the first rows of a file, up to one with a fault.
+
+    Raises:
+        TraceError: the file is empty, or no JSON and no table. The message says which.
+    """
+    rows: list[dict[str, Any]] = []
+    chars = 0
+    try:
+        for where, row in rows_of(path, Assumptions(), list_items=HEAD_ROWS):
+            rows.append(row)
+            chars += 0 if where.endswith("]") else len(str(row))
+            if len(rows) == HEAD_ROWS or chars > HEAD_CHARS:
+                break
+    except TraceError:
+        if not rows:
+            raise
+    return rows
+
+
+def rows_of(path: Path, assumptions: Assumptions, list_items: int | None = None) -> Iterator[Row]:
+    """Yield the objects of a file, as ``Source.rows``, each behind its place."""
+    if is_table(path):
+        yield from _table_rows(path)
+        return
+    lines = ((number, line) for number, line in text_lines(path) if line.strip())
+    number, first = next(lines, (0, ""))
+    if not number:
+        raise TraceError(f"{path}: the file is empty")
+    with suppress(ValueError, RecursionError):
+        if isinstance(json.loads(first), dict):
+            yield f"{path}:{number}", json.loads(first)
+            yield from _further_rows(path, lines, assumptions)
+            return
+    yield from islice(_whole_rows(path), list_items)
+
+
+def _further_rows(path: Path, lines: Iterator[tuple[int, str]], assumptions: Assumptions) -> Iterator[Row]:
+    for number, line in lines:
+        try:
+            yield f"{path}:{number}", json_object(f"{path}:{number}", line)
+        except TraceError:
+            if line.endswith("\n"):
+                raise
+            assumptions.assume("line", "cut short, at the end of its file: left out", example=f"{path}:{number}")
+
+
+def _whole_rows(path: Path) -> Iterator[Row]:
+    """Yield the objects of a file that is one JSON value on any number of lines."""
+    text = whole_text(path)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        where = f"{path}:1" if path.suffix == ".jsonl" else path
+        raise TraceError(f"{where}: not JSON: {error}") from error
+    if not isinstance(value, list):
+        yield str(path), json_object(str(path), text)
+        return
+    for index, row in enumerate(value):
+        if not isinstance(row, dict):
+            raise TraceError(f"{path}: [{index}]: expected an object, found {repr(row)[:60]}")
+        yield f"{path}: [{index}]", row
+
+
+def _table_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a table; an empty cell is None. The columns' names are in the first line."""
+    lines = text_lines(path)
+    first = next(lines, (0, ""))[1]
+    if not first.strip():
+        raise TraceError(f"{path}: the file is empty")
+    delimiter = max(",;\t", key=first.count)
+    names = next(csv.reader([first.lstrip("\ufeff")], delimiter=delimiter), [])
+    table = csv.DictReader((line for _, line in lines), names, delimiter=delimiter)
+    try:
+        for row in table:
+            yield f"{path}:{table.line_num + 1}", {name: value or None for name, value in row.items() if name}
+    except csv.Error as error:
+        raise TraceError(f"{path}:{table.line_num + 1}: no table: {error}") from error
