@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.shell import first_program
+from litellm.exceptions import ContextWindowExceededError
 from minisweagent.agents.default import AgentConfig, DefaultAgent
 from minisweagent.config import get_config_from_spec
 from minisweagent.environments.docker import DockerEnvironment
@@ -186,6 +187,8 @@ def run(start: Start, channel: Channel) -> Done:
         try:
             agent = DefaultAgent(model, environment, **{**config["agent"], "output_path": Path(start.trajectory)})
             info: dict[str, Any] = agent.run(start.task)
+        except ContextWindowExceededError as error:  # an end of the program, as in mini-swe-agent's own batches
+            info = {"exit_status": type(error).__name__}
         finally:
             environment.cleanup()
         return Done(str(info.get("exit_status")), str(info.get("submission") or ""))

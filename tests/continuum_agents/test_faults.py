@@ -10,6 +10,7 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_batches import (
@@ -23,8 +24,10 @@ from agent_batches import (
     unpinned,
     wait_for,
 )
+from aiohttp import web
 from code_agents import MINI, NAP, OPENHANDS, Kind
 from continuum_traces.run_dir import read_turns
+from fake_server import FakeServer
 from live_server import Live
 from waiting import until
 
@@ -112,6 +115,26 @@ def test_commands_in_text(kind: Kind, server: Live, play: Callable[..., Batch]) 
     batch = play("written", "-c", "swebench_backticks.yaml", "-c", "model.model_class=litellm_textbased")
     batch.ended()
     assert batch.programs()["written"]["tools"] == ["ls", "cat", "echo"] == finished(server, "written", 3)
+
+
+@pytest.mark.parametrize("kind", [MINI], indirect=True)
+def test_a_context_that_is_full_ends_the_program(kind: Kind, tmp_path: Path, start: Callable[..., Batch]) -> None:
+    """It has a prediction, as in mini-swe-agent's own batches, and is not run again."""
+    message = "This model's maximum context length is 8192 tokens. However, your request has 8200 input tokens."
+
+    async def answer(_request: Any, _number: int) -> Any:
+        error = {"message": message, "type": "BadRequestError", "param": "input_tokens", "code": 400}
+        return web.json_response({"error": error}, status=400)
+
+    with FakeServer("plugin", handler=answer) as server:
+        tasks = task_file(tmp_path, "full")
+        for _ in range(2):
+            batch = start(tasks, server.root, tmp_path / "run", *kind.more, framework=kind.name)
+            batch.ended()
+            calls = len(server.asked)
+    assert calls == len({seen.body["vllm_xargs"]["turn_id"] for seen in server.asked}) == 1
+    assert batch.programs()["full"]["status"] == "ContextWindowExceededError"
+    assert batch.predictions()["full"]["model_patch"] == ""
 
 
 @pytest.mark.parametrize("kind", [MINI], indirect=True)

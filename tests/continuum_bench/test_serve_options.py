@@ -13,8 +13,8 @@ from continuum_bench.serve.config import server_config
 from continuum_server import record_file
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import client_line
-from continuum_server.server_command import command_of, longest_request
-from continuum_server.server_config import ServerConfig
+from continuum_server.server_command import command_of, longest_request, scheme_of
+from continuum_server.server_config import ServerConfig, ServerError
 from continuum_server.vllm_plugin.recorder import EventRecorder
 
 
@@ -106,3 +106,24 @@ def test_health_polls_are_not_logged_and_guards_are_options() -> None:
     command, _ = command_of(ServerConfig(), 1)
     assert command[command.index("--disable-access-log-for-endpoints") + 1] == "/health"
     assert server_config(ServeOptions(max_programs=7), {}, ()).guards.max_programs == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--uds", "/tmp/socket"), "--uds: serve needs a server that answers HTTP"),
+        (("--grpc",), "--grpc: serve needs a server that answers HTTP"),
+        (("--ssl_cert_reqs=2", "--ssl-certfile", "c"), "--ssl-cert-reqs 2: serve has no client certificate"),
+    ],
+)
+def test_a_server_that_nobody_could_ask_over_http_is_refused(arguments: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ServerError, match=words):
+        command_of(ServerConfig(vllm_arguments=arguments), 8000)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "scheme"),
+    [((), "http"), (("--ssl-certfile", "c", "--ssl_keyfile=k"), "https"), (("--ssl-cert-reqs", "1"), "http")],
+)
+def test_a_server_with_a_certificate_answers_https(arguments: tuple[str, ...], scheme: str) -> None:
+    assert scheme_of(ServerConfig(vllm_arguments=arguments)) == scheme
