@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import yaml
 from continuum_analysis.compare.intervals import Interval, interval_text, mean_interval, ratio_by_seed
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.metrics import METRICS
+from continuum_analysis.metrics import METRICS, SAME
 from continuum_analysis.records.misses import CAUSES
 from continuum_analysis.slo import read_slo, slo_metrics
 from continuum_bench.cli import app
@@ -259,11 +259,11 @@ def metrics() -> str:
     for mark, rows in (("metrics", METRICS), ("slo", slo_metrics(read_slo("ttft=1s")))):
         cells: list[list[str]] = []
         for metric in rows:
-            if metric.formula.endswith("of the same"):
+            if metric.formula.endswith(SAME):
                 cells[-1][0] += f", `{metric.name}`"
             else:
-                cells.append([f"`{metric.name}`", metric.unit, _cell(metric.formula)])
-        page = _filled(page, mark, TextTable(("name", "unit", "what it is"), cells))
+                cells.append([f"`{metric.name}`", metric.unit, metric.better, _cell(metric.formula)])
+        page = _filled(page, mark, TextTable(("name", "unit", "better", "what it is"), cells))
     causes = [(f"`{cause}`", words) for cause, words in CAUSES.items()]
     return _filled(page, "causes", TextTable(("cause", "what happened"), causes))
 

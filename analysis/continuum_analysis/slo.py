@@ -94,15 +94,15 @@ def _check_known(run: Run, slo: Slo) -> None:
 
 def slo_metrics(slo: Slo) -> tuple[Metric, ...]:
     """Return the metrics of the SLO; those of requests only if the SLO has limits on requests."""
-    of_requests = _metrics("requests", "turns", partial(_turns, slo)) if slo.of_requests else ()
-    return (*of_requests, *_metrics("programs", "programs", partial(_programs, slo)))
+    of_requests = _metrics("requests", "turns", 3, partial(_turns, slo)) if slo.of_requests else ()
+    return (*of_requests, *_metrics("programs", "programs", 4, partial(_programs, slo)))
 
 
 Kept = Sequence[bool] | None
 """Whether each turn or program kept the SLO; None if the records cannot say."""
 
 
-def _metrics(name: str, things: str, judge: Callable[[RunFacts], Kept]) -> tuple[Metric, Metric]:
+def _metrics(name: str, things: str, digits: int, judge: Callable[[RunFacts], Kept]) -> tuple[Metric, Metric]:
     """Return the share of things that kept the SLO, and their number per second."""
 
     def share(facts: RunFacts) -> Value:
@@ -114,8 +114,8 @@ def _metrics(name: str, things: str, judge: Callable[[RunFacts], Kept]) -> tuple
         return sum(kept) / facts.wall_s if kept is not None and facts.wall_s > 0 else None
 
     return (
-        Metric(f"slo_{name}_share", "", f"{things} that kept the SLO / all {things}", share),
-        Metric(f"slo_{name}_per_s", "1/s", f"{things} that kept the SLO / wall", per_s),
+        Metric(f"slo_{name}_share", "share", 1, "higher", f"{things} that kept the SLO / all {things}", share),
+        Metric(f"slo_{name}_per_s", "1/s", digits, "higher", f"{things} that kept the SLO / wall", per_s),
     )
 
 
@@ -153,15 +153,15 @@ def slo_text(slo: Slo) -> str:
     return ", ".join(f"{name.upper()} <= {value:g} {units[unit]}" for name, unit, value in limits if value is not None)
 
 
-def slo_table(summary: Summary) -> TextTable:
+HEADINGS = {
+    "slo_requests_share": "requests that keep it",
+    "slo_requests_per_s": "such requests/s",
+    "slo_programs_share": "programs that keep it",
+    "slo_programs_per_s": "such programs/s",
+}
+
+
+def slo_table(summary: Summary, slo: Slo) -> TextTable:
     """Return a table of the requests and programs of each arm that kept the SLO, as means over seeds."""
-    known = next(iter(summary.arms.values())).metrics
-    return arm_table({None: summary}, [each for each in _COLUMNS if each.metric in known], with_intervals=True)
-
-
-_COLUMNS = (
-    Column("slo_requests_share", "requests that keep it", "{:.1%}"),
-    Column("slo_requests_per_s", "such requests/s", "{:.3f}"),
-    Column("slo_programs_share", "programs that keep it", "{:.1%}"),
-    Column("slo_programs_per_s", "such programs/s", "{:.4f}"),
-)
+    columns = [Column(metric.name, HEADINGS[metric.name], metric.text) for metric in slo_metrics(slo)]
+    return arm_table({None: summary}, columns, with_intervals=True)

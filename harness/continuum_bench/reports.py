@@ -216,8 +216,8 @@ def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], s
         if latencies is not None:
             print_table(latencies, f"{latency_caption(summary)}{modelled(summary)}", words=("",))
         if slo.slo is not None:
-            limits = slo_text(read_slo(slo.slo))
-            print_table(slo_table(summary), f"Goodput: {limits}{modelled(summary)}")
+            limits = read_slo(slo.slo)
+            print_table(slo_table(summary, limits), f"Goodput: {slo_text(limits)}{modelled(summary)}")
         print_verdict(verdict(summary))
 
 

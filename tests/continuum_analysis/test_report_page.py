@@ -65,10 +65,11 @@ def test_an_overloaded_run_says_so_and_equal_times_are_counted_as_equal(tmp_path
         write_recorded(tmp_path / policy, policy, 0, ends, gap_s=1.0, queued=0.5)
     html = write_report(tmp_path).read_text()
     over = "overloaded under vllm, continuum, static-ttl: JCT grows with --num-programs<"
-    assert f'class="chip">offered 1 programs/s; served vllm 0.032, continuum 0.048, static-ttl 0.048; {over}' in html
+    rates = "finished vllm 0.035, continuum 0.052, static-ttl 0.052 from the first arrival to the last end"
+    assert f'class="chip">offered 1 programs/s; {rates}; {over}' in html
     metrics = summarize(tmp_path).arms["static-ttl"].metrics
-    measured = [metrics[name].mean for name in ("offered_jobs_per_s", "served_jobs_per_s", "jct_growth")]
-    assert measured == pytest.approx([1.0, 1 / 21, 19.6], abs=0.1)  # arrivals each second, ends each 21 s
+    measured = [metrics[name].mean for name in ("throughput_jobs_per_s", "backlog_growth")]
+    assert measured == pytest.approx([12 / 231, 0.90], abs=0.01)  # the last of 12 ends at 231 s; one ends before 11 s
     assert "11 sooner, 1 equal, 0 later" in html
     row = html.partition('class="matrix"')[2].partition('<th scope="row">continuum</th>')[2].partition("</tr>")[0]
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", row)

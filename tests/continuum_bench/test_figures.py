@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bench_cli import bench, succeeded
-from continuum_analysis.metrics import METRICS
+from continuum_analysis.metrics import METRICS, is_overloaded
 from continuum_analysis.sweep.plots import Plot
 from continuum_bench.figures.spec import figure_names, load_figure
 from continuum_bench.sweep.grid import AXES
@@ -108,9 +108,7 @@ def test_goodput_finds_rates_on_either_side_of_the_limits(trace: Path, tmp_path:
     for row in rows:
         played = [(g["axes"]["jps"], g["policies"][row["policy"]]) for g in groups if row["policy"] in g["policies"]]
         kept = {
-            jps: (arm["jct_growth"] <= 0.1 or arm["bubble_mean_s"] <= 0.2 * arm["jct_mean_s"])
-            and arm["slowdown_p95"] <= (row["axes"]["limit"] or inf)
-            for jps, arm in played
+            jps: not is_overloaded(arm) and arm["slowdown_p95"] <= (row["axes"]["limit"] or inf) for jps, arm in played
         }
         (found,) = row["by_seed"]
         assert kept[found]

@@ -96,7 +96,7 @@ def test_tables_have_the_width_of_the_screen(experiment: Path, monkeypatch: pyte
     monkeypatch.setenv("COLUMNS", "80")
     _, *lines = bench("analyze", experiment / "vllm-seed0").stdout.splitlines()  # below the path
     assert max(map(len, lines)) <= 80
-    assert any("throughput_jobs_per_hour_per_gpu" in line for line in lines)
+    assert any("throughput_output_tokens_per_s_per_gpu" in line for line in lines)
 
 
 def test_files_of_the_preview_and_of_servers_are_read_as_runs_are(experiment: Path, tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ import yaml
 from bench_cli import bench, small_trace, succeeded
 from continuum_analysis.compare.intervals import mean_interval
 from continuum_analysis.metrics import analyze_run
-from continuum_analysis.sweep.goodput import Found, goodput_table, summarize_goodput
+from continuum_analysis.sweep.goodput import Bracket, goodput_table, summarize_goodput
 from continuum_bench.options.run import DEFAULT_POLICIES
 from continuum_bench.progress import RunsDisplay
-from continuum_bench.sweep.goodput import search
+from continuum_bench.sweep.goodput import FARTHEST, Search
 from continuum_bench.sweep.grid import grid_of, read_grid
 from continuum_bench.sweep.on_servers import config_of
 from continuum_bench.sweep.plan import plan
@@ -228,41 +228,62 @@ def test_the_time_left_is_guessed_from_the_work_that_is_done() -> None:
         assert display.left_s() == pytest.approx(90.0)  # six more, as if the second had been played
 
 
-def found_by(start: float, sustains: Callable[[float], bool]) -> tuple[float, list[float]]:
-    """What the search returns, and the rates it tried."""
-    steps, tried = search(start, 0.1), []
-    jps = next(steps)
-    while True:
-        tried.append(jps)
-        try:
-            jps = steps.send(sustains(jps))
-        except StopIteration as found:
-            return float(found.value), tried
+def searched(start: float, sustains: Callable[[float], bool]) -> tuple[Search, list[float]]:
+    """A search that has ended, and the rates it tried."""
+    search, tried = Search(start, 0.1), []
+    while not search.ended:
+        tried.append(search.jps)
+        search.tell(sustains(search.jps))
+    return search, tried
 
 
-@given(st.floats(0.011, 90.0), st.floats(0.001, 1000.0))
-def test_the_search_brackets_the_limit(knee: float, start: float) -> None:
-    """Rates up to ``knee`` are sustained, or all, or none."""
-    best, tried = found_by(start, lambda jps: jps <= knee)
-    assert best in tried
-    assert best <= knee <= best * 1.101
-    assert len(tried) <= 24
-    assert found_by(start, lambda jps: True)[0] == inf
-    assert found_by(start, lambda jps: False)[0] == 0.0
+@given(st.floats(0.02, 50.0), st.floats(0.01, 99.0))
+def test_the_search_brackets_the_limit(start: float, knee: float) -> None:
+    """Rates up to ``knee`` times the first are sustained, or all, or none."""
+    search, tried = searched(start, lambda jps: jps <= knee * start)
+    assert {search.low, search.high} <= {*tried, 0.0, inf}
+    assert search.low <= knee * start < search.high
+    if 1 / 5 < knee < 5:  # beyond, the next rate may be farther away than FARTHEST
+        assert search.high <= search.low * 1.101
+    assert len(tried) <= 16
+    for end, rates in ((True, "low"), (False, "high")):
+        search, tried = searched(start, lambda jps, end=end: end)  # type: ignore[misc]
+        assert getattr(search, rates) == (max if end else min)(tried)
+        assert all(start / FARTHEST <= jps <= start * FARTHEST for jps in tried)
+        assert (search.low > 0, search.high < inf) == (end, not end)
 
 
 def test_goodput_is_paired_by_seed() -> None:
-    found = [Found({"gpu": "a"}, "vllm", s, r) for s, r in ((0, 1.0), (1, 1.1))]
-    found += [Found({"gpu": "a"}, "continuum", s, r) for s, r in ((0, 3.0), (1, 3.3))]
-    found += [Found({"gpu": "a"}, "static-ttl", s, r) for s, r in ((0, 3.0), (1, inf))]
-    found += [Found({"gpu": "b"}, "vllm", 0, 0.0), Found({"gpu": "b"}, "continuum", 0, 3.0)]
-    vllm, continuum, static, zero, over_zero = summarize_goodput(found)
+    def exact(gpu: str, policy: str, seed: int, jps: float) -> Bracket:
+        return Bracket({"gpu": gpu}, policy, seed, jps, 1.1 * jps or 0.1)
+
+    brackets = [exact("a", "vllm", s, r) for s, r in ((0, 1.0), (1, 1.1))]
+    brackets += [exact("a", "continuum", s, r) for s, r in ((0, 3.0), (1, 3.3))]
+    brackets += [exact("a", "static-ttl", 0, 3.0), Bracket({"gpu": "a"}, "static-ttl", 1, 64.0, inf)]
+    brackets += [exact("b", "vllm", 0, 0.0), exact("b", "continuum", 0, 3.0)]
+    vllm, continuum, static, zero, over_zero = rows = summarize_goodput(brackets)
     assert vllm.jps == mean_interval([1.0, 1.1])
     assert continuum.to_vllm is not None
     assert continuum.to_vllm.mean == pytest.approx(3.0)
     assert continuum.to_vllm.seeds == pytest.approx((3.0, 3.0))
     assert (static.jps, static.to_vllm, over_zero.to_vllm) == (None, None, None)
     assert [row[-1] for row in goodput_table([zero, over_zero]).rows] == ["-", "-"]
+    assert goodput_table(rows).rows[2][2:] == ["no upper end found", "3; at least 64", "-"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (0.0, inf, "no rate sustained yet"),
+        (0.5, inf, "at least 0.5"),
+        (0.5, 0.7, "at least 0.5, below 0.7"),
+        (0.0, 0.7, "no rate sustained yet, below 0.7"),
+    ],
+)
+def test_a_search_that_was_cut_short_says_what_it_knows(low: float, high: float, text: str) -> None:
+    cut = Bracket({}, "vllm", 0, low, high, complete=False)
+    (row,) = summarize_goodput([cut])
+    assert (cut.text, row.jps, row.by_seed) == (text, None, (inf,))
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from continuum_analysis.compare.intervals import NO_VALUE, interval_text
 from continuum_analysis.compare.summary import ArmSummary, Summary
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.metrics import PERCENTILES
+from continuum_analysis.metrics import BY_NAME, PERCENTILES
 
 STATISTICS = ("mean", *PERCENTILES)
 TOKENS = "throughput_output_tokens_per_s_per_gpu"
@@ -16,23 +16,18 @@ NO_GAPS = "; percentiles of ITL need runs with --token-times"
 HEADINGS = ("policy", "", *(each.upper() if each != "mean" else each for each in STATISTICS))
 
 
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.1f}"
-
-
-SPANS = (
-    ("admitted, s", "admit_wait", "{:.2f}".format),
-    ("TTFT, s", "ttft", "{:.2f}".format),
-    ("TPOT, ms", "tpot", _ms),
-    ("ITL, ms", "itl", _ms),
-)
-"""Heading of the row, name of the metric, and the function that writes a number of seconds."""
+SPANS = (("admitted, s", "admit_wait"), ("TTFT, s", "ttft"), ("TPOT, ms", "tpot"), ("ITL, ms", "itl"))
+"""Heading of the row, and name of the metric, which is in seconds."""
 
 
 def latency_table(summary: Summary) -> TextTable | None:
     """Return the table; None if no client recorded first tokens (the preview's files)."""
     rows = [row for name, arm in summary.arms.items() for row in _rows(name, arm)]
     return TextTable(HEADINGS, rows) if rows else None
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f}"
 
 
 def caption(summary: Summary) -> str:
@@ -44,8 +39,9 @@ def caption(summary: Summary) -> str:
 def _rows(name: str, arm: ArmSummary) -> Iterator[list[str]]:
     if arm.metrics["ttft_mean_s"] is None:
         return
-    for row, metric, form in SPANS:
-        values = [arm.metrics.get(f"{metric}_{statistic}_s") for statistic in STATISTICS]
-        yield [name, row, *(interval_text(each, form) for each in values)]
-    tokens = interval_text(arm.metrics[TOKENS], "{:.0f}".format)
+    for row, metric in SPANS:
+        names = [f"{metric}_{statistic}_s" for statistic in STATISTICS]
+        form = milliseconds if row.endswith("ms") else BY_NAME[names[0]].text
+        yield [name, row, *(interval_text(arm.metrics.get(each), form) for each in names)]
+    tokens = interval_text(arm.metrics[TOKENS], BY_NAME[TOKENS].text)
     yield [name, "output tokens/s per GPU", tokens, *[NO_VALUE] * (len(STATISTICS) - 1)]

@@ -77,7 +77,7 @@ class ArmSummary:
 
     @property
     def overloaded(self) -> bool:
-        """Whether the queue grew, so that the mean JCT depends on the number of programs."""
+        """Whether unfinished work grew, so that the mean JCT depends on the number of programs."""
         return is_overloaded({name: self.mean(name) for name in self.metrics})
 
     @property
@@ -301,7 +301,7 @@ def mean_of(name: str, values: Sequence[float]) -> Interval | None:
     """Return the mean of a metric over seeds, with its interval cut to possible values; None without values."""
     if not values:
         return None
-    least = -inf if name == "jct_growth" else 0.0
+    least = -inf if name == "backlog_growth" else 0.0
     return mean_interval(values).within(least, 1.0 if is_share(name) else inf)
 
 

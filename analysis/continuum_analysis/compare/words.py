@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from continuum_analysis.compare.intervals import Comparison, Interval, interval_text, number_text
 from continuum_analysis.compare.summary import ArmSummary, Summary
+from continuum_analysis.metrics import BY_NAME
 from continuum_analysis.records.misses import Return, cause_rows
 
 SAME_TO_THE_EYE = 0.01
@@ -36,7 +37,7 @@ class Column:
     metric: str
     """A metric, or ``jct_ratio``."""
     heading: str
-    form: str
+    form: Callable[[float], str]
     is_main: bool = False
     """Whether the column always has its intervals; the others have them where there is room."""
 
@@ -46,37 +47,43 @@ class Column:
     def cell(self, arm: ArmSummary, with_interval: bool = False) -> str:
         value = self.value(arm)
         shown = value if with_interval or self.is_main or value is None else Interval(value.mean)
-        note = " overloaded" if self.metric == "served_jobs_per_s" and arm.overloaded else ""
-        return interval_text(shown, self.form.format) + note
+        note = " overloaded" if self.metric == THROUGHPUT and arm.overloaded else ""
+        return interval_text(shown, self.form) + note
 
 
-JCT_RATIO = Column("jct_ratio", "JCT to", "{:.2f}", is_main=True)
-FOUND = (Column("prefix_hit_ratio", "prefix hit", "{:.1%}"), Column("pin_hit_ratio", "pin hit", "{:.1%}"))
+def metric_column(name: str, heading: str | None = None, is_main: bool = False) -> Column:
+    """Return the column of a metric, with the digits of its declaration."""
+    return Column(name, heading or name, BY_NAME[name].text, is_main)
+
+
+THROUGHPUT = "throughput_jobs_per_s"
+JCT_RATIO = Column("jct_ratio", "JCT to", "{:.2f}".format, is_main=True)
+HITS = (metric_column("prefix_hit_ratio", "prefix hit"), metric_column("pin_hit_ratio", "pin hit"))
 COLUMNS = (
-    Column("jct_mean_s", "JCT mean, s", "{:.1f}", is_main=True),
-    *(Column(f"jct_p{q}_s", f"P{q}", "{:.1f}") for q in (50, 90, 95, 99)),
-    Column("served_jobs_per_s", "served/s", "{:.4f}"),
-    Column("bubble_mean_s", "bubble, s", "{:.1f}"),
-    *FOUND,
+    metric_column("jct_mean_s", "JCT mean, s", is_main=True),
+    *(metric_column(f"jct_p{q}_s", f"P{q}") for q in (50, 90, 95, 99)),
+    metric_column(THROUGHPUT, "finished/s"),
+    metric_column("bubble_mean_s", "bubble, s"),
+    *HITS,
 )
 """The columns of the summary's table."""
 TURN_COLUMNS = (
-    Column("turn_mean_s", "turn mean, s", "{:.2f}", is_main=True),
-    Column("turn_p95_s", "P95", "{:.2f}"),
-    Column("ttft_p50_s", "TTFT P50, s", "{:.2f}"),
-    *(Column(f"ttft_p{q}_s", f"P{q}", "{:.2f}") for q in (90, 99)),
-    Column("turn_slowdown_p50", "slowdown P50", "{:.1f}"),
-    Column("turn_slowdown_p95", "P95", "{:.1f}"),
-    Column("throughput_output_tokens_per_s", "tokens/s", "{:.0f}"),
-    *FOUND,
+    metric_column("turn_mean_s", "turn mean, s", is_main=True),
+    metric_column("turn_p95_s", "P95"),
+    metric_column("ttft_p50_s", "TTFT P50, s"),
+    *(metric_column(f"ttft_p{q}_s", f"P{q}") for q in (90, 99)),
+    metric_column("turn_slowdown_p50", "slowdown P50"),
+    metric_column("turn_slowdown_p95", "P95"),
+    metric_column("throughput_output_tokens_per_s", "tokens/s"),
+    *HITS,
 )
 """The columns instead of ``COLUMNS`` if people think between turns: their JCT is mostly their own time."""
 REPLICA_COLUMNS = (
-    Column("returns_elsewhere_share", "elsewhere", "{:.0%}"),
-    Column("replica_busiest", "busiest", "{:.2f}"),
+    metric_column("returns_elsewhere_share", "elsewhere"),
+    metric_column("replica_busiest", "busiest"),
 )
 """Columns that are shown if there are several replicas."""
-FINISHED = Column("programs_finished_share", "finished", "{:.0%}")
+FINISHED = metric_column("programs_finished_share", "finished")
 """Shown if some program did not finish."""
 
 
@@ -123,16 +130,16 @@ def arm_table(
 
 
 def load_line(summary: Summary) -> str:
-    """Say at which rate programs arrived and were served, and under which policies the queue grew; empty in a closed
+    """Say at which rate programs arrived and finished, and under which policies unfinished work grew; empty in a closed
     loop, and for records that do not give the rate."""
     offered = summary.manifest.workload.jps
-    served = {name: arm.mean("served_jobs_per_s") for name, arm in summary.arms.items()}
-    if offered is None or None in served.values():
+    finished = {name: arm.mean(THROUGHPUT) for name, arm in summary.arms.items()}
+    if offered is None or None in finished.values():
         return ""
-    over = [name for name, arm in summary.arms.items() if arm.overloaded]
-    rates = ", ".join(f"{name} {rate:.2g}" for name, rate in served.items())
-    growing = f"; overloaded under {', '.join(over)}: JCT grows with --num-programs" if over else ""
-    return f"offered {offered:g} programs/s; served {rates}{growing}"
+    overloaded = [name for name, arm in summary.arms.items() if arm.overloaded]
+    rates = ", ".join(f"{name} {rate:.2g}" for name, rate in finished.items())
+    growing = f"; overloaded under {', '.join(overloaded)}: JCT grows with --num-programs" if overloaded else ""
+    return f"offered {offered:g} programs/s; finished {rates} from the first arrival to the last end{growing}"
 
 
 def cause_table(returns: Sequence[Return]) -> TextTable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,9 +41,11 @@ class RunFacts:
     overlap have no gap."""
     returns: tuple[Return, ...]
     """Every turn but the first of each program, with the cause of its hit or miss."""
-    block_tokens: int
+    token_gaps: TokenGaps
+    """Gaps between the output tokens of ``turns``."""
     gpus: int | None
     """GPUs of all replicas; None where no manifest names them."""
+    closed_loop: bool = False
     virtual: bool = False
     """The run was played in virtual time, in which no load generator is late."""
     replicas: int = 1
@@ -51,8 +53,6 @@ class RunFacts:
     scheduler_time: RecordedSchedulerTime | None = None
     window_s: tuple[float, float] | None = None
     """In a closed loop whose warm-up or cool-down is a time: the instants between which turns count if they are due."""
-    token_gaps: TokenGaps | None = None
-    """Gaps between the tokens of finished programs; None if the gaps of some turn were not recorded."""
 
     @property
     def clock(self) -> Literal["client", "scheduler"]:
@@ -63,13 +63,35 @@ class RunFacts:
     def wall_s(self) -> float:
         """Seconds from the first arrival to the last event of all programs, unfinished ones included; or of the window
         in which turns count."""
+        return self._wall_s(self.everyone)
+
+    @property
+    def run_s(self) -> float:
+        """The same with the warm-up and the cool-down: the time in which ``done_turns`` were done."""
+        return self._wall_s(self.machine)
+
+    def _wall_s(self, programs: Iterable[ProgramTimes]) -> float:
         if self.window_s is not None:
             return self.window_s[1] - self.window_s[0]
-        records = [turn.client for p in self.everyone for turn in p.turns if turn.client is not None]
+        begun = [program for program in programs if program.turns]
+        records = [turn.client for program in begun for turn in program.turns if turn.client is not None]
         if records:
             return max(r.sent_s if r.finish_s is None else r.finish_s for r in records) - min(r.due_s for r in records)
-        seen = [p for p in self.everyone if p.turns]
-        return max(p.finish_s for p in seen) - min(p.arrive_s for p in seen) if seen else 0.0
+        return max(p.finish_s for p in begun) - min(p.arrive_s for p in begun) if begun else 0.0
+
+    @property
+    def done_turns(self) -> list[TurnTimes]:
+        """Turns of any program, finished or not, that got their answer during the run, or in the window."""
+        return [turn for program in self.machine for turn in program.turns if turn.ended_well and self._in_window(turn)]
+
+    @property
+    def done_programs(self) -> list[ProgramTimes]:
+        """Programs that finished during the run, or in the window."""
+        return [program for program in self.machine if program.finished and self._in_window(program.turns[-1])]
+
+    def _in_window(self, turn: TurnTimes) -> bool:
+        """Return whether a turn ended in the window, on the client's clock."""
+        return _is_in(self.window_s, turn.client.finish_s if turn.client is not None else None)
 
     @property
     def machine(self) -> tuple[ProgramTimes, ...]:
@@ -90,7 +112,7 @@ def facts_of(
     tensor = manifest.hardware.tensor_parallel
     seen = len({turn.replica for program in programs for turn in program.turns} - {None})
     names = {program.program_id for program in counted}
-    everyone = tuple(program for program in counted if _is_due_in(window_s, program.due_s))
+    everyone = tuple(program for program in counted if _is_in(window_s, program.due_s))
     done = tuple(program for program in everyone if program.finished)
     if manifest.workload.closed_loop:
         turns = tuple(turn for p in counted for turn in p.turns if turn.ended_well and _counts(turn, window_s))
@@ -106,13 +128,13 @@ def facts_of(
         pins=tuple(pin for p in everyone for pin in p.pins),
         gaps=tuple(gap_s for p in done for _, gap_s in p.gaps()),
         returns=tuple(r for r in explain(programs, limits) if r.program_id in names and _counts(r.turn, window_s)),
-        block_tokens=limits.block_tokens,
+        token_gaps=pooled_gaps(turns),
         gpus=None if tensor is None else tensor * (manifest.hardware.pipeline_parallel or 1) * replicas,
+        closed_loop=manifest.workload.closed_loop,
         virtual=manifest.engine == "virtual",
         replicas=max(replicas, seen),
         scheduler_time=scheduler_time,
         window_s=window_s,
-        token_gaps=pooled_gaps(turns),
     )
 
 
@@ -126,8 +148,8 @@ def _window_s(programs: Sequence[ProgramTimes], workload: Workload) -> tuple[flo
 
 
 def _counts(turn: TurnTimes, window_s: tuple[float, float] | None) -> bool:
-    return _is_due_in(window_s, turn.client.due_s if turn.client is not None else None)
+    return _is_in(window_s, turn.client.due_s if turn.client is not None else None)
 
 
-def _is_due_in(window_s: tuple[float, float] | None, due_s: float | None) -> bool:
-    return window_s is None or due_s is None or window_s[0] <= due_s < window_s[1]
+def _is_in(window_s: tuple[float, float] | None, instant_s: float | None) -> bool:
+    return window_s is None or instant_s is None or window_s[0] <= instant_s < window_s[1]

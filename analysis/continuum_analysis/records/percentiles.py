@@ -18,13 +18,16 @@ class TokenGaps:
 
     seconds: np.ndarray
     counts: np.ndarray
+    each: bool
+    """Whether single gaps were recorded; otherwise a turn's gaps have all the mean length of the turn's."""
 
-    @property
-    def mean_s(self) -> float:
-        return float(np.average(self.seconds, weights=self.counts))
-
-    def percentile_s(self, q: float) -> float:
-        return percentile(self.seconds, q, np.cumsum(self.counts))
+    def statistic(self, name: str) -> float | None:
+        """Return the ``mean``, or a percentile such as ``p95``; None without gaps, or if a percentile is not known."""
+        if not len(self.seconds) or not (self.each or name == "mean"):
+            return None
+        if name == "mean":
+            return float(np.average(self.seconds, weights=self.counts))
+        return percentile(self.seconds, float(name[1:]), np.cumsum(self.counts))
 
 
 def percentile(ordered: np.ndarray, q: float, up_to: np.ndarray | None = None) -> float:
@@ -40,15 +43,14 @@ def percentile(ordered: np.ndarray, q: float, up_to: np.ndarray | None = None) -
     return float(below if below == above else below + (place - floor(place)) * (above - below))
 
 
-def pooled_gaps(turns: Sequence[TurnTimes]) -> TokenGaps | None:
-    """Collect the gaps of all turns; None if there are none, or if the gaps of some turn were not recorded."""
+def pooled_gaps(turns: Sequence[TurnTimes]) -> TokenGaps:
+    """Collect the gaps of all turns; single gaps only if those of every turn were recorded."""
+    each = all(turn.token_gaps_s is not None for turn in turns if turn.gaps_between_tokens > 0)
     counts: Counter[float] = Counter()
     for turn in turns:
-        if turn.token_gaps_s is not None:
-            counts.update(turn.token_gaps_s)
-        elif turn.gaps_between_tokens > 0:
-            return None
-    if not counts:
-        return None
+        if each:
+            counts.update(turn.token_gaps_s or {})
+        elif turn.tpot_s is not None:
+            counts[turn.tpot_s] += turn.gaps_between_tokens
     ordered = sorted(counts)
-    return TokenGaps(np.array(ordered), np.array([counts[gap_s] for gap_s in ordered]))
+    return TokenGaps(np.array(ordered), np.array([counts[gap_s] for gap_s in ordered]), each)

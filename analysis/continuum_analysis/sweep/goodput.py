@@ -18,13 +18,30 @@ from continuum_analysis.sweep.tables import point_text
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The result of one search: the highest rate that is sustained, for one policy, point and seed."""
+class Bracket:
+    """The result of one search, for one policy, point and seed: the limit lies between two rates."""
 
     axes: Mapping[str, Any]
     policy: str
     seed: int
-    jps: float
+    low: float
+    """The highest rate that was sustained; 0: none was."""
+    high: float
+    """The lowest rate that was not sustained; infinite: every rate that was tried was sustained."""
+    complete: bool = True
+    """False if the search was cut short."""
+
+    @property
+    def jps(self) -> float:
+        """The highest rate that was sustained; infinite if the search found no upper end."""
+        return self.low if self.complete and self.high < inf else inf
+
+    @property
+    def text(self) -> str:
+        if self.jps < inf:
+            return f"{self.low:.4g}"
+        end = f"at least {self.low:.4g}" if self.low else "no rate sustained yet"
+        return end if self.high == inf else f"{end}, below {self.high:.4g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +51,27 @@ class Goodput:
     axes: Mapping[str, Any]
     policy: str
     jps: Interval | None
-    """None if for some seed the search found no rate that was too high."""
+    """None if for some seed the search found no rate that was too high, or was cut short."""
     by_seed: tuple[float, ...]
     to_vllm: Interval | None
     """None if ``jps`` is None, or if vllm's goodput was 0 because it sustained no rate."""
+    known: tuple[str, ...]
+    """What is known of each seed, in words."""
 
 
-def summarize_goodput(results: Sequence[Found]) -> list[Goodput]:
+def summarize_goodput(results: Sequence[Bracket]) -> list[Goodput]:
     rows = []
     for here in grouped((tuple(map(str, result.axes.items())), result) for result in results).values():
         base = {result.seed: result.jps for result in here if result.policy in BASELINES}
-        rows += [_row(mine, base) for mine in grouped((result.policy, result) for result in here).values()]
+        rows += [_row(arm, base) for arm in grouped((result.policy, result) for result in here).values()]
     return rows
 
 
-def _row(mine: Sequence[Found], base: Mapping[int, float]) -> Goodput:
-    rates = tuple(result.jps for result in mine)
-    ratio = ratio_by_seed({result.seed: result.jps for result in mine}, base)
+def _row(arm: Sequence[Bracket], base: Mapping[int, float]) -> Goodput:
+    rates = tuple(result.jps for result in arm)
+    ratio = ratio_by_seed({result.seed: result.jps for result in arm}, base)
     mean = mean_interval(rates) if all(map(isfinite, rates)) else None
-    return Goodput(mine[0].axes, mine[0].policy, mean, rates, ratio)
+    return Goodput(arm[0].axes, arm[0].policy, mean, rates, ratio, tuple(result.text for result in arm))
 
 
 def goodput_table(rows: Sequence[Goodput]) -> TextTable:
@@ -64,8 +83,8 @@ def _cells(row: Goodput) -> list[str]:
     return [
         _point(row.axes),
         row.policy,
-        "no limit found" if row.jps is None else row.jps.text("{:.4f}".format),
-        ", ".join(f"{rate:.4g}" for rate in row.by_seed),
+        "no upper end found" if row.jps is None else row.jps.text("{:.4f}".format),
+        "; ".join(row.known) if row.jps is None else ", ".join(row.known),
         interval_text(row.to_vllm, "{:.2f}".format),
     ]
 
@@ -73,7 +92,7 @@ def _cells(row: Goodput) -> list[str]:
 def _point(axes: Mapping[str, Any]) -> str:
     limit = axes.get("limit", inf)
     within = f", P95 slowdown at most {limit:g}" if limit < inf else ""
-    return f"{point_text(axes, [name for name in axes if name != 'limit'])}: queue does not grow{within}"
+    return f"{point_text(axes, [name for name in axes if name != 'limit'])}: unfinished work does not grow{within}"
 
 
 def goodput_panel(rows: Sequence[Goodput]) -> Panel:

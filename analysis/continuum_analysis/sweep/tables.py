@@ -12,11 +12,11 @@ from continuum_traces.run_dir import ENGINE, SUMMARY, read_json, write_json
 from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.runs import SWEEP, Run, cells_of, read_run_metrics, reading_sweep
 from continuum_analysis.compare.summary import ArmSummary, Summary, summarize_runs, write_csv
-from continuum_analysis.compare.words import COLUMNS, Column, TextTable, ratio_column
+from continuum_analysis.compare.words import COLUMNS, THROUGHPUT, TextTable, metric_column, ratio_column
 from continuum_analysis.metrics import Value
 from continuum_analysis.records.timeline import AnalysisError
 
-SHOWN = ("jct_mean_s", "jct_p95_s", "served_jobs_per_s", "prefix_hit_ratio")
+SHOWN = ("jct_mean_s", "jct_p95_s", THROUGHPUT, "prefix_hit_ratio")
 """Metrics that every table of a sweep contains."""
 
 
@@ -93,7 +93,7 @@ class Sweep:
     def table(self) -> TextTable:
         """Return one row for each point and policy: the axes that vary, ``SHOWN``, and the metrics of the plot."""
         axes = self.varying() or ["jps"]
-        drawn = (Column(name, name, "{:.1f}") for name in self.plot.get("y", ()) if name not in SHOWN)
+        drawn = (metric_column(name) for name in self.plot.get("y", ()) if name not in SHOWN)
         shown = (column for column in COLUMNS if column.metric in SHOWN)
         columns = [*shown, ratio_column([self.baseline]), *drawn]
         rows = [

@@ -55,7 +55,7 @@ class FigureOptions(PlayerOptions):
         out: Directory of the figure, whose complete cells are kept. Default: runs/figures/NAME.
         traces: Trace file to play instead of the figure's workloads. Repeatable.
         overrides: AXIS=A,B: values of an axis instead of the figure's. Repeatable.
-        limits: Figure goodput: the limit on the P95 slowdown; inf: the queue alone decides. Repeatable.
+        limits: Figure goodput: the limit on the P95 slowdown; inf: growing work alone decides. Repeatable.
         dry_run: List the cells and stop.
     """
 

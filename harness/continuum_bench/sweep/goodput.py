@@ -1,4 +1,4 @@
-"""Goodput: the highest JPS that a policy sustains: its queue does not grow, and the P95 slowdown is within a limit.
+"""Goodput: the highest JPS that a policy sustains: unfinished work does not grow, and P95 slowdown is within a limit.
 
 There is one search for every point of a grid, policy and seed. Every rate that a search tries is a cell of a sweep, so
 an interrupted study continues where it stopped. The arrivals at another rate are the same sequence, stretched or
@@ -7,12 +7,12 @@ compressed in time.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 
 from continuum_analysis.metrics import Value, analyze_run, is_overloaded
-from continuum_analysis.sweep.goodput import Found
+from continuum_analysis.sweep.goodput import Bracket
 
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import utc_now
@@ -22,30 +22,49 @@ from continuum_bench.sweep.plan import Cell, group_of
 from continuum_bench.sweep.run import Outcome, play_missing
 from continuum_bench.sweep.store import SweepStore
 
-MOST_STEPS = 24
 FIRST_STEP, LONGEST_STEP = 1.25, 16.0
 """Factors between the rates that are tried until the limit lies between two of them. Each is the square of the last."""
+FARTHEST = 100.0
+"""A search without an end up to this multiple of its first rate, or down to this part of it, stops there: almost all
+programs then arrive at once, or one after the other, and other rates tell nothing new."""
 
 
-def search(start_jps: float, tolerance: float) -> Generator[float, bool, float]:
-    """Find the highest rate that is sustained: yield a rate to try, and receive whether it was.
+@dataclass(slots=True)
+class Search:
+    """A search for the highest rate that is sustained. What is sustained at a rate is assumed to be sustained at all
+    lower ones."""
 
-    What is sustained at a rate is assumed to be sustained at all lower ones. The returned rate is sustained, and a rate
-    at most ``1 + tolerance`` times as high is not. The result is ``inf`` if every rate is sustained.
-    """
-    low, high, jps, step = 0.0, inf, _short(start_jps), FIRST_STEP
-    for _ in range(MOST_STEPS):
-        if (yield jps):
-            low = jps
+    start_jps: float
+    tolerance: float
+    """Largest relative distance between a rate that is sustained and one that is not."""
+    jps: float = 0.0
+    """The rate to try next."""
+    low: float = 0.0
+    """The highest rate that was sustained; 0: none was."""
+    high: float = inf
+    """The lowest rate that was not sustained; infinite: every rate was."""
+    step: float = FIRST_STEP
+
+    def __post_init__(self) -> None:
+        self.jps = _short(self.start_jps)
+
+    @property
+    def ended(self) -> bool:
+        if self.high == inf or self.low == 0.0:
+            return not self.start_jps / FARTHEST <= self.jps <= self.start_jps * FARTHEST
+        return self.high / self.low <= 1 + self.tolerance
+
+    def tell(self, sustained: bool) -> None:
+        """Take in whether the rate ``jps`` was sustained, and choose the next."""
+        if sustained:
+            self.low = self.jps
         else:
-            high = jps
-        if high == inf or low == 0.0:
-            jps, step = _short(low * step if low else high / step), min(step * step, LONGEST_STEP)
-        elif high / low <= 1 + tolerance:
-            return low
+            self.high = self.jps
+        if self.high == inf or self.low == 0.0:
+            self.jps = _short(self.low * self.step if self.low else self.high / self.step)
+            self.step = min(self.step * self.step, LONGEST_STEP)
         else:
-            jps = _short(sqrt(low * high))
-    return inf if high == inf else low
+            self.jps = _short(sqrt(self.low * self.high))
 
 
 def _short(jps: float) -> float:
@@ -66,6 +85,29 @@ def _is_sustained(values: Mapping[str, Value], limit: float) -> bool:
 
 
 @dataclass(slots=True)
+class _Case:
+    """A point, policy and seed whose highest rate is searched."""
+
+    point: Point
+    arm: Arm
+    seed: int
+    limit: float
+    search: Search
+
+    def cell(self, grid: Grid) -> Cell:
+        """Return the cell to play next."""
+        jps = self.search.jps
+        at = replace(self.point, axes={**self.point.axes, "jps": jps}, options=replace(self.point.options, jps=jps))
+        return Cell(group_of(at, grid), self.arm, self.seed)
+
+    @property
+    def bracket(self) -> Bracket:
+        axes = {name: value for name, value in self.point.axes.items() if name != "jps"}
+        low, high = self.search.low, self.search.high
+        return Bracket({**axes, "limit": self.limit}, self.arm.label, self.seed, low, high, self.search.ended)
+
+
+@dataclass(slots=True)
 class GoodputStudy:
     """All searches of a figure. Each round plays one cell of every search."""
 
@@ -74,56 +116,41 @@ class GoodputStudy:
     store: SweepStore
     players: PlayerOptions
     limits: Sequence[float]
-    """On the P95 slowdown; ``inf``: the queue alone decides."""
+    """On the P95 slowdown; ``inf``: growth of the unfinished work alone decides."""
     tolerance: float
-    """Largest relative distance between a rate that is sustained and one that is not."""
+    """See ``Search``."""
     created: str = field(default_factory=utc_now)
     cells: list[Cell] = field(default_factory=list)
     """All that were played."""
     outcome: Outcome = field(default_factory=Outcome)
 
-    def run(self) -> list[Found]:
-        """Return the result of every search; empty if Ctrl-C or a failed cell ended the study (see ``outcome``)."""
-        searches = [
-            self._search(point, arm, seed, limit)
+    def run(self) -> list[Bracket]:
+        """Return what every search knows. A search whose cell failed stops there, all stop at Ctrl-C (``outcome``)."""
+        cases = [
+            _Case(point, arm, seed, limit, Search(point.options.jps, self.tolerance))
             for limit in self.limits
             for point in self.grid.points
             for seed in point.seeds
             for arm in point.arms
         ]
-        wanted = {number: next(each) for number, each in enumerate(searches)}
-        found: dict[int, Found] = {}
-        while wanted:
-            measured = self._play(list({cell.name: cell for cell in wanted.values()}.values()))
-            if measured is None:
-                return []
-            for number, cell in list(wanted.items()):
-                try:
-                    wanted[number] = searches[number].send(measured[cell.name])
-                except StopIteration as end:
-                    found[number] = end.value
-                    del wanted[number]
-        return [found[number] for number in range(len(searches))]
+        going = cases
+        while going and not self.outcome.interrupted:
+            cells = [case.cell(self.grid) for case in going]
+            measured = self._play(list({each.name: each for each in cells}.values()))
+            played = [
+                (case, measured[cell.name]) for case, cell in zip(going, cells, strict=True) if cell.name in measured
+            ]
+            for case, values in played:
+                case.search.tell(_is_sustained(values, case.limit))
+            going = [case for case, _ in played if not case.search.ended]
+        return [case.bracket for case in cases]
 
-    def _search(self, point: Point, arm: Arm, seed: int, limit: float) -> Generator[Cell, Mapping[str, Value], Found]:
-        """Yield a cell to play, and receive its metrics, until the highest rate is found."""
-        steps = search(point.options.jps, self.tolerance)
-        jps = next(steps)
-        while True:
-            at = replace(point, axes={**point.axes, "jps": jps}, options=replace(point.options, jps=jps))
-            values = yield Cell(group_of(at, self.grid), arm, seed)
-            try:
-                jps = steps.send(_is_sustained(values, limit))
-            except StopIteration as end:
-                axes = {name: value for name, value in point.axes.items() if name != "jps"}
-                return Found({**axes, "limit": limit}, arm.label, seed, end.value)
-
-    def _play(self, cells: Sequence[Cell]) -> Mapping[str, Mapping[str, Value]] | None:
-        """Return the metrics of each cell; None if not all of them are complete."""
-        known = {cell.name for cell in self.cells}
-        self.cells += [cell for cell in cells if cell.name not in known]
+    def _play(self, cells: Sequence[Cell]) -> Mapping[str, Mapping[str, Value]]:
+        """Return the metrics of each cell that is complete."""
+        names = {cell.name for cell in self.cells}
+        self.cells += [cell for cell in cells if cell.name not in names]
         self.store.write_plan(self.grid, self.cells, self.created)
-        self.outcome = play_missing(self.store, self.grid, cells, self.players, self.players.quiet)
-        if self.outcome.failed or self.outcome.interrupted:
-            return None
-        return {cell.name: analyze_run(self.store.path / cell.name).values for cell in cells}
+        outcome = play_missing(self.store, self.grid, cells, self.players, self.players.quiet)
+        self.outcome = Outcome(self.outcome.failed | outcome.failed, outcome.interrupted)
+        done = [cell.name for cell in cells if self.store.is_done(cell)]
+        return {name: analyze_run(self.store.path / name).values for name in done}
