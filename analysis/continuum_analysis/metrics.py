@@ -263,9 +263,9 @@ def throughput_output_tokens_per_s_per_gpu(f: RunFacts) -> Value:
 @_metric("", 2, "lower")
 def backlog_growth(f: RunFacts) -> Value:
     """turns that have arrived and not ended (a program brings all its turns when it arrives): by how many they grow for
-    each turn that arrives, by least squares from the first to the last arrival that counts, without a warm-up
-    without the first quarter of the programs. Near 0 unless work arrives faster than it is served, whatever the order of service;
-    null with fewer than ten programs, and in a closed loop"""
+    each turn that arrives, by least squares between the first and the last arrival that count; if there is no warm-up,
+    after the first quarter of the programs. Near 0 unless work arrives faster than it is served, whatever the order of
+    service; null with fewer than ten programs, and in a closed loop"""
     return growth_of_backlog(f)
 
 
