@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from continuum_server.log_once import LogOnce
 from continuum_server.policy.registry import POLICIES
-from continuum_server.virtual.block_pool import KNOWN, SWITCH, ShortCount, ShortLookup, ShortLoops
-from continuum_server.vllm_plugin.versions import check_version
+from continuum_server.virtual import config as config_module
+from continuum_server.virtual.block_pool import ShortCount, ShortLookup, ShortLoops
+from continuum_server.virtual.config import OWN_LOOPS, SWITCH, EngineConfig, describe
+from continuum_server.virtual.engine import simulate
+from continuum_server.vllm_plugin.versions import check_version, has_short_loops
 from continuum_traces.conversation import Job
+from continuum_traces.run_dir import EVENTS, SCHEDULER_TIME
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nano import build, workloads
+from nano import build, program, workloads
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_coordinator import UnitaryKVCacheCoordinator
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 
-pytestmark = pytest.mark.skipif(not check_version().startswith(KNOWN), reason="this vLLM runs its own code")
+pytestmark = pytest.mark.skipif(not has_short_loops(check_version()), reason="this vLLM runs its own code")
 
 
 def blocks_of(pool: BlockPool) -> tuple[list[int], dict[bytes, list[int]], list[Any]]:
@@ -90,7 +96,31 @@ def test_a_lookup_finds_the_block_that_has_a_hash_the_longest() -> None:
     assert found() == [second]
 
 
-def test_vllms_own_code_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_vllms_own_code_writes_the_same_bytes_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    programs = [program(f"p{number}", new=160) for number in range(6)]
+    jobs = [Job(each, 0.05 * number) for number, each in enumerate(programs)]
+    config = EngineConfig(kv_blocks=64, max_num_seqs=4)
+    monkeypatch.setattr(config_module, "_warn", LogOnce())
+
+    def played(name: str) -> tuple[dict[str, str], dict[str, bytes]]:
+        versions = describe(config).versions
+        (tmp_path / name).mkdir()
+        simulate(config, "continuum", {}, jobs, 0, tmp_path / name)
+        files = {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
+        return versions, {name: content for name, content in files.items() if name != SCHEDULER_TIME}
+
+    def warnings() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "continuum"]
+
+    versions, files = played("short")
+    assert not warnings()
     monkeypatch.setenv(SWITCH, "own")
     manager = build([], "vllm", {})[0].kv_cache_manager
     assert classes_of(manager) == (BlockPool, UnitaryKVCacheCoordinator, FullAttentionManager)
+    assert played("own") == (versions | {"vllm_loops": OWN_LOOPS}, files)
+    assert describe(config).versions["vllm_loops"] == OWN_LOOPS
+    (warning,) = warnings()
+    assert warning.endswith(f"the virtual engine's inner loops are {OWN_LOOPS}")
+    assert files[EVENTS].count(b'"pin"') > 0

@@ -8,7 +8,6 @@ a model this module omits them. It allocates, caches and evicts the same blocks 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,13 +23,7 @@ from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.request import Request
 
 from continuum_server.policy.lru import Lru
-from continuum_server.vllm_plugin.versions import check_version
-
-KNOWN = "0.32."
-"""The vLLM version whose code this module replaces. With any other version, vLLM's own code runs."""
-
-SWITCH = "CONTINUUM_VLLM_LOOPS"
-"""The environment variable that turns this module off when its value is ``own``."""
+from continuum_server.virtual.config import replaces_loops
 
 
 def shorten_loops(scheduler: Scheduler) -> None:
@@ -39,8 +32,7 @@ def shorten_loops(scheduler: Scheduler) -> None:
     pool, managers = coordinator.block_pool, coordinator.single_type_managers
     plain = type(coordinator) is UnitaryKVCacheCoordinator and type(managers[0]) is FullAttentionManager
     extras = pool.metrics_collector or pool.enable_kv_cache_events or coordinator.eagle_group_ids
-    wanted = os.environ.get(SWITCH) != "own" and check_version().startswith(KNOWN)
-    if wanted and plain and not extras:
+    if replaces_loops() and plain and not extras:
         coordinator.__class__, managers[0].__class__ = ShortLookup, ShortCount
         coordinator.found = Lru(Found, limit=256)  # type: ignore[attr-defined]
         pool.__class__ = ShortLoops

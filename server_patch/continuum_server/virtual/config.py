@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from continuum_traces.schema import Engine, Hardware, KvPool, StepTimesSource
 from continuum_traces.typed import from_json
 
 from continuum_server import defaults
+from continuum_server.log_once import LogOnce
 from continuum_server.policy.facts import DecodeLine
 from continuum_server.policy.program_table import Guards
 from continuum_server.step_times.catalog import KvCapacity, find_model, kv_capacity, load_step_times
@@ -22,7 +24,7 @@ from continuum_server.step_times.specs import Model
 from continuum_server.step_times.stages import staged
 from continuum_server.virtual.offload import GB, Offload
 from continuum_server.virtual.routers import ROUTERS
-from continuum_server.vllm_plugin.versions import check_version
+from continuum_server.vllm_plugin.versions import check_version, has_short_loops
 
 
 class EngineError(Exception):
@@ -35,6 +37,12 @@ MODELLED = (
     "the model's answers (lengths from the trace, no text)",
     "network and tokenizer (take no time)",
 )
+
+OWN_LOOPS = "vLLM's own: results are equal, runs take longer"
+"""What a manifest's versions say of a run in which ``block_pool`` replaces nothing."""
+SWITCH = "CONTINUUM_VLLM_LOOPS"
+"""The environment variable that keeps vLLM's own loops when its value is ``own``."""
+_warn = LogOnce()
 
 MODELLED_TRANSFERS = "transfers between GPU memory, DRAM and SSD (bandwidth and latency of each link)"
 
@@ -115,10 +123,18 @@ def describe(config: EngineConfig) -> EngineDescription:
         calibrated_on_a_live_server=False,
     )
     versions = {"vllm": check_version(), "python": platform.python_version(), "numpy": np.__version__}
+    if not replaces_loops():
+        versions["vllm_loops"] = OWN_LOOPS
+        _warn(OWN_LOOPS, "vLLM %s: the virtual engine's inner loops are %s", versions["vllm"], OWN_LOOPS)
     modelled = MODELLED if config.offload is None else (*MODELLED, MODELLED_TRANSFERS)
     options = {**asdict(config), **asdict(config.guards), "router": config.router if config.replicas > 1 else None}
     del options["guards"]
     return EngineDescription(hardware, from_json(Engine, options), modelled, versions)
+
+
+def replaces_loops() -> bool:
+    """Whether ``block_pool`` replaces vLLM's inner loops, which depends on vLLM's version and on ``SWITCH``."""
+    return os.environ.get(SWITCH) != "own" and has_short_loops(check_version())
 
 
 @dataclass(frozen=True, slots=True)
