@@ -37,6 +37,8 @@ from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler
+from continuum_server.virtual.replicas import ReplicaLoops
+from continuum_server.virtual.routers import ROUTERS
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -95,12 +97,27 @@ class Timed:
         return timed
 
 
-def build(arm: str, config: EngineConfig, jobs: list[Job], options: dict[str, Any]) -> tuple[Any, VirtualLoop]:
+class OneLoop(ReplicaLoops):
+    """A single loop, and the jobs that it plays."""
+
+    def __init__(self, loop: VirtualLoop, jobs: list[Job]) -> None:
+        super().__init__([loop], ROUTERS["round-robin"](), jobs, least_step_s=0.0)
+        self.loop = loop
+
+    def advance(self) -> None:
+        """Let turns arrive until the scheduler is called, and call it once."""
+        before = self.loop.counters.scheduler_calls
+        while self.loop.counters.scheduler_calls == before:
+            if not self.step():
+                raise SystemExit("the jobs ended before the measurement")
+
+
+def build(arm: str, config: EngineConfig, jobs: list[Job], options: dict[str, Any]) -> tuple[Any, OneLoop]:
     stock = arm == "stock"
     settings = settings_of(config, "vllm" if stock else arm, options)
     kind = Stock if stock else ForeseeingScheduler
     engine = build_engine(shape_of(config), times_of(config), settings, jobs, scheduler_type=kind, max_stretch=1)
-    return engine.scheduler, engine.loop
+    return engine.scheduler, OneLoop(engine.loop, jobs)
 
 
 class Standing:
@@ -159,13 +176,13 @@ def turn_us(arm: str, waiting: int, turns: int = 1_500) -> float:
     made = (Turn(512, 16, tool_calls=call), *[Turn(32, 16, kept_tokens=512, tool_calls=call)] * 200)
     jobs = [Job(Program(f"p{i}", made), 0.0) for i in range(RUNNING + waiting)]
     scheduler, loop = build(arm, TURN_CONFIG, jobs, {})
-    while loop.turns_done < turns // 3:
+    while loop.loop.turns_done < turns // 3:
         loop.advance()
     timed = Timed(scheduler, EVENTS, time.thread_time)  # this thread's processor time, not that of other processes
-    before = loop.turns_done
-    while loop.turns_done < before + turns:
+    before = loop.loop.turns_done
+    while loop.loop.turns_done < before + turns:
         loop.advance()
-    return timed.seconds / (loop.turns_done - before) * 1e6
+    return timed.seconds / (loop.loop.turns_done - before) * 1e6
 
 
 def stepping(arms: list[str], waiting: list[int], steps: int) -> None:

@@ -48,7 +48,7 @@ def processor_s() -> float:
 def play(jobs: list[Job], policy: str) -> Row:
     engine = build_engine(shape_of(CONFIG), times_of(CONFIG), settings_of(CONFIG, policy, {}), jobs)
     start, began_s = time.perf_counter(), processor_s()  # noqa: TID251
-    engine.loop.run()
+    engine.play(jobs)
     return Row(time.perf_counter() - start, processor_s() - began_s)  # noqa: TID251
 
 

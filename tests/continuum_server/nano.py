@@ -20,6 +20,8 @@ from continuum_server.virtual.engine import build_engine
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.offload import Offload, Tier
 from continuum_server.virtual.oracle import ForeseeingScheduler
+from continuum_server.virtual.replicas import ReplicaLoops
+from continuum_server.virtual.routers import ROUTERS
 from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_traces.conversation import Job
@@ -76,6 +78,14 @@ class Played:
         return [event for event in self.events if event.event == kind]
 
 
+class OneLoop(ReplicaLoops):
+    """A single loop, and the jobs that it plays."""
+
+    def __init__(self, loop: VirtualLoop, jobs: Sequence[Job]) -> None:
+        super().__init__([loop], ROUTERS["round-robin"](), jobs, least_step_s=0.0)
+        self.loop = loop
+
+
 def build(
     jobs: Sequence[Job],
     policy: str,
@@ -90,20 +100,20 @@ def build(
     max_num_seqs: int = 8,
     chunk_tokens: int = 256,
     token_times: bool = False,
-    **limits: int,
-) -> tuple[Any, VirtualLoop]:
-    """A scheduler and its loop, nothing run yet. A KV block is 4,096 bytes. ``limits``: of ``build_engine``."""
+    **limits: Any,
+) -> tuple[Any, OneLoop]:
+    """A scheduler and its loop with the jobs, nothing run yet. A KV block is 4,096 bytes. ``limits``: of the loop."""
     shape = EngineShape(NANO, 4096, blocks, 16, max_num_seqs, chunk_tokens, offload=offload)
     swap_s = {"swap_token_s": shape.swap_token_s, "deep_token_s": shape.ssd_token_s}
     settings = Settings(policy, options, guards or Guards(), PrefillCurve(0.0, 1e-4, 0.01, "test"), **swap_s)
     sink = SimpleNamespace(write=([] if events is None else events).append)
     seen: list[TurnRecord] = [] if turns is None else turns
     limits = {"max_stretch": 512, "max_calls": 200_000, **limits}
+    limits["token_times"] = TokenTimes() if token_times else None
     engine = build_engine(
         shape, PlainTimes(), settings, jobs, seen.append, sink, scheduler_type=scheduler_type, **limits
     )
-    engine.loop.token_times = TokenTimes() if token_times else None
-    return engine.scheduler, engine.loop
+    return engine.scheduler, OneLoop(engine.loop, jobs)
 
 
 def play(jobs: Sequence[Job], policy: str = "vllm", options: dict[str, Any] | None = None, **rest: Any) -> Played:
@@ -114,16 +124,16 @@ def play(jobs: Sequence[Job], policy: str = "vllm", options: dict[str, Any] | No
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     loop.run()
     scheduler.release_all("shutdown")
-    while loop.transfers is not None and loop.transfers.pending:
-        loop.advance()
-    played = Played(scheduler, loop, turns, events)
+    played = Played(scheduler, loop.loop, turns, events)
+    while played.loop.transfers is not None and played.loop.transfers.pending:
+        played.loop.advance(lambda: float("inf"))
     assert played.free_blocks() == free, "blocks leaked"
     assert not scheduler.table.pins
     assert scheduler.table.pinned_tokens == 0
     assert scheduler.kv_cache_manager.reset_prefix_cache()  # fails while any block is referred to
     assert len(played.of("pin")) == len(played.of("unpin"))
     check_turns(turns, jobs)
-    if loop.transfers is not None:
+    if played.loop.transfers is not None:
         _check_tiers(played)
         if events:  # vLLM's own scheduler writes none
             _check_reloads(played)

@@ -59,8 +59,7 @@ def history(jobs: list[Job], policy: str, own_code: bool, **shape: int) -> list[
         manager.coordinator.single_type_managers[0].__class__ = FullAttentionManager
         del scheduler._update_request_with_output
     states = []
-    while not loop.idle:
-        loop.advance()
+    while loop.step():
         states.append(blocks_of(manager.block_pool))
     return [states, events, turns]
 
@@ -107,7 +106,7 @@ def test_a_run_with_vllms_own_code_writes_the_same_bytes_and_says_so(
     def played(name: str) -> tuple[dict[str, str], dict[str, bytes]]:
         versions = describe(config).versions
         (tmp_path / name).mkdir()
-        simulate(config, "continuum", {}, jobs, 0, tmp_path / name)
+        simulate(config, "static-ttl", {"ttl_s": 2.0}, jobs, 0, tmp_path / name)
         files = {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
         return versions, {name: content for name, content in files.items() if name != SCHEDULER_TIME}
 

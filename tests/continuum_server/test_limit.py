@@ -49,7 +49,7 @@ def played(gpu: str, jobs: list[Job], policy: str) -> dict[str, float]:
     config, times, shape, _ = hardware(gpu)
     turns: list[TurnRecord] = []
     engine = build_engine(shape, times, settings_of(config, policy, {}), jobs, turns.append)
-    engine.loop.run()
+    engine.play(jobs)
     ends = {turn.program_id: turn.finish_s or 0.0 for turn in turns}
     jct = float(np.mean([ends[job.program_id] - job.arrival_s for job in jobs]))
     return {"jct": jct, "wall": engine.loop.now_s, "busy": engine.loop.counters.busy_s}

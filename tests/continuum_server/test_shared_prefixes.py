@@ -35,8 +35,7 @@ def test_pins_count_the_blocks_they_hold(policy: str, options: dict[str, Any]) -
     """20 programs with one prompt of 100 blocks: all may be held in a pool of 600, and what is held is known."""
     scheduler, loop = build(behind_a_prefix(1600, 20, 0, tool_s=2.0), policy, options, blocks=600, max_num_seqs=32)
     table, most_pins = scheduler.table, 0
-    while not loop.idle:
-        loop.advance()
+    while loop.step():
         held = {block.block_id for blocks in scheduler.held.blocks.values() for block in blocks}
         assert table.pinned_tokens == len(held) * scheduler.block_size
         most_pins = max(most_pins, len(table.pins))

@@ -18,7 +18,8 @@ from vllm.v1.request import RequestStatus
 def running() -> Any:
     """A scheduler with one running request."""
     scheduler, loop = build([Job(program("p"), 0.0)], "vllm", {})
-    loop.advance()
+    assert loop.step()  # the arrival
+    assert loop.step()
     return scheduler
 
 

@@ -125,7 +125,7 @@ def test_abort_releases_what_the_program_held() -> None:
     jobs = [Job(program("a", turns=3, tool_s=0.2), 0.0), Job(program("b", turns=1, output=200), 0.05)]
     scheduler, loop = build(jobs, "static-ttl", {"ttl_s": 50.0}, max_num_seqs=1)
     while not (scheduler.table.pins and len(scheduler.requests) == 2):
-        loop.advance()
+        assert loop.step()
     assert len(scheduler.waiting) == 1
     scheduler.finish_requests([request.request_id for request in scheduler.waiting], RequestStatus.FINISHED_ABORTED)
     assert not scheduler.table.pins
@@ -137,10 +137,10 @@ def test_the_scheduler_s_time_is_counted_by_call_and_decides_nothing() -> None:
     jobs, ticks = [Job(program(f"p{i}"), 0.1 * i) for i in range(4)], count()
     turns: list[TurnRecord] = []
     _, loop = build(jobs, "continuum", {}, turns=turns)
-    loop.scheduler_time = SchedulerStopwatch(lambda: float(next(ticks)))
+    loop.loop.scheduler_time = SchedulerStopwatch(lambda: float(next(ticks)))
     loop.run()
-    calls = loop.counters.scheduler_calls
-    assert facts_of([loop.scheduler_time] * 2) == {"calls": 2 * calls, "total_s": 4.0 * calls, "longest_s": 2.0}
+    calls = loop.loop.counters.scheduler_calls
+    assert facts_of([loop.loop.scheduler_time] * 2) == {"calls": 2 * calls, "total_s": 4.0 * calls, "longest_s": 2.0}
     assert turns == play(jobs, "continuum").turns
 
 

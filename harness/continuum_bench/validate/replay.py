@@ -62,9 +62,8 @@ def play(run: LoggedRun, config: EngineConfig, times: StepTimes, asynchronous: b
     settings = settings_of(config, "vllm", {})
     for number in range(config.replicas):
         own = jobs[number :: config.replicas]
-        engine = build_engine(shape, times, settings, own, records.append)
-        engine.loop.admits_late = asynchronous
-        engine.loop.run()
+        engine = build_engine(shape, times, settings, own, records.append, admits_late=asynchronous)
+        engine.play(own)
         engine.close()
     return _answers(everything, records, places)[: len(run.served)]
 

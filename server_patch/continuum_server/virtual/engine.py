@@ -23,7 +23,7 @@ from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.step_times.curves import fit_prefill
 from continuum_server.step_times.model import StepTimes
 from continuum_server.virtual.config import EngineConfig, EngineError, EngineShape, decode_of, shape_of, times_of
-from continuum_server.virtual.loop import Counters, VirtualLoop
+from continuum_server.virtual.loop import Counters, VirtualClock, VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
 from continuum_server.virtual.routers import ROUTERS
@@ -78,11 +78,16 @@ def simulate(
         arrivals = None if all_start else files.enter_context(JsonLines(out / ARRIVALS, flush_every=512))
 
         def engine(sink: EventSink) -> Engine:
-            built = build_engine(shape, times, settings, (), turns.write, sink, known_jobs=jobs)
-            built.loop.token_times = TokenTimes() if token_times else None
-            if arrivals is not None:
-                built.loop.on_arrival = lambda play: arrivals.write(play.arrival)
-            return built
+            return build_engine(
+                shape,
+                times,
+                settings,
+                jobs,
+                turns.write,
+                sink,
+                on_arrival=lambda play: None if arrivals is None else arrivals.write(play.arrival),
+                token_times=TokenTimes() if token_times else None,
+            )
 
         alone = config.replicas == 1
         engines = [engine(events if alone else ReplicaSink(index, events)) for index in range(config.replicas)]
@@ -120,35 +125,32 @@ def build_engine(
     on_turn: Callable[[TurnRecord], None] = lambda record: None,
     sink: EventSink | None = None,
     *,
-    known_jobs: Sequence[Job] | None = None,
     scheduler_type: type[Scheduler] = ForeseeingScheduler,
-    max_stretch: int = 512,
-    max_calls: int = 200_000_000,
+    **of_loop: Any,
 ) -> Engine:
-    """Build an engine, which does not start yet.
+    """Build an engine, to which nothing is delivered yet.
 
     Args:
         shape: model and memory.
         times: the modelled times of steps.
         settings: policy and its limits.
-        jobs: the programs to play.
+        jobs: the programs whose future a bound knows.
         on_turn: called with each finished turn's record.
         sink: receives the scheduler's events; None: they are dropped.
-        known_jobs: the jobs whose future a bound knows; None: ``jobs``.
         scheduler_type: a bound needs ``ForeseeingScheduler``. vLLM's own ``Scheduler`` runs without the plugin.
-        max_stretch: largest number of steps in one scheduler call; 1 disables event skipping.
-        max_calls: number of scheduler calls after which the run fails.
+        of_loop: further arguments of ``VirtualLoop``.
     """
     scheduler: Any = build_scheduler(shape, settings, scheduler_type)
-    loop = VirtualLoop(scheduler, times, jobs, on_turn, max_stretch, max_calls)
-    if isinstance(scheduler, ProgramSchedulerMixin):
-        scheduler.attach(loop.clock, sink or Discard())
-        scheduler.output_tool = loop.output_tool
-        show_future(scheduler, jobs if known_jobs is None else known_jobs, times)
+    clock = VirtualClock()
     if shape.offload is not None:
         from continuum_server.virtual.vllm_offload import Transfers  # noqa: PLC0415 - older vLLM lacks parts of it
 
-        loop.transfers = Transfers(scheduler, shape.offload, shape.gpus, loop.clock)
+        of_loop["transfers"] = Transfers(scheduler, shape.offload, shape.gpus, clock)
+    loop = VirtualLoop(scheduler, times, clock, on_turn, **of_loop)
+    if isinstance(scheduler, ProgramSchedulerMixin):
+        scheduler.attach(clock, sink or Discard())
+        scheduler.output_tool = loop.output_tool
+        show_future(scheduler, jobs, times)
     return Engine(scheduler, loop)
 
 
@@ -168,6 +170,10 @@ class Engine:
             "virtual_s": self.loop.now_s,
             "transfers": transfers.facts() if transfers is not None else None,
         }
+
+    def play(self, jobs: Sequence[Job]) -> None:
+        """Play these jobs alone on this engine, to their end."""
+        ReplicaLoops([self.loop], ROUTERS["round-robin"](), jobs, least_step_s=0.0).run()
 
     def close(self) -> int:
         """Abort what runs and release all pins. Return the number of blocks that are missing in the pool afterwards."""

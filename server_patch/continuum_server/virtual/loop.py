@@ -1,11 +1,13 @@
-"""The engine loop in virtual time: call vLLM's scheduler, advance the clock by the step's modelled time, update."""
+"""One engine in virtual time: call vLLM's scheduler, advance the clock by the step's modelled time, update.
+
+``replicas`` delivers turns to the engine, and gets back the plays whose turn has ended.
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -99,14 +101,28 @@ def play_of(number: int, job: Job, block_size: int) -> Play:
     return Play(job, number, context, conversation, job.arrival_s, program.prompt_tokens())
 
 
+class VirtualClock:
+    """The time of one engine."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 class VirtualLoop:
-    """Plays jobs against one scheduler.
+    """Runs the turns of plays on one scheduler.
 
     Args:
-        scheduler: built for synchronous scheduling. The caller replaces its clock by this loop's.
+        scheduler: built for synchronous scheduling, with this loop's ``clock``.
         step_times: the modelled times of steps.
-        jobs: its own programs, with their arrival times, which ``run`` plays without a router.
+        clock: only this loop changes its time.
         on_turn: called with each finished turn's record.
+        on_arrival: called with each play whose first turn enters the engine.
+        transfers: transfers of KV between tiers; None: there are no tiers.
+        token_times: records the times of tokens; None: the gaps between tokens are not recorded.
+        admits_late: a running engine admits an arrival one step later, as a server with asynchronous scheduling does.
         max_stretch: largest number of engine steps in one scheduler call; 1 disables event skipping.
         max_calls: number of scheduler calls after which the run fails.
     """
@@ -115,12 +131,17 @@ class VirtualLoop:
         self,
         scheduler: ProgramSchedulerMixin,
         step_times: StepTimes,
-        jobs: Sequence[Job],
+        clock: VirtualClock,
         on_turn: Callable[[TurnRecord], None],
+        *,
+        on_arrival: Callable[[Play], None] = lambda play: None,
+        transfers: Transfers | None = None,
+        token_times: TokenTimes | None = None,
+        admits_late: bool = False,
         max_stretch: int = 512,
         max_calls: int = 200_000_000,
     ) -> None:
-        self.now_s = 0.0
+        self.transfers = transfers
         self.step_start_s = -inf
         """When the latest step was scheduled. A turn that arrived later is not in it."""
         self.counters = Counters()
@@ -129,7 +150,10 @@ class VirtualLoop:
         self.turns_done = 0
         self._scheduler = scheduler
         self._times = step_times
-        self._on_turn = on_turn
+        self._clock = clock
+        self._on_turn, self._on_arrival = on_turn, on_arrival
+        self._token_times = token_times
+        self._admits_late = admits_late
         self._stretches = Stretches(scheduler, step_times, max_stretch)
         self._max_calls = max_calls
         self.block_size = scheduler.block_size
@@ -139,34 +163,15 @@ class VirtualLoop:
         self._idle_until_s = -inf
         """No waiting request can run before this time. An arrival may be earlier."""
         self._events: list[tuple[float, int, Play]] = []
-        self.on_answer: Callable[[Play], None] = self._come_back
-        """Called with a play whose turn ended. By default, the play's next turn arrives in this engine at ``due_s``."""
-        self.horizon_s: Callable[[], float] = lambda: inf
-        """Returns the time until which no unknown turn arrives. By default, the loop knows all arrivals."""
-        self.on_arrival: Callable[[Play], None] = lambda play: None
-        """Called with each play whose first turn enters the engine."""
-        self.admits_late = False
-        """A running engine admits an arrival one step later, as a server with asynchronous scheduling does."""
-        self.transfers: Transfers | None = None
-        """Transfers of KV between tiers; None: there are no tiers."""
-        self.token_times: TokenTimes | None = None
-        """The times of tokens; None: the gaps between tokens are not recorded."""
-        self._orders = count(len(jobs) + 1)
-        for number, job in enumerate(jobs):
-            self.deliver(play_of(number, job, self.block_size), job.arrival_s, number)
 
-    def clock(self) -> float:
-        return self.now_s
+    @property
+    def now_s(self) -> float:
+        return self._clock.now_s
 
     @property
     def idle(self) -> bool:
         """Whether no turn is in the engine and no arrival is known."""
         return not (self._plays or self._events)
-
-    def run(self) -> None:
-        """Play the loop's own jobs to their end."""
-        while not self.idle:
-            self.advance()
 
     def stop(self) -> None:
         """Record the turns in the engine as unfinished, and abort them. The scheduler's record has no end of them."""
@@ -188,34 +193,37 @@ class VirtualLoop:
             instant_s = min(instant_s, self._events[0][0])
         return max(self.now_s, instant_s)
 
-    def advance(self) -> None:
-        """Advance the clock to the next event, admit arrivals that are due, and call the scheduler once."""
+    def advance(self, horizon_s: Callable[[], float]) -> list[Play]:
+        """Advance the clock to the next event, admit arrivals that are due, and call the scheduler once.
+
+        Args:
+            horizon_s: returns the time until which no turn arrives that was not yet delivered.
+
+        Returns:
+            the plays whose turn ended.
+        """
         if self.counters.scheduler_calls >= self._max_calls:
             raise EngineError(f"gave up after {self._max_calls} scheduler calls at {self.now_s:.1f} s")
         next_s = self.next_s()
         if next_s == inf:
             waiting = ", ".join(list(self._plays)[:3])
             raise EngineError(f"at {self.now_s:.3f} s no request can run and no event is due; waiting: {waiting}")
-        self.now_s, self._idle_until_s = next_s, -inf
+        self._clock.now_s, self._idle_until_s = next_s, -inf
         self._admit_due()
-        stretch_s = self._stretch()
+        stretch_s = self._stretch(horizon_s)
         plan_steps(self._scheduler, len(stretch_s))
         output = self.scheduler_time.schedule(self._scheduler)
         self.counters.scheduler_calls += 1
         if output.total_num_scheduled_tokens == 0:
             self._wait_for_something(output)
-            return
-        self._run_step(output, stretch_s)
+            return []
+        return self._run_step(output, stretch_s)
 
     # -------------------------------------------------------------------------------- arrivals
 
     def deliver(self, play: Play, arrival_s: float, order: int) -> None:
         """Schedule the arrival of the play's next turn. Of arrivals at the same time, the lowest order is first."""
         heapq.heappush(self._events, (arrival_s, order, play))
-
-    def _come_back(self, play: Play) -> None:
-        if not play.over:
-            self.deliver(play, play.due_s, next(self._orders))
 
     def earliest_return_s(self, least_step_s: float) -> float:
         """Return the earliest time at which a program can send its next turn, if no step is shorter than given."""
@@ -224,14 +232,14 @@ class VirtualLoop:
         return min(returns_s, default=inf)
 
     def _admit_due(self) -> None:
-        known_s = self.step_start_s if self.admits_late and self._plays else self.now_s
+        known_s = self.step_start_s if self._admits_late and self._plays else self.now_s
         while self._events and self._events[0][0] <= known_s:
             _, _, play = heapq.heappop(self._events)
             self._send(play)
 
     def _send(self, play: Play) -> None:
         if play.index == 0:
-            self.on_arrival(play)
+            self._on_arrival(play)
         while not isinstance(play.action, Send):
             self._go_on(play, None)
         play.request = Request(
@@ -281,12 +289,12 @@ class VirtualLoop:
         """Start this call's transfers, and report those that ended. Advance the clock if the GPU must wait."""
         if self.transfers is None:
             return None
-        moved, self.now_s = self.transfers.run_step(output)
+        moved, self._clock.now_s = self.transfers.run_step(output)
         return moved
 
     # ------------------------------------------------------------------------------------ steps
 
-    def _run_step(self, output: SchedulerOutput, stretch_s: Sequence[float]) -> None:
+    def _run_step(self, output: SchedulerOutput, stretch_s: Sequence[float]) -> list[Play]:
         """Model the GPU's work for the call's output: one step, or the steps of the stretch."""
         steps = max(1, len(stretch_s))
         plays, scheduled = self._plays, output.num_scheduled_tokens
@@ -314,8 +322,8 @@ class VirtualLoop:
         moved = self._move_kv(output)
         start_s, steps_s = self.now_s, stretch_s or [batch.step_s(self._times)]
         self._take_time(batch, steps_s)
-        if self.token_times is not None:
-            self.token_times.step(start_s, steps_s, index, sampled)
+        if self._token_times is not None:
+            self._token_times.step(start_s, steps_s, index, sampled)
         if batch.chunks:
             self._note_first_tokens(index)
         runner_output = ModelRunnerOutput(list(scheduled), index, sampled, kv_connector_output=moved)
@@ -325,6 +333,7 @@ class VirtualLoop:
         self._settled = pure and not batch.chunks and not finished and not output.preempted_req_ids
         for play in finished:
             self._finish(play)
+        return finished
 
     def _take_time(self, batch: Batch, steps_s: Sequence[float]) -> None:
         counters = self.counters
@@ -335,7 +344,7 @@ class VirtualLoop:
         for number, seconds in enumerate(steps_s):
             if number > 0:
                 self.step_start_s = self.now_s
-            self.now_s += seconds
+            self._clock.now_s += seconds
         counters.busy_s += self.now_s - start_s
 
     def _note_first_tokens(self, scheduled: dict[str, int]) -> None:
@@ -360,25 +369,24 @@ class VirtualLoop:
             prompt_tokens=request.num_prompt_tokens,
             output_tokens=request.max_tokens,
             alone_s=play.alone_s[play.index],
-            token_gaps_ms=None if self.token_times is None else self.token_times.gaps_ms(request.request_id),
+            token_gaps_ms=None if self._token_times is None else self._token_times.gaps_ms(request.request_id),
         )
         self.turns_done += 1
         self._go_on(play, answered)
         self.programs_done += play.over
-        self.on_answer(play)
 
     # ---------------------------------------------------------------------------- event skipping
 
-    def _stretch(self) -> list[float]:
+    def _stretch(self, horizon_s: Callable[[], float]) -> list[float]:
         """Return the seconds of each of the next steps, if several can be taken in one scheduler call; else empty."""
         transfers = self.transfers
         if transfers is not None and (transfers.fenced or not transfers.quiet):
             return []
-        return self._stretches.next(self.now_s, self._news_s, self._settled)
+        return self._stretches.next(self.now_s, lambda: self._news_s(horizon_s()), self._settled)
 
-    def _news_s(self) -> float:
+    def _news_s(self, horizon_s: float) -> float:
         """Return the time at which the next turn may arrive or the next transfer ends."""
-        news_s = min(self._events[0][0] if self._events else inf, self.horizon_s())
+        news_s = min(self._events[0][0] if self._events else inf, horizon_s)
         return news_s if self.transfers is None else min(news_s, self.transfers.next_s())
 
 

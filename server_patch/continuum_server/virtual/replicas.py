@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from math import inf
 
@@ -27,7 +26,7 @@ class ReplicaLoops:
     """Plays programs against one or several loops.
 
     Args:
-        loops: built without jobs. This class sets their ``on_answer`` and ``horizon_s``.
+        loops: one for each replica.
         router: chooses a loop for every turn.
         jobs: all programs of the run. In a closed loop they start in this order, whatever their arrival times.
         least_step_s: duration of the shortest step of any loop.
@@ -60,9 +59,6 @@ class ReplicaLoops:
         """A heap of (time, order, play) of the turns that are due."""
         every = [((number, job), job.arrival_s) for number, job in enumerate(jobs)]
         self._start(every if self._closed is None else self._closed.begin())
-        for index, loop in enumerate(loops):
-            loop.on_answer = partial(self._answered, index)
-            loop.horizon_s = partial(self._horizon_s, index)
 
     def _start(self, starts: Iterable[tuple[tuple[int, Job], float]]) -> None:
         for (number, job), at_s in starts:
@@ -77,7 +73,7 @@ class ReplicaLoops:
             EngineError: no replica can continue, or a loop made too many scheduler calls.
         """
         steps = 0
-        while self._move():
+        while self.step():
             steps += 1
             if on_progress is not None and steps % every == 0:
                 on_progress(self.programs_done)
@@ -94,20 +90,21 @@ class ReplicaLoops:
 
     # ---------------------------------------------------------------------------------------- steps
 
-    def _move(self) -> bool:
-        """Process the next event: an arrival or a step. Return False at the end of the run."""
+    def step(self) -> bool:
+        """Process the next event: an arrival or a scheduler call. Return False at the end of the run."""
         if not self._arrivals and all(loop.idle for loop in self._loops):
             return False
         arrival_s = self._arrivals[0][0] if self._arrivals else inf
         index = min(range(len(self._loops)), key=lambda i: (self._loops[i].next_s(), self._loops[i].idle))
         next_s = self._loops[index].next_s()
-        if min(arrival_s, next_s) >= self._until_s:
+        if self._until_s < inf and min(arrival_s, next_s) >= self._until_s:
             return False
         if arrival_s <= next_s and arrival_s < inf:
             self._route(*heapq.heappop(self._arrivals))
         else:
             self._earliest_return_s.pop(index, None)
-            self._loops[index].advance()
+            for play in self._loops[index].advance(lambda: self._horizon_s(index)):
+                self._answered(index, play)
         return True
 
     def _route(self, instant_s: float, order: int, play: Play) -> None:

@@ -68,7 +68,7 @@ def test_an_engine_with_stages_and_without_prefix_caching() -> None:
     def end_s(**changed: object) -> float:
         config = EngineConfig(gpu="h100", model="llama-3.1-70b", tensor_parallel=4, **changed)  # type: ignore[arg-type]
         engine = build_engine(shape_of(config), times_of(config), settings_of(config, "vllm", {}), jobs)
-        engine.loop.run()
+        engine.play(jobs)
         assert engine.close() == 0
         return engine.loop.now_s
 
