@@ -24,6 +24,7 @@ from continuum_analysis.compare.runs import (
 )
 from continuum_analysis.compare.summary import Summary, summarize_runs
 from continuum_analysis.compare.words import TextTable, cause_table, verdict
+from continuum_analysis.compare.worlds import Prediction, prediction_table, predictions_of, settings_that_differ, world
 from continuum_analysis.metrics import METRICS, Metric, by_group, completion_times
 from continuum_analysis.records.misses import cause_rows
 from continuum_analysis.records.timeline import AnalysisError
@@ -175,23 +176,61 @@ def compare_runs(options: CompareOptions, slo: SloOptions, gate: GateOptions) ->
     directories = _directories(options.directories, slo)
     # With conditions, directories of the same arms and seeds are versions of one experiment, and not merged.
     groups = [[path] for path in directories] if gate.fail_if and side_by_side(directories) else [list(directories)]
+    sides = _worlds(directories, options, gate)
     summaries = {
-        (", ".join(map(str, group)), title): _summaries(part, group, options.baseline)
-        for title, part in _parts(directories, options.by).items()
+        (", ".join(map(str, group)), _words(title, side)): _summaries(part, group, options.baseline)
+        for side, of_side in sides.items()
+        for title, part in _parts(of_side, options.by).items()
         for group in groups
     }
-    outcomes = apply_conditions(directories, conditions, options.baseline)
+    runs = [run for group in directories.values() for run in group]
+    predictions = predictions_of(runs, options.baseline) if len(sides) > 1 else {}
+    outcomes = apply_conditions(directories, conditions, options.baseline) if conditions else ()
     every = [(title, *each) for (_, title), by_jps in summaries.items() for each in by_jps.items()]
     if options.form == "json":
         _write(json.dumps(_comparison_json(every), indent=2) + "\n", options.out)
     elif options.form is not None or options.out is not None:
         _write_comparison({jps: summary for _, jps, summary in every}, options.form or "csv", options.out)
     elif options.json_output:
-        print_json(_comparison_json(every))
+        print_json(_comparison_json(every, predictions))
     else:
         for (caption, title), by_jps in summaries.items():
-            _print_comparison(", ".join(filter(None, (caption, title))), by_jps, slo)
+            _print_comparison(_words(caption, title), by_jps, slo)
+        _print_predictions(predictions)
     return conclude(outcomes)
+
+
+def _words(*words: str) -> str:
+    return ", ".join(filter(None, words))
+
+
+def _worlds(
+    directories: Mapping[Path, Sequence[Run]], options: CompareOptions, gate: GateOptions
+) -> dict[str, Mapping[Path, Sequence[Run]]]:
+    """Return the measured and the modelled runs; all of them without a name if they are of one kind.
+
+    Raises:
+        AnalysisError: there are both, and a table for other programs or a condition was asked for.
+    """
+    names = sorted({world(run) for runs in directories.values() for run in runs})
+    if len(names) == 1:
+        return {"": directories}
+    for option, given in (("--format", options.form), ("--out", options.out), ("--fail-if", gate.fail_if)):
+        if given:
+            raise AnalysisError(f"{option}: some of these runs are measured, others modelled; give one kind, or --json")
+    return {
+        name: {path: [run for run in runs if world(run) == name] for path, runs in directories.items()}
+        for name in names
+    }
+
+
+def _print_predictions(predictions: Mapping[float | None, Sequence[Prediction]]) -> None:
+    """Print how far the modelled times are off the measured ones, at each load."""
+    for jps, rows in predictions.items():
+        where = "" if jps is None else f" at {jps:g} programs/s"
+        print_table(prediction_table(rows), f"Modelled beside measured{where}: error = modelled / measured - 1")
+        for line in settings_that_differ(rows):
+            print_notice(f"note: {line}")
 
 
 def _parts(directories: Mapping[Path, Sequence[Run]], by: str | None) -> dict[str, Mapping[Path, Sequence[Run]]]:
@@ -227,9 +266,14 @@ def _write_comparison(summaries: Mapping[float | None, Summary], form: str, out:
     _write_table((summary_words if form in ("latex", "markdown") else summary_table)(summaries), form, out)
 
 
-def _comparison_json(summaries: Sequence[tuple[str, float | None, Summary]]) -> object:
-    """Return the contents of summary.json, or a list of them if there are several groups or loads."""
+def _comparison_json(
+    summaries: Sequence[tuple[str, float | None, Summary]],
+    predictions: Mapping[float | None, Sequence[Prediction]] | None = None,
+) -> object:
+    """Return the contents of summary.json, or a list of them if there are several groups or loads; then the predictions
+    of each load."""
     data = [{**({"group": group} if group else {}), "jps": jps, **each.to_json()} for group, jps, each in summaries]
+    data += [{"jps": jps, "predictions": [row.to_json() for row in rows]} for jps, rows in (predictions or {}).items()]
     return data[0] if len(data) == 1 else data
 
 
@@ -251,7 +295,8 @@ def _directories(paths: Sequence[Path], slo: SloOptions) -> dict[Path, list[Run]
 def _summaries(
     directories: Mapping[Path, Sequence[Run]], paths: Sequence[Path], baseline: str | None
 ) -> dict[float | None, Summary]:
-    loads = by_load([run for path in paths for run in directories[path]])
+    runs_here = [run for path in paths for run in directories[path]]
+    loads = by_load(runs_here) if runs_here else {}
     whole = paths[0] if len(paths) == 1 and len(loads) == 1 else None
     return {jps: summarize_runs(whole, runs, baseline) for jps, runs in loads.items()}
 

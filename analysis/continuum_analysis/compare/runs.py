@@ -189,8 +189,12 @@ def check_comparable(runs: Sequence[Run]) -> None:
         _check_same(with_tiers[0], run)
 
 
-def _check_same(first: Run, run: Run, *leave_out: str) -> None:
-    """Check that two runs have the same workload and machine; ``leave_out`` names entries that may differ."""
+def check_same_workload(first: Run, run: Run) -> None:
+    """Check that two runs played the same programs, and that their times are of the same kind of clock.
+
+    Raises:
+        AnalysisError: they did not.
+    """
     where = f"{first.path} and {run.path} cannot be compared"
     clocks = [each.metrics.facts.clock for each in (first, run)]
     if clocks[0] != clocks[1]:
@@ -205,6 +209,12 @@ def _check_same(first: Run, run: Run, *leave_out: str) -> None:
             f"{where}: they played different workloads ({digests}); only "
             "runs of the same programs say anything about policies"
         )
+
+
+def _check_same(first: Run, run: Run, *leave_out: str) -> None:
+    """Check that two runs have the same workload and machine; ``leave_out`` names entries that may differ."""
+    check_same_workload(first, run)
+    where, ours, theirs = f"{first.path} and {run.path} cannot be compared", first.manifest, run.manifest
     may_differ = [*OF_THE_RUN, *leave_out]
     if not (ours.engine_options.offload and theirs.engine_options.offload):  # an arm with tiers, one without
         may_differ.append(TIERS)

@@ -1,0 +1,131 @@
+"""Measured runs beside modelled runs of the same arrivals: by how much the prediction of each policy is off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from continuum_traces.grouped import grouped
+from continuum_traces.run_dir import key_of
+
+from continuum_analysis.compare.intervals import NO_VALUE, Comparison, mean_interval, number_text
+from continuum_analysis.compare.runs import BASELINES, Run, baseline_of, check_same_workload
+from continuum_analysis.compare.summary import compare_to
+from continuum_analysis.compare.words import TextTable, metric_column
+from continuum_analysis.metrics import BY_NAME
+from continuum_analysis.records.timeline import AnalysisError
+
+MEASURED, MODELLED = "measured", "modelled"
+SHOWN = {"ttft_mean_s": "TTFT mean, s", "prefix_hit_ratio": "prefix hit"}
+"""The metrics, beside the JCT, of which both values are shown."""
+
+
+def world(run: Run) -> str:
+    """Return whether the times of a run are measured or modelled, by its manifest."""
+    return MODELLED if run.manifest.modelled else MEASURED
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A policy's modelled runs beside its measured runs of the same seeds."""
+
+    policy: str
+    runs: Mapping[str, Sequence[Run]]
+    """The measured and the modelled runs of the seeds that both have."""
+    comparison: Comparison
+    """Of the modelled runs with the measured ones, over programs that finished in both."""
+    to_base: Mapping[str, float | None]
+    """The mean JCT to the baseline's, measured and modelled."""
+
+    def mean(self, side: str, metric: str) -> float | None:
+        values = [value for run in self.runs[side] if (value := run.metrics.values[metric]) is not None]
+        return mean_interval(values).mean if values else None
+
+    def to_json(self) -> dict[str, object]:
+        modelled_s, measured_s = self.comparison.jct_means_s
+        sides = {MEASURED: measured_s, MODELLED: modelled_s}
+        return {
+            "policy": self.policy,
+            "seeds": list(self.comparison.seeds),
+            "jct_mean_error": self.comparison.jct_ratio.mean - 1,
+            **{
+                side: {"jct_mean_s": jct_s, "jct_mean_ratio": self.to_base[side]}
+                | {metric: self.mean(side, metric) for metric in SHOWN}
+                for side, jct_s in sides.items()
+            },
+        }
+
+
+def predictions_of(runs: Sequence[Run], baseline: str | None = None) -> dict[float | None, list[Prediction]]:
+    """Set measured runs beside modelled ones, policy by policy, at each load that both have. The policies ``vllm`` (in
+    the virtual engine) and ``stock`` (on a server) are one.
+
+    Raises:
+        AnalysisError: the runs have different workloads or arrivals, or no load, policy and seed in common.
+    """
+    for run in runs:
+        check_same_workload(runs[0], run)
+    loads = grouped((run.manifest.workload.jps, run) for run in runs)
+    predictions = {jps: rows for jps, group in loads.items() if (rows := _of_load(group, baseline))}
+    if not predictions:
+        raise AnalysisError("no load, policy and seed is both measured and modelled")
+    return predictions
+
+
+def _of_load(runs: Sequence[Run], baseline: str | None) -> list[Prediction]:
+    arms = {arm: _common_seeds(group) for arm, group in grouped((_arm(run), run) for run in runs).items()}
+    arms = {arm: sides for arm, sides in arms.items() if sides}
+    if not arms:
+        return []
+    base = baseline_of({arm: sides[MEASURED] for arm, sides in arms.items()}, baseline)
+    rows = []
+    for arm, sides in sorted(arms.items(), key=lambda item: item[0] != base):
+        comparison = compare_to(sides[MEASURED], sides[MODELLED])
+        if comparison is not None:
+            ratios = {side: compare_to(arms[base][side], of_side) for side, of_side in sides.items()}
+            to_base = {side: None if ratio is None else ratio.jct_ratio.mean for side, ratio in ratios.items()}
+            rows.append(Prediction(arm, sides, comparison, to_base))
+    return rows
+
+
+def _arm(run: Run) -> str:
+    return BASELINES[0] if run.arm in BASELINES else run.arm
+
+
+def _common_seeds(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    sides = grouped((world(run), run) for run in runs)
+    if len(sides) < 2:
+        return {}
+    seeds = set.intersection(*({run.manifest.seed for run in side} for side in sides.values()))
+    if not seeds:
+        return {}
+    return {side: [run for run in sides[side] if run.manifest.seed in seeds] for side in (MEASURED, MODELLED)}
+
+
+def prediction_table(predictions: Sequence[Prediction]) -> TextTable:
+    """Return a table with a row for each policy: measured, modelled, and the error of the model."""
+    headings = ["policy", "seeds", "JCT mean, s: measured", "modelled", "error", "JCT to base: measured", "modelled"]
+    for heading in SHOWN.values():
+        headings += [f"{heading}: measured", "modelled"]
+    return TextTable(headings, [list(_cells(each)) for each in predictions])
+
+
+def _cells(prediction: Prediction) -> Iterator[str]:
+    modelled_s, measured_s = prediction.comparison.jct_means_s
+    jct = metric_column("jct_mean_s").form
+    yield from (prediction.policy, str(len(prediction.comparison.seeds)), jct(measured_s), jct(modelled_s))
+    yield f"{prediction.comparison.jct_ratio.mean - 1:+.1%}"
+    yield from (number_text(prediction.to_base[side], "{:.2f}") for side in (MEASURED, MODELLED))
+    for metric in SHOWN:
+        for side in (MEASURED, MODELLED):
+            value = prediction.mean(side, metric)
+            yield NO_VALUE if value is None else BY_NAME[metric].text(value)
+
+
+def settings_that_differ(predictions: Sequence[Prediction]) -> Iterator[str]:
+    """Yield a line for each setting of engine and machine that the manifests of both sides give differently."""
+    sides = [predictions[0].runs[side][0].manifest for side in (MEASURED, MODELLED)]
+    measured, modelled = (key_of(manifest, ("workload", "policy", "policy_options", "seed")) for manifest in sides)
+    for name in measured:
+        if name.startswith(("hardware.", "engine_options.")) and name in modelled and measured[name] != modelled[name]:
+            yield f"{name}: measured {measured[name]}, modelled {modelled[name]}"
