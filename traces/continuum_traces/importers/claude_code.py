@@ -1,0 +1,227 @@
+"""Import Claude Code's sessions (``~/.claude/projects/**/*.jsonl``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from continuum_traces.assumptions import Assumptions
+from continuum_traces.grouped import grouped
+from continuum_traces.importers.importer import Importer, Signs, Source
+from continuum_traces.importers.timeline import Answer, Thread, TimedCall, call_of, programs_on_timeline, seconds
+from continuum_traces.importers.usage import Imported, RequestUsage, inner, number
+
+Line = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Event:
+    """What a line says."""
+
+    thread: tuple[str, ...]
+    """The session, and in it the sub-agent."""
+    at_s: float | None
+    message_id: str = ""
+    """Empty: the line is no answer."""
+    usage: RequestUsage | None = None
+    model: str = ""
+    calls: dict[str, TimedCall] = field(default_factory=dict)
+    """By id."""
+    results: tuple[str, ...] = ()
+    """The ids of the calls that ended."""
+    agent: str = ""
+    """The sub-agent whose result this is, or that was started."""
+    agent_tokens: int | None = None
+    """Tokens of the sub-agent's last request and answer, as its caller says."""
+    compaction: bool = False
+
+
+def read_claude_code(source: Source) -> Iterator[list[_Event]]:
+    """A session is a program, and so is each of its sub-agents.
+
+    A turn is an answer of the model. Its lines, one for each block, share ``message.id`` and repeat the usage; the last
+    one has the final counts. The prompt is ``input_tokens`` with what was read from and written to the provider's
+    cache. A tool runs from the answer's last line to the line with its result, and a request is sent at the time of the
+    line before its answer. Sub-agents are files of their own, or in older versions lines of the session that are marked
+    ``isSidechain``. A resumed or forked session repeats the lines of another file: each answer counts once, and a
+    session that another one repeats to its end is continued by it.
+    """
+    main, roots, events = source.path.stem, dict[str, str](), list[_Event]()
+    for where, row in source.rows():
+        main = str(row.get("sessionId") or main)
+        if row.get("type") in ("user", "assistant") or _cut(row):
+            events.append(_event(where, row, _thread_of(row, roots)))
+    for event in events:
+        event.thread = main, *event.thread
+    failed = sum(bool(event.message_id) and event.usage is None for event in events)
+    source.assume("answer", "without token counts (an error of the API): left out", failed)
+    yield events
+
+
+def _cut(line: Line) -> bool:
+    return line.get("subtype") == "compact_boundary"
+
+
+def _thread_of(line: Line, roots: dict[str, str]) -> tuple[str, ...]:
+    """Return the sub-agent of a line. ``roots`` has the first line of each older sub-agent, by its lines."""
+    if not line.get("isSidechain"):
+        return ()
+    own = str(line.get("uuid"))
+    roots[own] = roots.get(str(line.get("parentUuid")), own)
+    return (str(line.get("agentId") or roots[own]),)
+
+
+def _event(where: str, line: Line, thread: tuple[str, ...]) -> _Event:
+    message = inner(where, line, "message")
+    event = _Event(thread, seconds(line.get("timestamp")), compaction=_cut(line))
+    if line.get("type") == "assistant":
+        usage, event.model = inner(where, message, "usage"), str(message.get("model") or "")
+        event.message_id = str(message.get("id") or line.get("uuid"))
+        if usage and event.model != "<synthetic>" and not line.get("isApiErrorMessage"):
+            event.usage = _usage(f"{where}: message: usage", usage)
+        event.calls = {str(b.get("id")): call_of(b.get("name"), b.get("input")) for b in _blocks(message, "tool_use")}
+    elif line.get("type") == "user":
+        event.results = tuple(str(block.get("tool_use_id")) for block in _blocks(message, "tool_result"))
+        result = line.get("toolUseResult")
+        if isinstance(result, dict) and result.get("agentId"):
+            event.agent = str(result["agentId"])
+            tokens = number(f"{where}: toolUseResult", result, "totalTokens", 0)
+            event.agent_tokens = int(tokens) or None
+    return event
+
+
+def _blocks(message: Line, kind: str) -> Iterator[Line]:
+    content = message.get("content")
+    for block in content if isinstance(content, list) else ():
+        if isinstance(block, dict) and block.get("type") == kind:
+            yield block
+
+
+def _usage(where: str, usage: Line) -> RequestUsage:
+    cached = int(number(where, usage, "cache_read_input_tokens", 0))
+    new = int(number(where, usage, "input_tokens", 0) + number(where, usage, "cache_creation_input_tokens", 0))
+    output = int(number(where, usage, "output_tokens", 0))
+    return RequestUsage(new + cached, output, cached_tokens=cached)
+
+
+def join_claude_code(files: Iterable[list[_Event]], assumptions: Assumptions) -> Iterator[Imported]:
+    sessions = _Sessions(assumptions)
+    for events in sorted(files, key=_order):
+        for thread, part in grouped((event.thread, event) for event in events).items():
+            sessions.add(thread, part)
+    sessions.check()
+    yield from programs_on_timeline(sessions.threads.values(), "claude-code", assumptions, one_agent=True)
+
+
+def _order(events: list[_Event]) -> tuple[bool, float, float]:
+    """Return the order of files: sessions before sub-agents, a file before those that repeat and continue it."""
+    instants = [event.at_s for event in events if event.at_s is not None]
+    return all(len(event.thread) > 1 for event in events), min(instants, default=0.0), max(instants, default=0.0)
+
+
+class _Sessions:
+    def __init__(self, assumptions: Assumptions) -> None:
+        self.threads: dict[tuple[str, ...], Thread] = {}
+        self._assumptions = assumptions
+        self._owners: dict[str, Thread] = {}
+        """The thread of each message id."""
+        self._continued: dict[tuple[str, ...], Thread] = {}
+        self._answers: dict[str, Answer] = {}
+        self._calls: dict[str, TimedCall] = {}
+        self._callers: dict[str, Thread] = {}
+        self._agent_tokens: dict[str, int] = {}
+
+    def add(self, name: tuple[str, ...], events: list[_Event]) -> None:
+        """Add the lines of a thread in one file, without those at their beginning that an earlier file has."""
+        known = [number for number, event in enumerate(events) if event.message_id in self._owners]
+        own = events[known[-1] + 1 :] if known else events
+        repeats = len({events[number].message_id for number in known})
+        self._assumptions.assume("answer", "repeated in another file: counted once", repeats, example=name[-1])
+        if not known or any(event.usage for event in own):
+            self._read(self._thread(name, events[known[-1]].message_id if known else ""), own)
+
+    def _thread(self, name: tuple[str, ...], repeated: str) -> Thread:
+        owner = self._owners.get(repeated)
+        if owner is not None and len(name) == 1 and owner.answers[-1] is self._answers[repeated]:
+            self._continued[name] = owner
+        if name in self._continued:
+            return self._continued[name]
+        parent = None
+        if len(name) > 1:
+            session = self._continued.get(name[:1])
+            parent = session.name if session is not None else name[0]
+        elif owner is not None:
+            parent = owner.name
+            text = "what it shares with the session before counts as new input"
+            self._assumptions.assume("forked session", text, int(name not in self.threads), example=name[-1])
+        return self.threads.setdefault(name, Thread(name[-1], parent))
+
+    def _read(self, thread: Thread, events: list[_Event]) -> None:
+        asked_s, compacted = None, False
+        for event in events:
+            if event.usage is not None:
+                self._answer(thread, event, event.usage, asked_s, compacted)
+                asked_s, compacted = None, False
+            elif not event.message_id and not event.compaction:
+                asked_s = event.at_s if event.at_s is not None else asked_s
+            compacted = compacted or event.compaction
+            for call_id in event.results:
+                if call_id in self._calls:
+                    self._calls[call_id].end_s = event.at_s
+            if event.agent:
+                self._callers[event.agent] = thread
+            if event.agent_tokens:
+                self._agent_tokens[event.agent] = event.agent_tokens
+        compactions = sum(event.compaction for event in events)
+        text = "its own request is not in the file, and left out"
+        self._assumptions.assume("compaction", text, compactions, example=thread.name)
+
+    def _answer(
+        self, thread: Thread, event: _Event, usage: RequestUsage, asked_s: float | None, compacted: bool
+    ) -> None:
+        answer = self._answers.get(event.message_id)
+        if answer is None:
+            answer = self._answers[event.message_id] = Answer(usage, asked_s, model=event.model, compacted=compacted)
+            self._owners[event.message_id] = thread
+            thread.answers.append(answer)
+        if usage.output_tokens >= answer.usage.output_tokens:
+            answer.usage = usage
+        answer.end_s = event.at_s if event.at_s is not None else answer.end_s
+        for call_id, call in event.calls.items():
+            if call_id not in self._calls:
+                self._calls[call_id] = call
+                answer.calls.append(call)
+
+    def check(self) -> None:
+        """Note the sub-agents that have no file, and those that ended with other counts than their callers say."""
+        agents = {thread.name: thread for name, thread in self.threads.items() if len(name) > 1}
+        for name, caller in self._callers.items():
+            if name in agents:
+                agents[name].parent = caller.name
+        missing = sorted(set(self._callers) - set(agents))
+        text = "its file is missing: left out"
+        self._assumptions.assume("sub-agent", text, len(missing), example=next(iter(missing), ""))
+        for name, tokens in self._agent_tokens.items():
+            answers = agents[name].answers if name in agents else []
+            if answers and answers[-1].usage.prompt_tokens + answers[-1].usage.output_tokens != tokens:
+                text = "its last request has other token counts than its caller says"
+                self._assumptions.assume("sub-agent", text, example=name)
+
+
+IMPORTERS = (
+    Importer(
+        "claude-code",
+        read_claude_code,
+        (
+            Signs(
+                {"sessionId": str, "uuid": str, "message": dict, "type": "user"}, ("parentUuid", "isSidechain", "cwd")
+            ),
+            Signs(
+                {"sessionId": str, "uuid": str, "message.usage": dict, "type": "assistant"},
+                ("parentUuid", "isSidechain"),
+            ),
+        ),
+        join_claude_code,
+    ),
+)
