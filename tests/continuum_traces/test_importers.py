@@ -248,22 +248,24 @@ def test_prefixes_that_branch_twice_say_what_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "prompts", "source"),
+    ("rows", "prompts", "how"),
     [
-        ([{}, {}, {}], [300, 455, 610], "each row added to its session"),
-        ([{"context_mode": "deltas_without_responses"}] * 3, [300, 455, 610], "each row added to its session"),
-        ([{"context_mode": "message_array_with_responses"}] * 3, [300, 150, 150], "each row a whole prompt"),
-        ([{"hash_ids": [7]}, {"hash_ids": [7]}, {}], [300, 150, 150], "each row a whole prompt"),
-        ([{"hash_ids": [7]}, {"hash_ids": [8]}, {}], [300, 455, 610], "each row added to its session"),
+        ([{}, {}, {}], [300, 455, 610], "each row added to the rows before it"),
+        ([{"context_mode": "deltas_without_responses"}] * 3, [300, 455, 610], "each row added to the rows before it"),
+        ([{"context_mode": "message_array_with_responses"}] * 3, [300, 150, 150], "each row read as a whole prompt"),
+        ([{"hash_ids": [7]}, {"hash_ids": [7]}, {}], [300, 150, 150], "each row read as a whole prompt"),
+        ([{"hash_ids": [7]}, {"hash_ids": [8]}, {}], [300, 455, 610], "each row added to the rows before it"),
     ],
 )
 def test_rows_of_a_session_are_read_as_the_format_says(
-    tmp_path: Path, rows: list[dict[str, Any]], prompts: list[int], source: str
+    tmp_path: Path, rows: list[dict[str, Any]], prompts: list[int], how: str
 ) -> None:
     lengths = [{"session_id": "s", "input_length": tokens, "output_length": 5} for tokens in (300, 150, 150)]
     session = [length | row for length, row in zip(lengths, rows, strict=True)]
-    (program,) = read_any(lines(tmp_path / "m.jsonl", *session))
-    assert (program.prompt_tokens(), program.source) == (prompts, f"mooncake, {source}")
+    log = ImportLog()
+    (program,) = read_any(lines(tmp_path / "m.jsonl", *session), None, log)
+    assert program.prompt_tokens() == prompts
+    assert [each.text for each in log.assumptions if each.thing == "session"] == [how]
 
 
 def test_hashes_show_exactly_the_shared_prefix() -> None:

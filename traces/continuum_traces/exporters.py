@@ -13,7 +13,7 @@ from typing import Any
 
 from continuum_traces.conversation import open_turn
 from continuum_traces.importers.dynamo import SCHEMA
-from continuum_traces.importers.serving import WHOLE
+from continuum_traces.importers.mooncake import WHOLE
 from continuum_traces.jsonl import replacing
 from continuum_traces.lines import encoded
 from continuum_traces.schema import Program, Turn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
@@ -13,7 +13,7 @@ from continuum_traces.importers.usage import Imported, RequestUsage, turns_from_
 from continuum_traces.schema import Program
 
 BRANCHES = "shared by prompts of several programs, not kept: prompts branch more than once"
-Ids = Sequence[int]
+Ids = Sequence[Hashable]
 Member = tuple[int, Ids]
 """The index of a program, and the ids of its first prompt."""
 
@@ -71,7 +71,7 @@ def _with_kept(each: Imported, block_tokens: int) -> Iterator[RequestUsage]:
 
 def _repeated(members: Sequence[Member]) -> int:
     """Return how many of the blocks stand in an earlier program too."""
-    nodes: dict[tuple[int, int], int] = {}
+    nodes: dict[tuple[int, Hashable], int] = {}
     total = 0
     for _, ids in members:
         node = 0
@@ -94,7 +94,7 @@ def _grouped(members: Sequence[Member], depth: int = 0) -> tuple[int, list[list[
     together = sum(blocks for _, blocks in group) - max(blocks for _, blocks in group)
     if together == _repeated(members):
         return together, [group]
-    parts: dict[int, list[Member]] = {}
+    parts: dict[Hashable, list[Member]] = {}
     while len(parts) < 2:  # the programs part, since not all that they share is on one path
         parts = grouped((ids[depth], (number, ids)) for number, ids in members if len(ids) > depth)
         depth += 1
@@ -103,7 +103,7 @@ def _grouped(members: Sequence[Member], depth: int = 0) -> tuple[int, list[list[
     return (apart, [each for _, groups in divided for each in groups]) if apart > together else (together, [group])
 
 
-def _path(members: Sequence[Member], depth: int) -> list[int]:
+def _path(members: Sequence[Member], depth: int) -> list[Hashable]:
     """Return the ids of the path that most programs take, as long as at least two take it."""
     path, rest = list(members[0][1][:depth]), members
     while following := Counter(ids[len(path)] for _, ids in rest if len(ids) > len(path)).most_common(1):

@@ -49,7 +49,8 @@ class Signs:
             return ()
         if not all(any(_fits(value, kind) for value in _values(row, name)) for name, kind in self.needs.items()):
             return ()
-        return (*filter(None, [self.file]), *self.needs, *(name for name in self.more if _values(row, name)))
+        more = (name for name in self.more if _values(row, name))
+        return tuple(dict.fromkeys((*filter(None, [self.file]), *self.needs, *more)))
 
 
 def _values(row: Any, name: str) -> list[Any]:

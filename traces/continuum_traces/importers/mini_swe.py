@@ -19,12 +19,13 @@ from typing import Any
 
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
+from continuum_traces.importers.texts import message_text, message_tokens
 from continuum_traces.importers.usage import (
     ESTIMATED,
     Imported,
     RequestUsage,
     calls_sharing_a_time,
-    estimate_tokens,
+    differing_totals,
     inner,
     listed,
     number,
@@ -71,39 +72,46 @@ def _members(path: Path) -> list[tuple[str, str]]:
 
 
 def _program(file: Source, where: str, text: str) -> Imported:
-    data = json_object(where, text, "messages")
+    data = _trajectory(where, text)
     messages = listed(where, data, "messages", dict)
-    program_id = data.get("instance_id") or Path(where).name.removesuffix(".traj.json")
-    requests, estimated = _requests(where, messages)
+    program_id = str(data.get("instance_id") or Path(where).name.removesuffix(".traj.json"))
+    requests, estimated = _requests(file, where, messages)
     file.assume("program", ESTIMATED, int(estimated))
-    return Imported(Program(str(program_id), (), "mini-swe-agent", _model(messages)), requests, _opening(messages))
+    stats = inner(where, inner(where, data, "info"), "model_stats")
+    file.assumptions.add(*differing_totals(program_id, {"requests": stats.get("api_calls")}, requests))
+    opening = takewhile(lambda message: not _is_answer(message), messages)
+    program = Program(program_id, (), "mini-swe-agent", _model(messages))
+    return Imported(program, requests, tuple(map(message_text, opening)), empty="no answer in it")
 
 
-def _opening(messages: Sequence[Message]) -> tuple[str, ...]:
-    """Return the messages before the model's first answer."""
-    asked = takewhile(lambda message: message.get("role") != "assistant", messages)
-    return tuple(map(_text, asked))
+def _trajectory(where: str, text: str) -> Mapping[str, Any]:
+    """Return the trajectory, which is only its messages in the oldest files."""
+    return {"messages": json.loads(text)} if text.lstrip().startswith("[") else json_object(where, text, "messages")
 
 
-def _requests(name: str, messages: Sequence[Message]) -> tuple[list[RequestUsage], bool]:
+def _is_answer(message: Message) -> bool:
+    """Return whether the message is the model's: a chat completion's, or a whole response of the Responses API."""
+    return message.get("role") == "assistant" or message.get("object") == "response"
+
+
+def _requests(file: Source, name: str, messages: Sequence[Message]) -> tuple[list[RequestUsage], bool]:
     requests, estimated, prompt = [], False, 0
     for index, message in enumerate(messages):
-        text_tokens = estimate_tokens(_text(message))
-        if message.get("role") == "assistant":
+        text_tokens = message_tokens(_plain(message), file.assume)
+        if _is_answer(message):
             where = f"{name}: messages[{index}]"
             usage = _usage(where, message)
             estimated = estimated or not usage
-            tools = _calls(where, message, messages[index + 1 :])
-            request = usage_of(where, usage, tools)
-            requests.append(
-                replace(
-                    request,
-                    prompt_tokens=request.prompt_tokens or prompt,
-                    output_tokens=request.output_tokens or text_tokens,
-                )
-            )
+            request = usage_of(where, usage, _calls(where, message, messages[index + 1 :]))
+            counted = (request.prompt_tokens or prompt, request.output_tokens or text_tokens)
+            requests.append(replace(request, prompt_tokens=counted[0], output_tokens=counted[1]))
         prompt += text_tokens
     return requests, estimated
+
+
+def _plain(message: Message) -> Message:
+    """Return a response of the Responses API as a message whose parts are its output."""
+    return {"content": message.get("output")} if message.get("object") == "response" else message
 
 
 def _calls(where: str, message: Message, later: Sequence[Message]) -> tuple[ToolCall, ...]:
@@ -113,6 +121,8 @@ def _calls(where: str, message: Message, later: Sequence[Message]) -> tuple[Tool
 
 
 def _usage(where: str, message: Message) -> Mapping[str, Any]:
+    if message.get("object") == "response":
+        return inner(where, message, "usage")
     response = inner(where, message, "extra").get("response")
     return inner(where, response, "usage") if isinstance(response, dict) else {}
 
@@ -125,10 +135,10 @@ def _commands(message: Message) -> list[str]:
     if not commands:
         commands = [_argument(call) for call in message.get("tool_calls") or []]
     if not commands:
-        blocks = _FENCE.findall(_text(message))
+        blocks = _FENCE.findall(message_text(message))
         commands = blocks if len(blocks) == 1 else []
     if not commands:
-        commands = [keystrokes(list(typed_commands(_text(message))))]
+        commands = [keystrokes(list(typed_commands(message_text(message))))]
     return [command for command in commands if command]
 
 
@@ -141,24 +151,21 @@ def _argument(call: Message) -> str:
 
 def _tool_seconds(where: str, message: Message, later: Sequence[Message]) -> float | None:
     """Return the seconds from the parsed answer to the last observation before the next answer; None: not recorded."""
-    observations = takewhile(lambda after: after.get("role") != "assistant", later)
-    seen = [inner(where, after, "extra") for after in observations if after.get("role") in ("tool", "user")]
-    ends = [number(where, extra, "timestamp") for extra in seen if "timestamp" in extra]
+    observations = takewhile(lambda after: not _is_answer(after), later)
+    extras = [inner(where, after, "extra") for after in observations if _is_observation(after)]
+    ends = [number(where, extra, "timestamp") for extra in extras if "timestamp" in extra]
     start = inner(where, message, "extra")
     return max(0.0, max(ends) - number(where, start, "timestamp")) if ends and "timestamp" in start else None
 
 
-def _text(message: Message) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    calls = message.get("tool_calls")
-    return str(content or "") + (json.dumps(calls) if calls else "")
+def _is_observation(message: Message) -> bool:
+    return message.get("role") in ("tool", "user") or message.get("type") == "function_call_output"
 
 
 def _model(messages: Sequence[Message]) -> str | None:
-    responses = ((message.get("extra") or {}).get("response") for message in messages)
-    return next((str(each["model"]) for each in responses if isinstance(each, dict) and each.get("model")), None)
+    extras = ((message.get("extra") or {}).get("response") for message in messages)
+    responses = [*messages, *(each for each in extras if isinstance(each, dict))]
+    return next((str(each["model"]) for each in responses if each.get("model")), None)
 
 
 IMPORTERS = (
@@ -168,6 +175,7 @@ IMPORTERS = (
         (
             Signs({"messages": list, "trajectory_format": "mini-swe-agent*"}, more=("info", "instance_id")),
             Signs({"messages": list, "info": dict, "messages.role": str}, more=("instance_id", "info.model_stats")),
+            Signs({"role": str, "content": object}, file="*.traj.json"),
         ),
         is_file=is_archive,
     ),

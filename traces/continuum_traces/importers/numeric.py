@@ -9,32 +9,57 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from continuum_traces.importers.importer import Importer, Signs, Source
+from continuum_traces.importers.importer import Importer, Signs, Source, is_table
 from continuum_traces.importers.usage import (
     UNKNOWN,
     Imported,
     RequestUsage,
+    Row,
     calls_sharing_a_time,
+    first_of,
+    in_order,
     listed,
     number,
     rows_by,
 )
+from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program
 
 
 def read_numeric(file: Source) -> Iterator[Imported]:
-    """Token counts and seconds without text: one turn per line.
+    """Token counts and seconds without text: one turn per line, JSON or CSV (tools divided by ``;``), in the order of
+    ``turn`` if it is there.
 
     Raises:
         TraceError: the file has a fault. The message names file, line and field.
     """
+    table = is_table(file.path)
     for program_id, rows in rows_by("program_id", file.rows("program_id", "prompt_tokens", "output_tokens")).items():
         _, first = rows[0]
-        program = Program(program_id, (), str(first.get("src", "numeric")), first.get("model"))
-        yield Imported(program, [_usage(*row) for row in rows])
+        program = Program(program_id, (), str(first.get("src") or "numeric"), first.get("model"))
+        yield Imported(program, [_usage(where, row, table) for where, row in _turns(file, rows)])
 
 
-def _usage(where: str, row: dict[str, Any]) -> RequestUsage:
+def _turns(file: Source, rows: list[Row]) -> list[Row]:
+    """Return a program's rows in the order of its turns.
+
+    Raises:
+        TraceError: a turn is there twice.
+    """
+    ordered = in_order(rows, "turn")
+    turns = [row.get("turn") for _, row in ordered]
+    for (where, _), turn, before in zip(ordered[1:], turns[1:], turns, strict=False):
+        if turn is not None and turn == before:
+            raise TraceError(f"{where}: turn: {turn} is there twice")
+    if None not in turns:
+        missing = int(number(*ordered[-1], "turn")) - int(number(*ordered[0], "turn")) + 1 - len(turns)
+        file.assume("turn", "missing in the table; what came after it is taken as its successor", missing)
+    return ordered
+
+
+def _usage(where: str, row: dict[str, Any], table: bool) -> RequestUsage:
+    if table:
+        row = {**row, **{name: (row.get(name) or "").split(";") for name in ("tools", "tools_main") if row.get(name)}}
     names = listed(where, row, "tools_main" if row.get("tools_main") else "tools", str)
     seconds = None if row.get("tool_s") is None else float(number(where, row, "tool_s"))
     if not names and seconds is not None:
@@ -42,11 +67,11 @@ def _usage(where: str, row: dict[str, Any]) -> RequestUsage:
     return RequestUsage(
         prompt_tokens=int(number(where, row, "prompt_tokens")),
         output_tokens=int(number(where, row, "output_tokens")),
-        new_tokens_hint=row.get("new_input_tokens"),
+        new_tokens_hint=first_of(where, row, "new_input_tokens"),
         tool_calls=calls_sharing_a_time(names, seconds),
         gap_overhead_s=float(number(where, row, "pack_s", 0)),
-        cached_tokens=row.get("cached_tokens"),
-        llm_s=row.get("llm_s"),
+        cached_tokens=first_of(where, row, "cached_tokens"),
+        llm_s=None if row.get("llm_s") is None else float(number(where, row, "llm_s")),
     )
 
 

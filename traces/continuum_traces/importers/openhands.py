@@ -16,42 +16,51 @@ from typing import Any
 
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.usage import UNKNOWN, Imported, inner, listed, usage_of
+from continuum_traces.importers.usage import UNKNOWN, Imported, RequestUsage, differing_totals, inner, listed, usage_of
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 
 Event = dict[str, Any]
 
+CONDENSATIONS = ("Condensation", "CondensationEvent")
+"""Kinds of the events in which a condenser, with a prompt of its own, rewrote the history."""
 _ACTION = "ActionEvent"
 _SHELLS = ("terminal", "execute_bash", "bash")
 """The SDK's names of the terminal tool."""
 
 
 def read_openhands(file: Source) -> Iterator[Imported]:
-    """OpenHands' ``output.jsonl``: one program per line, with its event history.
+    """OpenHands' ``output.jsonl``: one program per line, with its event history. A condenser's requests are programs of
+    one turn, whose parent is the run.
 
     Raises:
         TraceError: the file has a fault. The message names file, line and field.
     """
     for where, run in file.rows("history"):
-        yield _program(where, run, listed(where, run, "history", dict))
+        yield from _programs(file, where, run, listed(where, run, "history", dict))
 
 
-def _program(where: str, run: Mapping[str, Any], events: Sequence[Event]) -> Imported:
+def _programs(file: Source, where: str, run: Mapping[str, Any], events: Sequence[Event]) -> Iterator[Imported]:
     calls = _sdk_calls(events) if any("kind" in event for event in events) else _calls(events)
     metrics = inner(where, run, "metrics")
     timed = listed(where, metrics, "response_latencies", dict)
     latencies = {str(row.get("response_id")): row.get("latency") for row in timed}
     usages = listed(where, metrics, "token_usages", dict) or list(_usages(where, events))
-    requests = [
-        replace(usage_of(where, row, calls.get(name, ())), llm_s=latencies.get(name))
-        for row in usages
-        for name in [str(row.get("response_id"))]
-    ]
-    model = next((str(row["model"]) for row in usages if row.get("model")), None)
-    program = Program(str(run.get("instance_id", "run")), (), "openhands", model)
-    return Imported(program, requests, tuple(_opening(events)))
+    condensing = {str(event.get("llm_response_id")) for event in events if event.get("kind") in CONDENSATIONS}
+    requests, condensed = list[RequestUsage](), list[RequestUsage]()
+    for row in usages:
+        name = str(row.get("response_id"))
+        request = replace(usage_of(where, row, calls.get(name, ())), llm_s=latencies.get(name))
+        (condensed if name in condensing else requests).append(request)
+    name = str(run.get("instance_id") or "run")
+    totals = inner(where, metrics, "accumulated_token_usage")
+    expected = {"prompt_tokens": totals.get("prompt_tokens"), "output_tokens": totals.get("completion_tokens")}
+    file.assumptions.add(*differing_totals(name, expected, [*requests, *condensed]))
+    program = Program(name, (), "openhands", next((str(row["model"]) for row in usages if row.get("model")), None))
+    yield Imported(program, requests, tuple(_opening(events)))
+    for number, request in enumerate(condensed, 1):
+        yield Imported(replace(program, program_id=f"{name}/condenser-{number}", parent_id=name), [request])
 
 
 def _usages(where: str, events: Sequence[Event]) -> Iterator[dict[str, Any]]:

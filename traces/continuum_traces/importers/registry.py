@@ -105,7 +105,7 @@ class Recognised:
     signs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.importer.name} (it has {', '.join(self.signs)})" if self.signs else self.importer.name
+        return f"{self.importer.name} (it has {', '.join(self.signs[:5])})" if self.signs else self.importer.name
 
 
 @dataclass(slots=True)

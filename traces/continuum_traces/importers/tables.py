@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.usage import Imported, RequestUsage, number
+from continuum_traces.importers.usage import Imported, RequestUsage, Row, in_order, number, rows_by
 from continuum_traces.schema import Program
 
 
@@ -21,24 +21,33 @@ def read_azure(file: Source) -> Iterator[Imported]:
 
 
 def read_burstgpt(file: Source) -> Iterator[Imported]:
-    """BurstGPT: ``Timestamp`` (s), ``Model``, ``Request tokens``, ``Response tokens``. A row without an answer is a
-    failed request, and a program without turns."""
-    for line, (where, row) in enumerate(file.rows("Timestamp"), 1):
-        usage = RequestUsage(int(number(where, row, "Request tokens")), int(number(where, row, "Response tokens")))
-        arrival_s = number(where, row, "Timestamp")
-        program = Program(f"request-{line}", (), "burstgpt", row.get("Model"), arrival_s=arrival_s)
-        yield Imported(program, [usage] if usage.output_tokens else [], empty="a failed request, without an answer")
+    """BurstGPT: ``Timestamp`` (s), ``Model``, ``Request tokens``, ``Response tokens``. Rows with the same
+    ``Session ID`` are the turns of a program, a row without it is a program. ``Elapsed time`` (s) is the answer's. A
+    row without an answer is a failed request."""
+    for name, rows in rows_by("Session ID", file.rows("Timestamp")).items():
+        yield _session(file, name, in_order(rows, "Timestamp"))
 
 
+def _session(file: Source, name: str, rows: list[Row]) -> Imported:
+    (where, first), answered = rows[0], [row for row in rows if number(*row, "Response tokens")]
+    starts_s = [number(*row, "Timestamp") for row in answered]
+    times_s = [number(*row, "Elapsed time", 0) for row in answered]
+    gaps_s = [
+        max(0.0, after - start - took) for start, took, after in zip(starts_s, times_s, starts_s[1:], strict=False)
+    ]
+    requests = [
+        RequestUsage(int(number(*row, "Request tokens")), int(number(*row, "Response tokens")), gap_overhead_s=gap_s)
+        for row, gap_s in zip(answered, [*gaps_s, 0.0], strict=False)  # the last has no gap
+    ]
+    if answered:
+        file.assume("request", "failed, without an answer: left out", len(rows) - len(answered))
+        file.assume("session", "each row read as a whole prompt", int(len(answered) > 1))
+    program = Program(name, (), "burstgpt", first.get("Model"), arrival_s=float(number(where, first, "Timestamp")))
+    return Imported(program, requests, empty="a failed request, without an answer")
+
+
+_BURST = {"Timestamp": object, "Request tokens": object, "Response tokens": object}
 IMPORTERS = (
     Importer("azure", read_azure, (Signs({"TIMESTAMP": object, "ContextTokens": object, "GeneratedTokens": object}),)),
-    Importer(
-        "burstgpt",
-        read_burstgpt,
-        (
-            Signs(
-                {"Timestamp": object, "Request tokens": object, "Response tokens": object}, more=("Model", "Log Type")
-            ),
-        ),
-    ),
+    Importer("burstgpt", read_burstgpt, (Signs(_BURST, ("Model", "Log Type", "Session ID", "Elapsed time")),)),
 )

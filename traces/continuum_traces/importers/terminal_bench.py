@@ -8,15 +8,19 @@ harness waits for that time. The times of other tools are not recorded.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
+from pathlib import PurePath
 from typing import Any, TypeGuard
 
+from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.usage import (
     UNKNOWN,
     Imported,
     RequestUsage,
+    differing_totals,
     inner,
     listed,
     number,
@@ -31,20 +35,67 @@ MAX_WAIT_S = 60.0
 """The longest time for which the harness waits for one command."""
 
 Object = Mapping[str, Any]
+NO_STEPS = "left out: its trajectory is in no file"
+ONE_ANSWER = "a further part of the answer before it: counted with it"
+TOTALS = {"prompt_tokens": "prompt", "output_tokens": "completion", "cached_tokens": "cached"}
 
 
-def read_terminal_bench(file: Source) -> Iterator[Imported]:
-    """Terminal-Bench's ``trajectory.json``: one trajectory.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A trajectory, and the ids of those that it started."""
+
+    imported: Imported
+    children: frozenset[str]
+    names: frozenset[str]
+    """Names under which other trajectories refer to it."""
+
+
+def read_terminal_bench(file: Source) -> Iterator[Part]:
+    """ATIF (``trajectory.json``; Terminal-Bench, Harbor): one trajectory, with those of its sub-agents in it or in
+    other files of the folder. A tool's time is how long the agent asked to wait.
 
     Raises:
         TraceError: the file has a fault. The message names file and field.
     """
-    data = file.object("steps")
-    steps = listed(str(file), data, "steps", dict)
-    model = inner(str(file), data, "agent").get("model_name")
-    name = data.get("session_id") or data.get("trajectory_id") or file.path.parent.name
-    requests = list(_requests(str(file), steps))
-    yield Imported(Program(str(name), (), "terminal-bench", model), requests, _opening(steps))
+    yield from _parts(file, str(file), file.object("steps"), None)
+
+
+def join_terminal_bench(parts: Iterable[Part], assumptions: Assumptions) -> Iterator[Imported]:
+    """Yield the programs, each with its parent, which may be in another file."""
+    trajectories = list(parts)
+    parents = {child: part.imported.program.program_id for part in trajectories for child in part.children}
+    names = {name for part in trajectories for name in part.names}
+    assumptions.assume("sub-agent", NO_STEPS, len(parents.keys() - names))
+    for part in trajectories:
+        program = part.imported.program
+        parent = next((parents[name] for name in sorted(part.names) if name in parents), program.parent_id)
+        yield replace(part.imported, program=replace(program, parent_id=parent))
+
+
+def _parts(file: Source, where: str, data: Object, parent_id: str | None) -> Iterator[Part]:
+    steps = listed(where, data, "steps", dict)
+    keys = ("session_id", "trajectory_id") if parent_id is None else ("trajectory_id", "session_id")
+    name = str(next((data[key] for key in keys if data.get(key)), file.path.parent.name))
+    program = Program(name, (), "terminal-bench", inner(where, data, "agent").get("model_name"), parent_id=parent_id)
+    requests = list(_requests(file, where, steps))
+    metrics = inner(where, data, "final_metrics")
+    totals = {ours: metrics.get(f"total_{field}_tokens") for ours, field in TOTALS.items()}
+    file.assumptions.add(*differing_totals(name, totals, requests))
+    children = frozenset(_references(where, steps))
+    yield Part(Imported(program, requests, _opening(steps)), children, frozenset({name, file.path.name}))
+    for index, child in enumerate(listed(where, data, "subagent_trajectories", dict)):
+        yield from _parts(file, f"{where}: subagent_trajectories[{index}]", child, name)
+
+
+def _references(where: str, steps: Sequence[Object]) -> Iterator[str]:
+    """Yield what the steps call the trajectories of sub-agents: an id, or the name of a file."""
+    for step in steps:
+        for result in listed(where, inner(where, step, "observation"), "results", dict):
+            for reference in listed(where, result, "subagent_trajectory_ref", dict):
+                named = (
+                    reference.get("trajectory_id") or reference.get("trajectory_path") or reference.get("session_id")
+                )
+                yield PurePath(str(named)).name
 
 
 def _opening(steps: Sequence[Object]) -> tuple[str, ...]:
@@ -53,12 +104,32 @@ def _opening(steps: Sequence[Object]) -> tuple[str, ...]:
     return tuple(str(step.get("message") or "") for step in asked)
 
 
-def _requests(file: str, steps: Sequence[Object]) -> Iterator[RequestUsage]:
+def _requests(file: Source, name: str, steps: Sequence[Object]) -> Iterator[RequestUsage]:
+    """Yield a request for each answer. Some harnesses write a step for each part of an answer, each with the usage of
+    the whole answer, or only the first with it."""
+    latest: RequestUsage | None = None
+    observed = True
     for index, step in enumerate(steps):
-        where = f"{file}: steps[{index}]"
+        where = f"{name}: steps[{index}]"
+        if step.get("source") != "agent" or step.get("is_copied_context"):
+            observed = observed or step.get("source") != "agent"
+            continue
         metrics = inner(where, step, "metrics")
-        if step.get("source") == "agent" and not step.get("is_copied_context"):
-            yield usage_of(where, metrics, _calls(where, step))
+        request = usage_of(where, {**inner(where, metrics, "extra"), **metrics}, _calls(where, step))
+        if latest is not None and not observed and _same_answer(latest, request):
+            file.assume("step", ONE_ANSWER)
+            output, calls = max(latest.output_tokens, request.output_tokens), latest.tool_calls + request.tool_calls
+            latest = replace(latest, output_tokens=output, tool_calls=calls)
+        else:
+            yield from [] if latest is None else [latest]
+            latest = request
+        observed = bool(step.get("observation"))
+    yield from [] if latest is None else [latest]
+
+
+def _same_answer(before: RequestUsage, after: RequestUsage) -> bool:
+    lengths = (before.prompt_tokens, before.cached_tokens) == (after.prompt_tokens, after.cached_tokens)
+    return lengths or not after.prompt_tokens
 
 
 def _calls(where: str, step: Object) -> Iterator[ToolCall]:
@@ -109,5 +180,6 @@ IMPORTERS = (
                 more=("agent", "session_id", "final_metrics"),
             ),
         ),
+        join_terminal_bench,
     ),
 )

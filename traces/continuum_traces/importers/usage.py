@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -53,7 +53,7 @@ class Imported:
     requests: Sequence[RequestUsage]
     messages: Sequence[str] = ()
     """The texts of the messages in the first prompt, if the source has them."""
-    ids: Sequence[Sequence[int]] | None = None
+    ids: Sequence[Sequence[Hashable]] | None = None
     """The ids of the blocks of each request's prompt; None if the source has none."""
     block_tokens: int | None = None
     """The size of these blocks; None: the source does not say."""
@@ -62,23 +62,46 @@ class Imported:
 
 
 def usage_of(where: str, usage: Mapping[str, Any], tool_calls: Iterable[ToolCall] = ()) -> RequestUsage:
-    """Read the token counts of one request in OpenAI's form, or with all counts in one object.
+    """Read the token counts of one request, in the form of OpenAI's chat completions or responses, of Anthropic's
+    messages, or with all counts in one object.
 
     Raises:
         TraceError: a count is no number. The message begins with ``where``.
     """
-    details = {
-        **usage,
-        **inner(where, usage, "prompt_tokens_details"),
-        **inner(where, usage, "completion_tokens_details"),
-    }
+    names = [name for name in usage if name.endswith("_details") and isinstance(usage[name], dict)]
+    details = dict(usage) | {name: value for each in names for name, value in usage[each].items()}
+    cached = first_of(where, details, "cached_tokens", "cache_read_tokens", "cache_read_input_tokens")
+    prompt = first_of(where, usage, "prompt_tokens")
+    if prompt is None:  # Anthropic's input_tokens are those outside of its cache
+        parts = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        prompt = sum(int(number(where, usage, name, 0)) for name in parts)
     return RequestUsage(
-        prompt_tokens=int(number(where, usage, "prompt_tokens", 0)),
-        output_tokens=int(number(where, usage, "completion_tokens", 0)),
-        reasoning_tokens=int(number(where, details, "reasoning_tokens", 0)),
+        prompt_tokens=prompt,
+        output_tokens=first_of(where, usage, "completion_tokens", "output_tokens") or 0,
+        reasoning_tokens=first_of(where, details, "reasoning_tokens", "reasoning_output_tokens") or 0,
         tool_calls=tuple(tool_calls),
-        cached_tokens=details.get("cached_tokens", details.get("cache_read_tokens")),
+        cached_tokens=cached,
     )
+
+
+def first_of(where: str, data: Mapping[str, Any], *names: str) -> int | None:
+    """Return the first of these counts that is there; None: there is none.
+
+    Raises:
+        TraceError: a count is no number. The message begins with ``where``.
+    """
+    return next((int(number(where, data, name)) for name in names if data.get(name) is not None), None)
+
+
+def in_order(rows: Sequence[Row], name: str) -> list[Row]:
+    """Return rows by the number in a field, if each has one, else as they are.
+
+    Raises:
+        TraceError: the field is no number in a row.
+    """
+    if any(row.get(name) is None for _, row in rows):
+        return list(rows)
+    return sorted(rows, key=lambda each: number(each[0], each[1], name))
 
 
 def turns_from_usage(requests: Iterable[RequestUsage], assumptions: Assumptions) -> Iterator[Turn]:

@@ -1,0 +1,102 @@
+"""Import Weka's traces of coding agents (kv-cache-tester): a conversation with its requests, sub-agents among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from continuum_traces.importers.importer import Importer, Signs, Source
+from continuum_traces.importers.usage import Imported, RequestUsage, differing_totals, inner, listed, number
+from continuum_traces.schema import Program, ToolCall
+
+Object = Mapping[str, Any]
+TOTALS = {"prompt_tokens": "input", "output_tokens": "output"}
+
+
+def read_weka(file: Source) -> Iterator[Imported]:
+    """One conversation per line, or a file of one: ``requests[]`` of ``in``, ``out``, ``think_time`` (s, before the
+    request), ``api_time`` (s) and ``hash_ids``. A request of type ``subagent`` is a program with requests of its own;
+    its parent waits for it."""
+    for number_in_file, (where, row) in enumerate(file.rows("requests"), 1):
+        name = str(row.get("id") or row.get("conversation_id") or f"conversation-{number_in_file}")
+        parent, *children = _programs(file, where, name, row, row, None)
+        totals = inner(where, row, "totals")
+        _check(file, where, name, inner(where, totals, "parent_tokens"), [parent])
+        _check(file, where, f"{name}: sub-agents", inner(where, totals, "subagent_tokens"), children)
+        yield from (parent, *children)
+
+
+def _check(file: Source, where: str, name: str, totals: Object, programs: Sequence[Imported]) -> None:
+    expected = {ours: totals.get(field) for ours, field in TOTALS.items()}
+    file.assumptions.add(*differing_totals(name, expected, [r for each in programs for r in each.requests]))
+
+
+def _programs(
+    file: Source, where: str, name: str, row: Object, conversation: Object, parent_id: str | None
+) -> Iterator[Imported]:
+    """Yield a conversation or a sub-agent, then the sub-agents that it started."""
+    items = listed(where, row, "requests", dict)
+    requests: list[RequestUsage] = []
+    ids: list[list[Any]] = []
+    children: list[Imported] = []
+    end_s, waiting = 0.0, list[ToolCall]()
+    for item in items:
+        if "requests" in item:
+            child = f"{name}/{item.get('agent_id') or f'agent-{len(children) + 1}'}"
+            children += _programs(file, where, child, item, conversation, name)
+            waiting.append(_sub_agent(where, item, end_s))
+        elif "in" in item:
+            if requests:
+                requests[-1] = _before(requests[-1], tuple(waiting), number(where, item, "think_time", 0))
+            waiting.clear()
+            requests.append(_request(where, item))
+            ids.append(_scoped(str(name.split("/")[0]), conversation, listed(where, item, "hash_ids", int)))
+            end_s = number(where, item, "t", 0) + number(where, item, "api_time", 0)
+        else:
+            file.assume("request", "no prompt length: left out")
+    if requests and waiting:
+        requests[-1] = _before(requests[-1], tuple(waiting), 0.0)
+    model = next((item["model"] for item in items if isinstance(item.get("model"), str)), None)
+    block_tokens = int(number(where, conversation, "block_size", 0)) or None
+    yield Imported(Program(name, (), "weka", model, parent_id=parent_id), requests, ids=ids, block_tokens=block_tokens)
+    yield from children
+
+
+def _request(where: str, item: Object) -> RequestUsage:
+    seconds = None if item.get("api_time") is None else float(number(where, item, "api_time"))
+    return RequestUsage(int(number(where, item, "in")), int(number(where, item, "out")), llm_s=seconds)
+
+
+def _sub_agent(where: str, item: Object, end_s: float) -> ToolCall:
+    """Return the sub-agent as a call of the turn that started it and ended at ``end_s``."""
+    duration = item.get("duration_ms")
+    start_s = max(0.0, number(where, item, "t", end_s) - end_s)
+    name = str(item.get("subagent_type") or "subagent")
+    return ToolCall(name, None if duration is None else number(where, item, "duration_ms") / 1e3, start_s)
+
+
+def _before(request: RequestUsage, calls: tuple[ToolCall, ...], gap_s: float) -> RequestUsage:
+    """Return the request with the sub-agents for which the next one waits; ``gap_s`` lies between the two."""
+    inside = tuple(replace(call, start_s=min(call.start_s, max(0.0, gap_s - (call.duration_s or 0)))) for call in calls)
+    rest = gap_s - max((call.end_s for call in inside), default=0.0)
+    return replace(request, tool_calls=inside, gap_overhead_s=max(0.0, rest))
+
+
+def _scoped(name: str, conversation: Object, ids: list[int]) -> list[Any]:
+    """Return ids that are equal only where blocks are: local ids mean something within their conversation."""
+    return [(name, each) for each in ids] if conversation.get("hash_id_scope") == "local" else list(ids)
+
+
+IMPORTERS = (
+    Importer(
+        "weka",
+        read_weka,
+        (
+            Signs(
+                {"requests": list, "requests.in": int, "requests.out": int},
+                more=("id", "block_size", "hash_id_scope", "totals", "requests.hash_ids", "requests.think_time"),
+            ),
+        ),
+    ),
+)
