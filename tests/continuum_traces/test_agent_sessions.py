@@ -56,6 +56,13 @@ def test_gaps_end_when_the_next_request_is_sent() -> None:
     assert ([c.duration_s for c in waited.tool_calls], waited.gap_overhead_s) == ([1.0, None], 3.0)
 
 
+def test_gaps_of_unknown_length_are_said() -> None:
+    unknown = Answer(RequestUsage(100, 10))
+    assert on_timeline(unknown, unknown)[1] == ["1 gap: of unknown length, taken as 0 s"]
+    timed = Answer(RequestUsage(100, 10), end_s=5.0, calls=[TimedCall("a", 5.0, 6.0)])
+    assert on_timeline(timed, unknown)[1] == []
+
+
 @pytest.mark.parametrize(("sent_s", "said"), [(4.999, 0), (4.998, 1), (5.0, 0)])
 def test_requests_that_overlap_are_said(sent_s: float, said: int) -> None:
     program, lines = on_timeline(answer(1, 5), answer(sent_s, 6))
@@ -155,6 +162,12 @@ def test_lines_copied_at_a_fork_do_not_count(tmp_path: Path, at: str, prompts: l
     assert programs["child"].prompt_tokens() == prompts
 
 
+def test_a_resumed_thread_has_its_own_first_line_again(tmp_path: Path) -> None:
+    meta = codex("10.000", "session_meta", id="th")
+    programs, _ = imported(written(tmp_path / "r.jsonl", meta, meta, counted("10.500", 500, 500)))
+    assert programs["th"].prompt_tokens() == [500]
+
+
 def test_requests_of_the_parent_s_file_count_once(tmp_path: Path) -> None:
     written(tmp_path / "a.jsonl", codex("01.000", "session_meta", id="parent"), counted("05.000", 500, 500))
     meta = codex("20.000", "session_meta", id="child", forked_from_id="parent")
@@ -176,6 +189,19 @@ def test_spans_sent_twice_and_attributes_as_text(tmp_path: Path) -> None:
     row |= {"end_timestamp": "2026-05-01T10:00:02Z", "attributes": attributes}
     programs, _ = imported(written(tmp_path / "x.jsonl", row, row))
     assert [(turn.new_input_tokens, turn.llm_s) for turn in programs["t"].turns] == [(70, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "turns"), [({}, 1), ({"gen_ai.operation.name": "embeddings"}, 0), ({"run_type": "chain"}, 0)]
+)
+def test_a_span_with_token_counts_is_a_request_unless_its_kind_says_otherwise(
+    tmp_path: Path, kind: dict[str, str], turns: int
+) -> None:
+    row = {"trace_id": "t", "span_id": "s", "start_time": "2026-05-01T10:00:00Z", **kind}
+    row["attributes"] = {"gen_ai.usage.prompt_tokens": 70, "gen_ai.usage.completion_tokens": 7}  # type: ignore[assignment]
+    programs, lines = imported(written(tmp_path / "x.jsonl", row))
+    assert [len(program.turns) for program in programs.values()] == [1] * turns
+    assert lines == ([] if turns else ["1 file: without a span of a request"])
 
 
 @pytest.mark.parametrize(("cached", "prompt"), [(100, 100), (101, 201)])

@@ -51,10 +51,11 @@ def read_codex(source: Source) -> Iterator[_Rollout]:
     for where, row in source.rows():
         payload, at_s = inner(where, row, "payload"), seconds(row.get("timestamp"))
         if row.get("type") == "session_meta":
-            if named:
+            name = str(payload.get("id") or payload.get("session_id") or source.path.stem)
+            if not named:
+                rollout.thread = Thread(name, _parent(payload))
+            elif name != rollout.thread.name:
                 rollout.copied_until_s = (at_s or 0.0) + COPIED_S
-            else:
-                rollout.thread = Thread(str(payload.get("id") or source.path.stem), _parent(payload))
             named = True
         else:
             _read(rollout, f"{where}: payload", str(row.get("type")), payload, at_s)

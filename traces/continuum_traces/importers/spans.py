@@ -124,13 +124,16 @@ def read_spans(source: Source) -> Iterator[_Span]:
     program of its own, if the other one sends requests too. Spans are those of OTLP JSON, or rows with one span each,
     as Langfuse, Phoenix, LangSmith and Logfire export them. ``spans.py`` lists the names that are read.
     """
+    chats = 0
     for where, row in source.rows():
         for place, facts in _facts(where, row, {}):
             span = _Span(place, facts, "", "", "", "", None, None)
             span.span_id, span.parent_id = str(span.first(_SPAN) or place), str(span.first(_PARENT) or "")
             span.trace, span.kind = str(span.first(_TRACE) or facts.get("id") or place), _kind(facts)
             span.start_s, span.end_s = _instant(span, "start", _START), _instant(span, "end", _END)
+            chats += span.kind == "chat"
             yield span
+    source.assume("file", "without a span of a request", int(not chats))
 
 
 def _facts(where: str, row: Facts, inherited: Facts) -> Iterator[tuple[str, Facts]]:
@@ -174,8 +177,10 @@ def _any_value(value: Any) -> Any:
 
 
 def _kind(facts: Facts) -> str:
-    kinds = {str(facts[name]).lower().rpartition("openinferencespankindvalues.")[2] for name in _KIND if name in facts}
-    if kinds & _CHATS and not kinds & {"embeddings", "embedding"}:
+    kinds = {str(facts[name]).lower() for name in _KIND if facts.get(name) is not None}
+    if kinds & {"embeddings", "embedding"}:
+        return ""
+    if kinds & _CHATS or (not kinds and any(facts.get(name) for name in _PROMPT)):
         return "chat"
     return "tool" if kinds & _TOOLS else "agent" if kinds & _AGENTS else ""
 

@@ -151,6 +151,8 @@ def _requests(thread: Thread, assumptions: Assumptions) -> Iterator[RequestUsage
             assumptions.assume("request", text, int(gap_s < -1e-3), example=thread.name)
             gap_s = 0.0
         calls = tuple(_call(call, answer.end_s, gap_s) for call in answer.calls)
+        unknown = after is not None and gap_s is None and all(call.duration_s is None for call in calls)
+        assumptions.assume("gap", "of unknown length, taken as 0 s", int(unknown), example=thread.name)
         tools_s = max((call.end_s for call in calls), default=0.0)
         gap_overhead_s = max(0.0, round((gap_s or 0.0) - tools_s, 6))
         llm_s = _between(answer.sent_s, answer.end_s)
