@@ -8,14 +8,14 @@ Names are imported on first use, so that an import of ``continuum_client.tagging
 
 The modules, in the order in which a call passes through them:
 
-``client``             our clients, whose methods are in ``sending``; ``hook`` and ``instrumentation`` serve plain
-                       openai clients, ``proxy`` serves other agents
-``call``               one call: it takes the program's tags, writes them into the request and sends it; ``exchange``
-                       asks a server for its dialect, and sends releases
-``program``            a program and its tags; ``tool_runs`` measures its tools; ``current`` knows the current program,
-                       ``conversation`` finds the program of a call that is made outside any program, by its ``shape``
+``client``             our clients; ``instrumentation`` patches plain openai clients, ``proxy`` serves other agents
+``sending``            a request of an openai client: what it sends as ``call`` adds tags to it
+``call``               one call: it takes the program's tags, adds them to the request and sends it
+``program``            a program, and its ``state``; its ``tools``; ``current`` knows the current program,
+                       ``conversation`` finds the program of a call that is made outside any program
 ``tagging``            tags as headers and body fields, in the ``dialects`` of servers; ``endpoints`` remembers the
                        dialect of each server and the fields that it refuses
+``own_requests``       which dialect the server speaks, and the release of a program, which ``ending`` makes happen
 ``observe``            watches the reply while the caller reads it; ``reply`` reads its token counts and tool calls
 ``recorder``           writes calls to files, as turns of a trace (``turns``)
 """
@@ -39,22 +39,20 @@ if TYPE_CHECKING:
     from continuum_client.instrumentation import Instrumentation as Instrumentation
     from continuum_client.instrumentation import instrument as instrument
     from continuum_client.instrumentation import uninstrument as uninstrument
-    from continuum_client.prediction import Prediction as Prediction
     from continuum_client.program import Program as Program
     from continuum_client.program import current_program as current_program
     from continuum_client.program import tool as tool
     from continuum_client.recorder import Recorder as Recorder
-    from continuum_client.threads import inherit_threads as inherit_threads
+    from continuum_client.tools import Prediction as Prediction
 
 _HOMES = {
     "client": ("AsyncOpenAI", "OpenAI", "wrap"),
     "errors": ("ContinuumError", "ContinuumWarning", "InvalidTag", "ProgramClosed", "UnknownDialect"),
     "frameworks": ("extra_body", "headers"),
     "instrumentation": ("Instrumentation", "instrument", "uninstrument"),
-    "prediction": ("Prediction",),
     "program": ("Program", "current_program", "tool"),
     "recorder": ("Recorder",),
-    "threads": ("inherit_threads",),
+    "tools": ("Prediction",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)

@@ -1,28 +1,140 @@
 """Drop-in clients: ``openai.OpenAI`` and ``openai.AsyncOpenAI`` that tell the server to which program a call belongs.
 
-``sending`` has their methods. Resources, types and streams are openai's own.
+``request()`` is the only overridden method that sends requests. openai's resources call it once for each call, and
+openai's retries happen inside it, so that a retry has the same tags. Resources, types and streams are openai's own.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import json
 import threading
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
+import anyio
 import openai
 
-from continuum_client.sending import AsyncTagging, SyncTagging, Tagging
-from continuum_client.settings import Options, settings_from, settings_like
+from continuum_client.decorators import F, around
+from continuum_client.ending import close_all
+from continuum_client.errors import InvalidTag
+from continuum_client.options import OPTIONS, ClientOptions, ClientState, OptionArguments
+from continuum_client.own_requests import run
+from continuum_client.program import Program, ProgramArguments
+from continuum_client.sending import ClientSender, send_tagged
+from continuum_client.tagging import check_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
+
+STATE = "_continuum_state"
+"""The constructor argument by which ``copy()`` passes a client's state to the copy."""
 
 
-class AllOptions(Options, total=False):
+class Tagging:
+    """The methods that both clients share. The class precedes openai's class in the order of bases."""
+
+    _continuum: ClientState
+    _bound: Program | None = None
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, **arguments: Any) -> None:
+            options = {name: arguments.pop(name) for name in OPTIONS if name in arguments}
+            self._continuum = arguments.pop(STATE, None) or ClientState(ClientOptions(**options))
+            super().__init__(**arguments)
+
+        def copy(self, **options: Any) -> Any:
+            """Copy the client as openai does. The copy has this client's programs, and is bound to the same one."""
+            more = {STATE: self._continuum, **options.pop("_extra_kwargs", {})}
+            twin = super().copy(**options, _extra_kwargs=more)
+            twin._bound = self._bound
+            return twin
+
+        with_options = copy
+
+    @overload
+    def program(self, program_id: F, /) -> F: ...
+
+    @overload
+    def program(self, program_id: str | None = None, **options: Unpack[ProgramArguments]) -> Program: ...
+
+    def program(self, program_id: Any = None, **options: Unpack[ProgramArguments]) -> Any:
+        """Open a program: one run of an agent. Calls in the body of ``with client.program(...)`` are its turns.
+
+        As the decorator ``@client.program`` it makes each call of a function a program of its own, with a random id;
+        as ``@client.program("name")`` with an id that begins with the name.
+
+        Args:
+            program_id: 1 to 256 printable ASCII characters. Default: a random id.
+            predict: a function that predicts the next tool (``tools.Predict``). Default: the client's.
+            parent: the program that starts this program, or its id. Default: the current program, if there is one.
+            output_tokens: expected length of each answer, in tokens; sent by the dialect ``dynamo``.
+            metadata: at most 16 texts and numbers by name, for the record only; nothing of it is sent.
+
+        Raises:
+            InvalidTag: an id, a name or a number cannot be sent, or the metadata is too large.
+        """
+        if callable(program_id):
+            return around(program_id, self.program, Program._paused)
+        return Program(self._continuum, ClientSender(self), program_id, **options)
+
+    def resume(self, handoff: str) -> Program:
+        """Continue a program that another process has ended with ``program.handoff()``.
+
+        Args:
+            handoff: the text that ``handoff()`` returned there.
+
+        Raises:
+            InvalidTag: the text is not from ``handoff()``.
+        """
+        try:
+            facts = json.loads(handoff)
+            check_id(facts["program_id"])
+            return self.program(facts["program_id"], parent=facts["parent_id"], metadata=facts.get("metadata"))
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidTag(f"resume: expected the text from program.handoff(): {error!r}") from error
+
+    def bind(self, program: Program) -> Self:
+        """Return a copy of this client whose calls all belong to ``program``, in any thread or task."""
+        twin = cast("Any", self).copy()
+        twin._bound = program
+        return cast("Self", twin)
+
+
+class SyncTagging(Tagging):
+    if not TYPE_CHECKING:
+
+        def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
+            send = super().request
+            return run(send_tagged(self._continuum, self._bound, self, send, cast_to, options, stream, stream_cls))
+
+        def close(self) -> None:
+            """Release the programs that were opened for conversations, and close the client as openai does."""
+            close_all(self._continuum.forget_conversations())
+            super().close()
+
+
+class AsyncTagging(Tagging):
+    if not TYPE_CHECKING:
+
+        async def request(self, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None) -> Any:
+            send = super().request
+            return await send_tagged(self._continuum, self._bound, self, send, cast_to, options, stream, stream_cls)
+
+        async def close(self) -> None:
+            """Release the programs that were opened for conversations, and close the client as openai does."""
+            async with anyio.create_task_group() as tasks:
+                for program in self._continuum.forget_conversations():
+                    tasks.start_soon(program.aclose)
+            await super().close()
+
+
+class AllArguments(OptionArguments, total=False):
     """openai's options, and ours."""
 
     api_key: str | Callable[[], str] | Callable[[], Awaitable[str]] | None
@@ -45,21 +157,20 @@ class AllOptions(Options, total=False):
 
 
 _Class = TypeVar("_Class", bound=type[Any])
-_OURS: Options = {"dialect": None, "record": None, "content": "none", "predict": None, "implicit": True}
 _OUR_PARAMETERS = [
-    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Options.__annotations__[name])
-    for name, default in _OURS.items()
+    inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+    for field in fields(ClientOptions)
 ]
 
 
-def _shows_arguments(theirs: type[Any]) -> Callable[[_Class], _Class]:
-    """Decorate a class: its constructor's signature has the arguments of openai's class ``theirs``, and our options."""
+def _shows_arguments(plain: type[Any]) -> Callable[[_Class], _Class]:
+    """Decorate a class: its constructor's signature has the arguments of openai's class ``plain``, and our options."""
 
     def decorate(cls: _Class) -> _Class:
         def __init__(self: Any, **options: Any) -> None:
             super(cast("Any", cls), self).__init__(**options)
 
-        parameters = list(inspect.signature(theirs.__init__).parameters.values())
+        parameters = list(inspect.signature(plain.__init__).parameters.values())
         rest = [parameter for parameter in parameters if parameter.kind is inspect.Parameter.VAR_KEYWORD]
         listed = [parameter for parameter in parameters if parameter not in rest]
         __init__.__signature__ = inspect.Signature([*listed, *_OUR_PARAMETERS, *rest])  # type: ignore[attr-defined]
@@ -91,7 +202,7 @@ class OpenAI(SyncTagging, openai.OpenAI):
 
     if TYPE_CHECKING:
 
-        def __init__(self, **options: Unpack[AllOptions]) -> None: ...
+        def __init__(self, **options: Unpack[AllArguments]) -> None: ...
 
 
 @_shows_arguments(openai.AsyncOpenAI)
@@ -101,54 +212,44 @@ class AsyncOpenAI(AsyncTagging, openai.AsyncOpenAI):
 
     if TYPE_CHECKING:
 
-        def __init__(self, **options: Unpack[AllOptions]) -> None: ...
-
-
-_Ours = TypeVar("_Ours", OpenAI, AsyncOpenAI)
+        def __init__(self, **options: Unpack[AllArguments]) -> None: ...
 
 
 @overload
-def wrap(client: _Ours, **options: Unpack[Options]) -> _Ours: ...
+def wrap(client: openai.OpenAI, **options: Unpack[OptionArguments]) -> OpenAI: ...
 
 
 @overload
-def wrap(client: openai.OpenAI, **options: Unpack[Options]) -> OpenAI: ...
+def wrap(client: openai.AsyncOpenAI, **options: Unpack[OptionArguments]) -> AsyncOpenAI: ...
 
 
-@overload
-def wrap(client: openai.AsyncOpenAI, **options: Unpack[Options]) -> AsyncOpenAI: ...
-
-
-def wrap(client: Any, **options: Unpack[Options]) -> Any:
+def wrap(client: Any, **options: Unpack[OptionArguments]) -> Any:
     """Make a client with programs from an openai client (``openai.OpenAI``, ``AzureOpenAI`` or any subclass).
 
     The given client is not changed, and both clients share one connection pool. The result is an instance of the given
-    client's class and of our ``OpenAI`` or ``AsyncOpenAI``. If the given client is an instance of our classes already,
-    the result keeps its options, except for those that are passed here. If another library has replaced methods of the
-    given client (as LangSmith's ``wrap_openai`` does), these methods hold that client, so its own calls are tagged too.
+    client's class and of our ``OpenAI`` or ``AsyncOpenAI``.
 
     Args:
         client: an instance of ``openai.OpenAI`` or ``openai.AsyncOpenAI``.
         options: as for ``OpenAI``: dialect, record, content, predict, implicit.
 
     Raises:
-        TypeError: ``client`` is not an openai client.
+        TypeError: ``client`` is not an openai client, or is one of ours already, or another library has replaced
+            methods of it.
     """
-    known, cls = isinstance(client, Tagging), tagged(type(client))
-    settings = settings_like(client._continuum, **options) if known else settings_from(**options)
-    patched = any(map(_is_patched, vars(client).values()))
-    if known and patched:
-        client._continuum = settings
-        return client
+    cls = tagged(type(client))
+    if isinstance(client, Tagging):
+        raise TypeError("wrap() takes a client of openai's; this one has programs already")
+    if any(map(_is_patched, vars(client).values())):
+        raise TypeError(
+            "another library has replaced methods of this client, which a new client would not have: call wrap() "
+            "before that library's own wrapper, or call continuum_client.instrument()"
+        )
     twin: Any = object.__new__(cls)
     twin.__dict__.update(client.__dict__)
-    twin._continuum = settings
-    if patched:
-        client._continuum = settings
-        client.request = functools.partial(twin._send, type(client).request.__get__(client))
-    else:
-        for name in _cached(cls):
-            twin.__dict__.pop(name, None)  # the given client's resources hold a reference to it
+    twin._continuum = ClientState(ClientOptions(**options))
+    for name in _cached(cls):
+        twin.__dict__.pop(name, None)  # the given client's resources hold a reference to it
     return twin
 
 
@@ -183,8 +284,8 @@ def tagged(cls: type[Any]) -> type[Any]:
 def _make(cls: type[Any]) -> type[Any]:
     if issubclass(cls, Tagging):
         return cls
-    for theirs, ours in ((openai.OpenAI, OpenAI), (openai.AsyncOpenAI, AsyncOpenAI)):
-        if issubclass(cls, theirs):
-            made = type(cls.__name__, (ours, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
+    for plain, tagging in ((openai.OpenAI, OpenAI), (openai.AsyncOpenAI, AsyncOpenAI)):
+        if issubclass(cls, plain):
+            made = type(cls.__name__, (tagging, cls), {"__module__": cls.__module__, "__doc__": cls.__doc__})
             return _shows_arguments(cls)(made)
     raise TypeError(f"wrap() takes an openai client, not {cls.__name__}")

@@ -25,9 +25,6 @@ from continuum_client.errors import UnknownDialect
 
 DialectName = Literal["headers", "vllm", "sglang", "dynamo", "trtllm", "thunderagent", "openai", "auto"]
 
-AUTO = "auto"
-"""Not a dialect: the client asks the server which dialect to use (``endpoints``)."""
-
 MAX_CACHE_KEY_CHARS = 64
 """OpenAI refuses a longer ``prompt_cache_key``."""
 KEYED = ("/chat/completions", "/responses")
@@ -147,12 +144,19 @@ class OpenAIHosted(Headers):
         return {"prompt_cache_key": cache_key(tags.program_id)}
 
 
+class Auto(Headers):
+    """Stands for the dialect of the server, which the client asks once. Until the server has answered: headers only."""
+
+    name = "auto"
+
+
 DIALECTS: dict[str, Dialect] = {
     dialect.name: dialect
     for dialect in (Headers(), Vllm(), Sglang(), Dynamo(), TrtLlm(), ThunderAgent(), OpenAIHosted())
 }
 
 HEADERS = DIALECTS["headers"]
+AUTO: Dialect = Auto()
 
 BY_OWNER: dict[str, Dialect] = {
     "vllm": DIALECTS["vllm"],
@@ -178,8 +182,8 @@ def owner_of(model: Mapping[str, Any]) -> str:
 BY_HOST: dict[str, Dialect] = {"api.openai.com": DIALECTS["openai"]}
 
 
-def find_dialect(wanted: str | Dialect, source: str = "dialect") -> Dialect | None:
-    """Return the dialect with a name; None for ``auto``.
+def find_dialect(wanted: str | Dialect, source: str = "dialect") -> Dialect:
+    """Return the dialect with a name.
 
     Args:
         wanted: the name, or a dialect object, which is returned as it is.
@@ -190,12 +194,10 @@ def find_dialect(wanted: str | Dialect, source: str = "dialect") -> Dialect | No
     """
     if not isinstance(wanted, str):
         return wanted
-    if wanted == AUTO:
-        return None
-    try:
-        return DIALECTS[wanted]
-    except KeyError:
-        raise UnknownDialect(f"{source} {wanted!r}: there are {', '.join([*DIALECTS, AUTO])}") from None
+    named = {**DIALECTS, AUTO.name: AUTO}
+    if wanted not in named:
+        raise UnknownDialect(f"{source} {wanted!r}: there are {', '.join(named)}")
+    return named[wanted]
 
 
 def cache_key(program_id: str) -> str:

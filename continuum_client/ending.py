@@ -20,7 +20,7 @@ from continuum_client.current import running_loop
 from continuum_client.errors import once
 
 if TYPE_CHECKING:
-    from continuum_client.program import Program
+    from continuum_client.state import TaggedProgram
 
 Work = Callable[[], object]
 
@@ -28,7 +28,7 @@ Work = Callable[[], object]
 END_S = 5.0
 """The time after which no further program is released at the end of the process."""
 _left: deque[Work] = deque()
-_open: WeakValueDictionary[int, Program] = WeakValueDictionary()
+_open: WeakValueDictionary[int, TaggedProgram] = WeakValueDictionary()
 """The open programs that this process has sent calls for."""
 _registered = False
 
@@ -59,7 +59,7 @@ def do_what_is_left() -> None:
         once.guard("ending", "the end of a program or of a reply was not recorded", work)
 
 
-def end_with_process(program: Program) -> None:
+def end_with_process(program: TaggedProgram) -> None:
     """Close the program when the process ends, if it is still open then."""
     global _registered
     if not _registered:
@@ -71,7 +71,7 @@ def end_with_process(program: Program) -> None:
     _open[id(program)] = program
 
 
-def close_all(programs: Iterable[Program]) -> None:
+def close_all(programs: Iterable[TaggedProgram]) -> None:
     """Close programs, in ``END_S`` seconds at most. Those that another process opened are left to that process."""
     until_s = time.monotonic() + END_S  # noqa: TID251 - at the edge of the process
     for program in programs:
@@ -83,7 +83,7 @@ def close_all(programs: Iterable[Program]) -> None:
 
 def _end() -> None:
     do_what_is_left()
-    programs = [program for program in (known() for known in _open.valuerefs()) if program is not None]
+    programs = [program for program in (reference() for reference in _open.valuerefs()) if program is not None]
     close_all(programs)
     for program in programs:
         program.cut()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from continuum_client.dialects import BY_HOST, BY_OWNER, HEADERS, Dialect, owner_of
+from continuum_client.dialects import AUTO, BY_HOST, BY_OWNER, HEADERS, Dialect, owner_of
 from continuum_client.errors import once
 
 Feature = Literal["extension", "stream_usage"]
@@ -17,7 +17,7 @@ Feature = Literal["extension", "stream_usage"]
 
 
 @dataclass(slots=True)
-class _Known:
+class _Server:
     dialect: Dialect | None = None
     """The dialect that ``auto`` chose; None: not known yet."""
     probing: bool = False
@@ -30,50 +30,51 @@ class Endpoints:
     """The servers by their base URL."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Known] = {}
+        self._servers: dict[str, _Server] = {}
         self._lock = threading.Lock()
 
     def accepts(self, url: str, model: str, feature: Feature) -> bool:
         """Whether the server at ``url`` has never refused ``feature`` in a call of ``model``."""
-        known = self._known.get(url)
-        return known is None or (model, feature) not in known.dropped
+        server = self._servers.get(url)
+        return server is None or (model, feature) not in server.dropped
 
     def drop(self, url: str, model: str, features: Iterable[Feature], names: Iterable[str]) -> None:
         """Leave out ``features`` of calls of ``model`` from now on, because the server at ``url`` refused the fields
         ``names``. Warn once. Behind a gateway other models may accept them."""
         with self._lock:
-            known = self._known.setdefault(url, _Known())
-            known.dropped |= {(model, feature) for feature in features}
+            server = self._servers.setdefault(url, _Server())
+            server.dropped |= {(model, feature) for feature in features}
         once.warn(
             f"refused {url} {model} {sorted(features)}",
             f"{shown(url)} refuses {', '.join(sorted(names))} for model {model}: from now on its calls are sent "
             'without these body fields (headers are still sent). dialect="headers" never sends body fields.',
         )
 
-    def dialect_of(self, url: str) -> Dialect | None:
-        """Return the dialect that ``auto`` means for the server at ``url``; None: the server has not answered yet."""
-        known = self._known.get(url)
-        if known is not None and known.dialect is not None:
-            return known.dialect
-        return BY_HOST.get(urlsplit(url).hostname or "")
+    def dialect_of(self, wanted: Dialect, url: str) -> Dialect:
+        """Return ``wanted``; for ``auto`` the dialect of the server at ``url``, or ``auto`` if it has not answered."""
+        if wanted is not AUTO:
+            return wanted
+        server = self._servers.get(url)
+        answered = None if server is None else server.dialect
+        return answered or BY_HOST.get(urlsplit(url).hostname or "", AUTO)
 
     def begin_probe(self, url: str) -> bool:
         """Return whether the caller should ask the server. Other callers use ``headers`` until the server answers."""
         with self._lock:
-            known = self._known.setdefault(url, _Known())
-            first, known.probing = not known.probing, True
+            server = self._servers.setdefault(url, _Server())
+            first, server.probing = not server.probing, True
             return first
 
     def abandon_probe(self, url: str) -> None:
         """Let a later call ask the server, because this one could not."""
         with self._lock:
-            self._known[url].probing = False
+            self._servers[url].probing = False
 
     def end_probe(self, url: str, models: Any) -> Dialect:
         """Store and return the dialect of the owner in the server's model list; ``headers`` if the owner is unknown."""
         dialect = BY_OWNER.get(_owner(models), HEADERS)
         with self._lock:
-            self._known.setdefault(url, _Known()).dialect = dialect
+            self._servers.setdefault(url, _Server()).dialect = dialect
         return dialect
 
 

@@ -15,11 +15,9 @@ reported once, as a ``ContinuumWarning``.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import warnings
 from collections.abc import Callable
-from types import FrameType
 
 logger = logging.getLogger("continuum_client")
 """At DEBUG it logs what was sent, refused and released: ids, addresses and names of fields, no text."""
@@ -49,10 +47,6 @@ MAX_WARNINGS = 1000
 """The number of different warnings in one process; later warnings are dropped, so that memory stays bounded."""
 
 
-_INNER = ("continuum_client", "openai", "contextlib", "functools")
-"""Packages whose lines are between the user's code and a warning."""
-
-
 class Once:
     """Issues each warning once."""
 
@@ -70,7 +64,7 @@ class Once:
                 return
             self._given.add(key)
         try:
-            warnings.warn(message, ContinuumWarning, stacklevel=_users_level())
+            warnings.warn(message, ContinuumWarning, stacklevel=2)
         except ContinuumWarning:
             logger.warning(message)
 
@@ -80,18 +74,6 @@ class Once:
             work()
         except Exception as error:  # noqa: BLE001 - recording and predicting must not raise into the agent
             self.warn(key, f"{message}: {error!r}")
-
-
-def _users_level() -> int:
-    """Return the ``stacklevel`` of the line of the user's code from which ``Once.warn`` was reached."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and _package(frame) in _INNER:
-        level, frame = level + 1, frame.f_back
-    return level
-
-
-def _package(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 once = Once()

@@ -13,7 +13,7 @@ from typing import Any
 
 from continuum_traces.schema import Tags
 
-from continuum_client.dialects import HEADERS, Dialect, DialectName, find_dialect
+from continuum_client.dialects import Dialect, DialectName, find_dialect
 from continuum_client.program import current_program
 from continuum_client.tagging import check_id, check_seconds, check_tool, tag_body, tag_headers
 
@@ -67,8 +67,8 @@ def extra_body(
     if tags.program_id is None:
         return {}
     if program is not None:
-        output_tokens = output_tokens or program.output_tokens
-    return tag_body(_with_tools(tags, predict, last_tool), find_dialect(dialect) or HEADERS, path, output_tokens)
+        output_tokens = output_tokens or program._state.output_tokens
+    return tag_body(_with_tools(tags, predict, last_tool), find_dialect(dialect), path, output_tokens)
 
 
 def _tags(program_id: str | None, parent_id: str | None, last_step: bool, hints: bool) -> Tags:
@@ -80,9 +80,9 @@ def _tags(program_id: str | None, parent_id: str | None, last_step: bool, hints:
     elif program is None:
         return Tags()
     else:
-        tags = program.take().tags if hints else Tags(program_id=program.id)
+        tags = program._state.take().tags if hints else Tags(program_id=program.id)
         parent = parent or program.parent_id
-        program.passed_on(last_step or bool(tags.is_last_step))
+        program._state.passed_on(last_step or bool(tags.is_last_step))
     # a framework may send these tags with every call
     return replace(tags, turn_id=None, parent_id=parent, is_last_step=last_step or tags.is_last_step)
 

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
-from continuum_client.child_process import NOT_EXECUTABLE, NOT_FOUND, run_command
+from continuum_client.child_process import NOT_EXECUTABLE, NOT_FOUND, read_tally, run_command
 from continuum_client.dialects import DialectName
+from continuum_client.options import CONTENT_VARIABLE, DIALECT_VARIABLE, RECORD_VARIABLE, TALLY_VARIABLE
 from continuum_client.reply import CONTENTS
-from continuum_client.settings import CONTENT_VARIABLE, DIALECT_VARIABLE, RECORD_VARIABLE
-from continuum_client.tally import TALLY_VARIABLE, read_tally
 
 STARTUP = Path(__file__).parent / "startup"
 """The folder of our ``sitecustomize.py``, which Python imports at its start if the folder is in ``PYTHONPATH``."""

@@ -1,70 +1,51 @@
-"""``Program``, one run of an agent: it collects the tags that the program's next call sends to the server.
+"""``Program``, one run of an agent.
 
-Every call that is made in the body of ``with client.program(...)``, or in coroutines, tasks and threads that are
-started there, belongs to the program (see ``current``).
+Every call that is made in the body of ``with client.program(...)``, or in coroutines and tasks that are started there,
+belongs to the program (see ``current``); threads: ``bind``, ``active``, or ``instrument()``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
-import itertools
 import json
-import os
-import sys
-import threading
 import uuid
-import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, overload
 
-from continuum_traces.lines import metadata_fault
-from continuum_traces.schema import Metadata, Tags
+from continuum_traces.schema import Metadata
 
-from continuum_client import current, threads
+from continuum_client import current
 from continuum_client.decorators import F, around, name_of
-from continuum_client.ending import do_what_is_left, end_with_process, later, unless_dropped
-from continuum_client.errors import ContinuumError, InvalidTag, ProgramClosed
-from continuum_client.prediction import Predict, Prediction, check_predict, predicted
-from continuum_client.tagging import check_id, check_seconds, check_tool
-from continuum_client.tool_runs import MAX_RUNS, Tool, ToolRun, busy_seconds
-from continuum_client.turns import EndedCall
+from continuum_client.ending import later, unless_dropped
+from continuum_client.errors import ContinuumError, once
+from continuum_client.own_requests import Sender
+from continuum_client.state import TaggedProgram
+from continuum_client.tagging import check_seconds, check_tool
+from continuum_client.tools import Predict, Prediction, Tool, ToolRun
 
 if TYPE_CHECKING:
-    from continuum_client.recorder import Ledger
+    from typing_extensions import Unpack
+
+    from continuum_client.options import ClientState
+
+_INTERLEAVED = (
+    "program {!r} is left while program {!r}, which was entered inside it, is current. If both are entered in "
+    "generators, calls between their steps belong to the wrong program: decorate the generators with @client.program, "
+    "or surround the calls with p.active()"
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class SendingClient(Protocol):
-    """A client that sends calls of a program. Its errors have openai's attribute ``status_code``."""
+class ProgramArguments(TypedDict, total=False):
+    """The options of a program. ``client.OpenAI.program`` describes them."""
 
-    base_url: Any
-    _timeouts: tuple[type[BaseException], ...]
-    """Exceptions that mean that the server is too slow."""
-
-    def _models(self) -> Any:
-        """Return the parsed answer to ``GET /models``, or a coroutine that returns it."""
-
-    def _release(self, program_id: str) -> Any:
-        """Send the release, or return a coroutine that sends the release."""
-
-    def _release_blocking(self, program_id: str) -> None:
-        """Send the release without an event loop."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallTags:
-    """The tags of one call, and the facts from which they were made."""
-
-    tags: Tags
-    runs: tuple[ToolRun, ...] = ()
-    """The tools that ran since the previous call."""
-    prediction: Prediction | None = None
-    """The prediction of ``Program.predict``; None if there was none, even if ``predict=`` made one."""
+    predict: Predict | None
+    parent: Program | str | None
+    output_tokens: int | None
+    metadata: Metadata | None
 
 
 class Program:
@@ -74,53 +55,26 @@ class Program:
     """
 
     def __init__(
-        self,
-        program_id: str | None,
-        clock: Callable[[], float],
-        make: Callable[..., Program],
-        predict: Predict | None = None,
-        parent: Program | str | None = None,
-        output_tokens: int | None = None,
-        metadata: Metadata | None = None,
+        self, client: ClientState, home: Sender | None, program_id: str | None, **options: Unpack[ProgramArguments]
     ) -> None:
-        if output_tokens is not None and (isinstance(output_tokens, bool) or output_tokens < 1):
-            raise InvalidTag(f"output_tokens {output_tokens!r}: must be at least 1")
-        fault = None if metadata is None else metadata_fault(metadata)
-        if fault is not None:
-            raise InvalidTag(f"metadata: {fault}")
-        above = current_program() if parent is None else parent
-        parent_id = above.id if isinstance(above, Program) else above
-        self.id: str = uuid.uuid4().hex if program_id is None else check_id(program_id)
-        self.parent_id = None if parent_id is None else check_id(parent_id, "parent id")
-        self.output_tokens = output_tokens
-        self.metadata = dict(metadata) if metadata else None
-        """What the user noted about the program, for its record; never sent."""
-        self.ledger: Ledger | None = None
-        """Records the turns; None: they are not recorded."""
-        self.home: SendingClient | None = None
-        """The client that opened the program."""
-        self.pid = os.getpid()
-        """The process that opened the program."""
-        self._clock = clock
-        self._predict = check_predict(predict)
-        self._name = program_id
-        self._make = make
-        self._options = {"predict": predict, "parent": parent, "output_tokens": output_tokens, "metadata": metadata}
-        self._lock = threading.Lock()
+        parent = options.get("parent")
+        parent = current_program() if parent is None else parent
+        self._state = TaggedProgram(
+            client,
+            home,
+            program_id,
+            parent.id if isinstance(parent, Program) else parent,
+            options.get("predict"),
+            options.get("output_tokens"),
+            options.get("metadata"),
+        )
+        self.id: str = self._state.id
+        self.parent_id = self._state.parent_id
+        self._client, self._home, self._name, self._options = client, home, program_id, options
         self._entry: current.Entry | None = None
-        self._closed = False
-        self._clients: dict[str, SendingClient] = {}
-        """The clients that sent calls of this program, by base URL."""
-        self._sent_last = False
-        self._last_step = False
-        self._prediction: Prediction | None = None
-        self._kv_ttl_s: float | None = None
-        self._expected: dict[str, float] = {}
-        self._runs: list[ToolRun] = []
-        self._turns = itertools.count()
 
     def __repr__(self) -> str:
-        return f"<Program {self.id!r}{' closed' if self._closed else ''}>"
+        return f"<Program {self.id!r}{' closed' if self.closed else ''}>"
 
     def __call__(self, function: F) -> F:
         """Decorate a function, ``@client.program("name", ...)``: each call of it is a program of its own, with these
@@ -128,17 +82,15 @@ class Program:
 
         def another() -> Program:
             name = None if self._name is None else f"{self._name}-{uuid.uuid4().hex[:8]}"
-            program = self._make(name, **self._options)
-            program.home = self.home
-            return program
+            return Program(self._client, self._home, name, **self._options)
 
         return around(function, another, Program._paused)
 
-    # ------------------------------------------------------------------------- called by the agent
-
     @property
     def closed(self) -> bool:
-        return self._closed
+        return self._state.closed
+
+    # ------------------------------------------------------------------------- what the next call says
 
     def last_step(self) -> None:
         """Tell the server with the next call that it is the program's last, so that the KV cache is not pinned.
@@ -148,8 +100,8 @@ class Program:
         Raises:
             ProgramClosed: the program is closed.
         """
-        self._open()
-        self._last_step = True
+        self._state.require_open()
+        self._state.last_step = True
 
     def predict(self, tool: str, seconds: float | None = None, p90: float | None = None) -> None:
         """Predict which tool will run after the next call. The hint is sent with that call.
@@ -163,8 +115,8 @@ class Program:
             InvalidTag: a name or a number that cannot be sent.
             ProgramClosed: the program is closed.
         """
-        self._open()
-        self._prediction = Prediction(tool, self._expected.get(tool) if seconds is None else seconds, p90)
+        self._state.require_open()
+        self._state.prediction = Prediction(tool, self._state.expected.get(tool) if seconds is None else seconds, p90)
 
     @overload
     def tool(self, name: F, /) -> F: ...
@@ -188,11 +140,11 @@ class Program:
         if callable(name):
             own = check_tool(name_of(name))
             return around(name, lambda: self.tool(own))
-        self._open()
+        self._state.require_open()
         checked = check_tool(name)
         if expect_s is not None:
-            self._expected[checked] = check_seconds(expect_s, "expect_s")
-        return Tool(checked, self._ran, self._clock, self.id)
+            self._state.expected[checked] = check_seconds(expect_s, "expect_s")
+        return Tool(checked, self._state.ran, self._state.clock, self.id)
 
     def ran(self, name: str, seconds: float, ended_ago_s: float = 0.0) -> None:
         """Report a tool that was measured elsewhere, for example by a framework. The next call sends its name and time.
@@ -206,9 +158,9 @@ class Program:
             InvalidTag: a name or a number that cannot be sent.
             ProgramClosed: the program is closed.
         """
-        self._open()
-        end_s = self._clock() - check_seconds(ended_ago_s, "ended_ago_s")
-        self._ran(ToolRun(check_tool(name), end_s - check_seconds(seconds, "seconds"), end_s))
+        self._state.require_open()
+        end_s = self._state.clock() - check_seconds(ended_ago_s, "ended_ago_s")
+        self._state.ran(ToolRun(check_tool(name), end_s - check_seconds(seconds, "seconds"), end_s))
 
     def kv_ttl(self, seconds: float) -> None:
         """Ask for a soft hold after the next call: beyond the policy's own hold, the server keeps the KV cache for this
@@ -218,8 +170,10 @@ class Program:
             InvalidTag: a number that cannot be sent.
             ProgramClosed: the program is closed.
         """
-        self._open()
-        self._kv_ttl_s = check_seconds(seconds, "kv_ttl")
+        self._state.require_open()
+        self._state.kv_ttl_s = check_seconds(seconds, "kv_ttl")
+
+    # --------------------------------------------------------------------------------- whose calls are its own
 
     def child(self, program_id: str | None = None, **options: Any) -> Program:
         """Open a program for a sub-agent; this program is its parent. Options are those of ``client.program``.
@@ -227,122 +181,38 @@ class Program:
         Raises:
             ProgramClosed: the program is closed.
         """
-        self._open()
-        child = self._make(program_id, **{"parent": self, **options})
-        child.home = self.home
-        return child
-
-    def _open(self) -> None:
-        if self._closed:
-            raise ProgramClosed(f"program {self.id!r} is closed")
-
-    def _ran(self, run: ToolRun) -> None:
-        with self._lock:
-            if len(self._runs) < MAX_RUNS:
-                self._runs.append(run)
-
-    # ------------------------------------------------------------------------- called by the client
-
-    def record_in(self, ledger: Ledger) -> None:
-        """Record the turns in ``ledger`` until the program is closed or garbage collected, or the process exits."""
-        self.ledger = ledger
-        weakref.finalize(self, later, ledger.cut).atexit = False
-
-    def end_turn(self, ended: EndedCall) -> None:
-        """Record a call that has ended."""
-        if self.ledger is not None:
-            self.ledger.end_turn(ended)
-
-    def take(self) -> CallTags:
-        """Return the tags of a call that is about to be sent.
-
-        Tools, prediction, hints and last step are then forgotten, because only one call sends them.
-        """
-        do_what_is_left()
-        with self._lock:
-            runs, last, own, kv_ttl_s = tuple(self._runs), self._last_step, self._prediction, self._kv_ttl_s
-            number = next(self._turns)
-            self._runs, self._last_step, self._prediction, self._kv_ttl_s = [], False, None, None
-        prediction = predicted(self._predict, runs) if own is None and self._predict is not None else own
-        slowest = max(runs, key=lambda run: run.duration_s, default=None)
-        tags = Tags(
-            program_id=self.id,
-            parent_id=self.parent_id,
-            is_last_step=True if last else None,
-            pred_tool=prediction.tool if prediction else None,
-            pred_tool_s=prediction.seconds if prediction else None,
-            pred_tool_p90_s=prediction.p90 if prediction else None,
-            last_func_call=slowest.name if slowest else None,
-            last_tool_duration_s=round(busy_seconds(runs), 6) if slowest else None,
-            turn_id=f"{number}-{uuid.uuid4().hex[:8]}",  # a forked process counts from the same number
-            kv_ttl_s=kv_ttl_s,
-        )
-        return CallTags(tags, runs, own)
-
-    def give_back(self, taken: CallTags) -> None:
-        """Take back the tags of a call that has failed: tools, prediction, hints and last step go to the next call."""
-        with self._lock:
-            self._runs[:0] = taken.runs
-            self._last_step = self._last_step or bool(taken.tags.is_last_step)
-            self._prediction = self._prediction or taken.prediction
-            if self._kv_ttl_s is None:
-                self._kv_ttl_s = taken.tags.kv_ttl_s
-
-    def carried_by(self, url: str, client: SendingClient | None, taken: CallTags) -> None:
-        """Note that ``client`` sends a call with these tags to the base URL ``url``; None: to a server that refuses our
-        fields, and so holds nothing that could be released."""
-        end_with_process(self)
-        if client is not None:
-            self._clients[url] = client
-        self._sent_last = bool(taken.tags.is_last_step)
-
-    def refused_by(self, url: str) -> None:
-        """Note that the server has refused the fields of the latest call."""
-        self._clients.pop(url, None)
-
-    def passed_on(self, last_step: bool) -> None:
-        """Note that the tags were passed to a framework. The client that opened the program then has to release it."""
-        if self.home is not None:
-            end_with_process(self)
-            self._clients.setdefault(str(self.home.base_url), self.home)
-        self._sent_last = last_step
-
-    # --------------------------------------------------------------------------------- entering, closing
+        self._state.require_open()
+        return Program(self._client, self._home, program_id, **{"parent": self, **options})
 
     def __enter__(self) -> Program:
-        self._open()
+        self._state.require_open()
         if self._entry is not None:
             raise ContinuumError(
                 f"program {self.id!r} is entered already; in another thread or task use p.active() or p.bind()"
             )
-        if current.in_generator():
-            raise ContinuumError(
-                f"program {self.id!r} is entered in a generator, so it would also be current in the code that steps "
-                "it: decorate the generator with @client.program, or surround its calls with p.active()"
-            )
-        threads.begin()
         self._entry = current.enter(self)
         return self
 
     def __exit__(self, kind: object = None, *_: object) -> None:
-        self._leave()
+        self._leave(kind)
         unless_dropped(kind, self.close)
 
     async def __aenter__(self) -> Program:
         return self.__enter__()
 
     async def __aexit__(self, kind: object = None, *_: object) -> None:
-        self._leave()
-        generator = sys._getframe(1).f_code.co_flags & inspect.CO_ASYNC_GENERATOR
-        if kind is GeneratorExit and not generator:  # a coroutine that is dropped cannot wait
+        self._leave(kind)
+        if kind is GeneratorExit:  # what is dropped cannot wait
             later(self.close)
         else:
             await self.aclose()
 
-    def _leave(self) -> None:
+    def _leave(self, kind: object = None) -> None:
         entry, self._entry = self._entry, None
-        if entry is not None:
-            current.leave(entry)
+        inner = None if entry is None else current.leave(entry)
+        if inner is not None:
+            message = _INTERLEAVED.format(self.id, inner.id)
+            unless_dropped(kind, lambda: once.warn("interleaved", message))
 
     @contextlib.contextmanager
     def _paused(self) -> Iterator[None]:
@@ -360,8 +230,7 @@ class Program:
         Raises:
             ProgramClosed: the program is closed.
         """
-        self._open()
-        threads.begin()
+        self._state.require_open()
         entry = current.enter(self)
         try:
             yield self
@@ -381,6 +250,8 @@ class Program:
 
         return bound
 
+    # --------------------------------------------------------------------------------- the end
+
     def close(self) -> None:
         """End the program: complete its record, and make the server release its KV cache if the dialect has a release.
 
@@ -388,18 +259,11 @@ class Program:
         With an ``AsyncOpenAI`` a task of the running event loop, if there is one, sends the release;
         ``await p.aclose()`` waits for it.
         """
-        for client in self._end():
-            if current.running_loop() is not None:
-                _in_background(client, self.id)
-            else:
-                client._release_blocking(self.id)
+        self._state.close()
 
     async def aclose(self) -> None:
         """End the program like ``close()``, but wait until an ``AsyncOpenAI`` has sent the release."""
-        for client in self._end():
-            sent = client._release(self.id)
-            if sent is not None:
-                await sent
+        await self._state.aclose()
 
     def handoff(self) -> str:
         """End the program in this process without a release, so that another process or service can continue it.
@@ -410,50 +274,9 @@ class Program:
         Raises:
             ProgramClosed: the program is closed.
         """
-        self._open()
-        self.forget()
-        return json.dumps({"program_id": self.id, "parent_id": self.parent_id, "metadata": self.metadata})
-
-    def forget(self) -> None:
-        """Close the program without a release, because the agent may still continue it."""
-        self._end()
-
-    def cut(self) -> None:
-        """Complete the record, without the replies that are still being received."""
-        if self.ledger is not None:
-            self.ledger.cut()
-
-    def _end(self) -> list[SendingClient]:
-        """Close the program. Return the clients that have to send its release."""
-        do_what_is_left()
-        with self._lock:
-            if self._closed:
-                return []
-            self._closed = True
-            clients = [] if self._sent_last else list(self._clients.values())
-            self._clients = {}
-        if self.ledger is not None:
-            self.ledger.finish(self._runs)
-        return clients
-
-
-_background: set[Any] = set()
-
-
-def _in_background(client: SendingClient, program_id: str) -> None:
-    """Send a release in a task of the running event loop; or without the loop, if the loop ends before."""
-    sending = client._release(program_id)
-    if sending is None:
-        return
-
-    def done(task: Any) -> None:
-        _background.discard(task)
-        if task.cancelled():
-            client._release_blocking(program_id)
-
-    task = current.running_loop().create_task(sending)
-    _background.add(task)
-    task.add_done_callback(done)
+        self._state.require_open()
+        self._state.forget()
+        return json.dumps(self._state.handed_over())
 
 
 def current_program() -> Program | None:

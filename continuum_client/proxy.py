@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import aiohttp
 from aiohttp import web
@@ -25,20 +25,22 @@ from continuum_traces.schema import MAX_PROGRAM_ID_CHARS
 from continuum_traces.urls import address_of, base_of, checked_url, path_of, root_of, web_proxy_of
 from yarl import URL
 
-from continuum_client.call import GENERATING, MESSAGES, Call
+from continuum_client.call import GENERATING, MESSAGES, Call, Outgoing
+from continuum_client.child_process import Tally
 from continuum_client.conversation import Conversations
-from continuum_client.dialects import Dialect
-from continuum_client.endpoints import endpoints
-from continuum_client.exchange import ASK_TIMEOUT_S, releasing
+from continuum_client.dialects import Release
+from continuum_client.errors import InvalidTag
 from continuum_client.observe import Events, WatchedReply, parsed
-from continuum_client.program import Program
+from continuum_client.options import ClientState
+from continuum_client.own_requests import OWN_TIMEOUT_S
 from continuum_client.recorder import tool_by_command
 from continuum_client.reply import Reply, ToolAsked
-from continuum_client.settings import ClientSettings
-from continuum_client.tally import Tally
+from continuum_client.state import TaggedProgram
+from continuum_client.tagging import check_tool
+from continuum_client.tools import ToolRun
 from continuum_client.turns import key_of
 
-ASK_TIMEOUT, RELEASE_TIMEOUT = (aiohttp.ClientTimeout(total=seconds) for seconds in (ASK_TIMEOUT_S, 10.0))
+ASK_TIMEOUT, RELEASE_TIMEOUT = (aiohttp.ClientTimeout(total=seconds) for seconds in (OWN_TIMEOUT_S, 10.0))
 """Time limits of the proxy's own requests: ``GET /models`` for ``auto``, and the release of a program."""
 _KEYS = ("authorization", "x-api-key", "api-key")
 DUMMY_KEY = "EMPTY"
@@ -68,23 +70,12 @@ class Refused(Exception):
         super().__init__(f"{answer.status} {self.body}")
 
 
-@dataclass(slots=True)
-class _Request:
-    """A request in the form of openai's options, in which ``Call`` reads and changes it."""
-
-    url: str
-    headers: dict[str, str]
-    json_data: Mapping[str, Any] | None
-    extra_json: dict[str, Any] | None = None
-    method: str = "post"
-
-
 class Proxy:
     """A proxy for one agent; use it with ``async with``. It sends the same tags as our clients.
 
     Args:
         upstream: base URL of the server; ``/v1`` is added to one without a path.
-        settings: the dialect (None: the server is asked), and the recorder if the program is recorded.
+        state: the dialect, and the recorder if the program is recorded.
         program_id: the agent's program id. Default: a random id.
         watcher: receives turns and tools.
         listen: the address and port for a standing proxy, which serves any number of agents; port 0 is a free one.
@@ -97,25 +88,25 @@ class Proxy:
     def __init__(
         self,
         upstream: str,
-        settings: ClientSettings,
+        state: ClientState,
         program_id: str | None = None,
         watcher: Watcher | None = None,
         listen: tuple[str, int] | None = None,
     ) -> None:
         self.url = base_of(checked_url(upstream, "upstream"))
         self.root = root_of(self.url)
-        self.program = settings.program(program_id)
+        self.program = state.program(program_id)._state
         self.requests = 0
         """The number of requests that came."""
         self.tally = Tally()
         self._listen = listen
-        self._settings = settings
-        settings.on_call = self._turn_ended
+        self._state = state
+        state.on_call = self._turn_ended
         self._watcher = watcher
-        self._tool_key = settings.recorder.tool_key if settings.recorder is not None else tool_by_command
+        self._tool_key = state.recorder.tool_key if state.recorder is not None else tool_by_command
         self._conversations = Conversations(self._begin)
         self._count = 0
-        self._ended: weakref.WeakKeyDictionary[Program, tuple[float, list[ToolAsked]]] = weakref.WeakKeyDictionary()
+        self._ended: WeakKeyDictionary[TaggedProgram, tuple[float, list[ToolAsked]]] = WeakKeyDictionary()
         """When each conversation's latest turn ended, and the tools that its reply calls."""
 
     async def __aenter__(self) -> Proxy:
@@ -152,28 +143,29 @@ class Proxy:
 
     # ------------------------------------------------------------------------------------ programs
 
-    def _begin(self) -> Program:
+    def _begin(self) -> TaggedProgram:
         """Return the program of a new conversation: first the proxy's own program, later a child of that program."""
         if self._listen is not None:
-            return self._settings.program()
+            return self._state.program()._state
         self._count += 1
         if self._count == 1:
             return self.program
         name = f"{self.program.id}/{self._count}"
-        return self.program.child(name if len(name) <= MAX_PROGRAM_ID_CHARS else None)
+        return self._state.program(name if len(name) <= MAX_PROGRAM_ID_CHARS else None, parent=self.program.id)._state
 
-    def _call(self, options: _Request) -> Call | None:
+    def _call(self, request: Outgoing, sender: _ProxySender) -> Call | None:
         """Make the call for a request, with the tools that ran before it. None: it is forwarded without tags."""
-        named = any(name.lower() == "x-session-id" for name in options.headers)
-        found = None if self._listen is not None and named else self._conversations.find(options.url, options.json_data)
-        if found is None and self._listen is not None:
-            self._turn_ended(None, None, self._settings.clock())
+        standing = self._listen is not None
+        named = any(name.lower() == "x-session-id" for name in request.headers)
+        conversation = None if standing and named else self._conversations.find(request.path, request.body)
+        if conversation is None and standing:
+            self._turn_ended(None, None, self._state.clock())
             return None
-        program = self.program if found is None else found.program
+        program = self.program if conversation is None else conversation.program
         self._report_tools(program)
-        return Call(self._settings, program, options, self.url, found)
+        return Call(self._state, program, request, sender, conversation)
 
-    def _turn_ended(self, program: Program | None, reply: Reply | None, at_s: float) -> None:
+    def _turn_ended(self, program: TaggedProgram | None, reply: Reply | None, at_s: float) -> None:
         if program is None or reply is None:
             return self.tally.add(None, None, None)
         if reply.finished:
@@ -182,12 +174,13 @@ class Proxy:
         if self._watcher is not None:
             self._watcher.turn(reply)
 
-    def _report_tools(self, program: Program) -> None:
+    def _report_tools(self, program: TaggedProgram) -> None:
         ended_s, asked = self._ended.pop(program, (0.0, []))
-        seconds = max(0.0, self._settings.clock() - ended_s)
+        now_s = self._state.clock()
+        seconds = max(0.0, now_s - ended_s)
         for name in dict.fromkeys(key_of(tool, self._tool_key) for tool in asked):
-            if name.isprintable() and not program.closed:
-                program.ran(name, seconds)
+            with suppress(InvalidTag):  # models invent names of any kind
+                program.ran(ToolRun(check_tool(name), now_s - seconds, now_s))
                 if self._watcher is not None:
                     self._watcher.tool(name, seconds)
 
@@ -222,23 +215,21 @@ class Proxy:
         body = parsed(raw)
         if not isinstance(body, dict):
             body = None  # it is forwarded as it is
-        options = _Request(path, dict(sent), body)
-        call = self._call(options)
+        keys = {name: sent[name] for name in _KEYS if name in sent}
+        outgoing = Outgoing(path, dict(sent), body, stream=bool(body and body.get("stream")))
+        call = self._call(outgoing, _ProxySender(self._session, self.url, keys))
         if call is None:
             return await self._plain(request, raw)
-        keys = {name: sent[name] for name in _KEYS if name in sent}
-        caller = _Caller(self._session, self.url, self._settings.dialect, keys)
 
-        def send() -> Awaitable[aiohttp.ClientResponse]:
+        def send(tagged: Outgoing) -> Awaitable[aiohttp.ClientResponse]:
             headers = sent.copy()
-            for name, value in options.headers.items():
+            for name, value in tagged.headers.items():
                 headers.setdefault(name, value)
-            return self._post(
-                request, headers, raw if body is None else with_fields(raw, body, options.extra_json or {})
-            )
+            tagged_raw = raw if body is None else with_fields(raw, body, tagged.extra_body or {})
+            return self._post(request, headers, tagged_raw)
 
         try:
-            answer = await call.send(caller, bool(body and body.get("stream")), send)
+            answer = await call.send(send)
         except Refused as refused:
             return await pass_on(request, refused.answer, _once(refused.raw))
         async with answer:
@@ -272,33 +263,31 @@ class Proxy:
             raise
 
 
-class _Caller:
-    """The sender of a call, with the API key of the call: it asks the server and releases the program."""
+class _ProxySender:
+    """Sends the proxy's own requests, with the API key of a call."""
 
-    _timeouts: tuple[type[BaseException], ...] = (asyncio.TimeoutError,)
+    asynchronous = True
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, dialect: Dialect | None, keys: dict[str, str]) -> None:
-        self.base_url = url
+    def __init__(self, session: aiohttp.ClientSession, url: str, keys: dict[str, str]) -> None:
+        self.url = url
         self._session = session
-        self._dialect = dialect
         self._keys = keys
 
-    async def _models(self) -> Any:
-        async with self._session.get(f"{self.base_url}/models", headers=self._keys, timeout=ASK_TIMEOUT) as answer:
-            return parsed(await answer.read())
+    async def models(self) -> Any:
+        try:
+            async with self._session.get(f"{self.url}/models", headers=self._keys, timeout=ASK_TIMEOUT) as answer:
+                return parsed(await answer.read())
+        except asyncio.TimeoutError:
+            return None
 
-    async def _post(self, to: str, body: Mapping[str, Any]) -> None:
-        url = URL(to, encoded=True)
-        async with self._session.post(url, json=body, headers=self._keys, timeout=RELEASE_TIMEOUT) as answer:
+    def post(self, release: Release) -> None:
+        """Send nothing: without its event loop the proxy has no connection. The server's TTL ends the hold."""
+
+    async def apost(self, release: Release) -> None:
+        url = URL(root_of(self.url) + release.path, encoded=True)
+        async with self._session.post(url, json=release.body, headers=self._keys, timeout=RELEASE_TIMEOUT) as answer:
             if answer.status >= 400:
                 raise Refused(answer, b"")
-
-    async def _release(self, program_id: str) -> None:
-        dialect = self._dialect or endpoints.dialect_of(self.base_url)
-        await releasing(program_id, dialect, self.base_url, root_of(self.base_url), self._post)
-
-    def _release_blocking(self, program_id: str) -> None:
-        """Send nothing: without its event loop the proxy has no connection. The server's TTL ends the hold."""
 
 
 # ------------------------------------------------------------------------------------ pure functions

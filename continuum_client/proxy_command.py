@@ -17,9 +17,9 @@ from continuum_client.child_process import NOT_EXECUTABLE, NOT_FOUND, run_comman
 from continuum_client.dialects import AUTO, DIALECTS, find_dialect
 from continuum_client.endpoints import shown
 from continuum_client.errors import ContinuumError
+from continuum_client.options import DIALECT_VARIABLE, RECORD_VARIABLE, ClientOptions, ClientState
 from continuum_client.recorder import Recorder, tool_by_command
 from continuum_client.reply import CONTENTS, check_content
-from continuum_client.settings import DIALECT_VARIABLE, RECORD_VARIABLE, ClientSettings, settings_from
 
 try:
     from continuum_client.proxy import Proxy
@@ -38,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.listen is not None and options.program is not None:
         parser().error("--program is for a COMMAND; with --listen each conversation is a program of its own")
     try:
-        settings = proxy_settings(options.dialect, options.record, options.content)
-        proxy = Proxy(options.upstream, settings, options.program, listen=options.listen)
+        state = proxy_state(options.dialect, options.record, options.content)
+        proxy = Proxy(options.upstream, state, options.program, listen=options.listen)
         status = asyncio.run(serve(proxy) if options.listen is not None else run(proxy, command))
     except (ContinuumError, ValueError) as error:
         parser().error(str(error))
@@ -62,8 +62,8 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--program", metavar="ID", help="program id (default: a random one)")
     arguments.add_argument(
         "--dialect",
-        default=os.environ.get(DIALECT_VARIABLE) or AUTO,
-        help=f"how tags are sent: {', '.join([*DIALECTS, AUTO])} (default: ${DIALECT_VARIABLE}, else auto)",
+        default=os.environ.get(DIALECT_VARIABLE) or AUTO.name,
+        help=f"how tags are sent: {', '.join([*DIALECTS, AUTO.name])} (default: ${DIALECT_VARIABLE}, else auto)",
     )
     arguments.add_argument(
         "--record",
@@ -76,8 +76,8 @@ def parser() -> argparse.ArgumentParser:
     return arguments
 
 
-def proxy_settings(dialect: str, record: str | None, content: str) -> ClientSettings:
-    """Return the settings of a proxy.
+def proxy_state(dialect: str, record: str | None, content: str) -> ClientState:
+    """Return what a proxy keeps of its options.
 
     Raises:
         UnknownDialect: no dialect has that name.
@@ -86,7 +86,7 @@ def proxy_settings(dialect: str, record: str | None, content: str) -> ClientSett
     recorder = None
     if record is not None:
         recorder = Recorder(record, check_content(content), source="continuum-proxy", tool_key=tool_by_command)
-    return settings_from(dialect=find_dialect(dialect) or "auto", record=recorder, implicit=False)
+    return ClientState(ClientOptions(find_dialect(dialect), recorder, implicit=False))
 
 
 async def run(proxy: Proxy, command: Sequence[str]) -> int:

@@ -32,7 +32,7 @@ from continuum_traces.shell import first_program
 from continuum_client.ending import do_what_is_left
 from continuum_client.errors import once
 from continuum_client.reply import Content, check_content
-from continuum_client.tool_runs import MAX_RUNS, ToolRun
+from continuum_client.tools import MAX_RUNS, ToolRun
 from continuum_client.turns import EndedCall, Join, calls_after, join, key_of, turn_of
 
 TRACE = "trace.jsonl"

@@ -12,9 +12,9 @@ from typing import Any
 from continuum_traces.lines import digest
 from continuum_traces.schema import ToolCall, Turn
 
+from continuum_client.conversation import NO_SHAPE, Shape
 from continuum_client.reply import Content, Reply, ToolAsked
-from continuum_client.shape import NO_SHAPE, Shape
-from continuum_client.tool_runs import ToolRun
+from continuum_client.tools import ToolRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from continuum_agents.edge import Reports, Stopped, serve
 from continuum_agents.patches import head_of, patch_of
 from continuum_agents.protocol import Done, Start
 from continuum_client.proxy import Proxy
-from continuum_client.proxy_command import proxy_settings
+from continuum_client.proxy_command import proxy_state
 from continuum_client.reply import Reply
 
 FINISHED, LIMIT = "Finished", "LimitsExceeded"
@@ -69,8 +69,8 @@ async def _run(start: Start, channel: Channel) -> Done:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     base = head_of(start.workspace)
     reporter = Reporter(channel, start.step_limit)
-    settings = proxy_settings(start.dialect, start.run_dir, start.content)
-    async with Proxy(start.base_url, settings, start.program_id, reporter) as proxy:
+    state = proxy_state(start.dialect, start.run_dir, start.content)
+    async with Proxy(start.base_url, state, start.program_id, reporter) as proxy:
         models = {"OPENAI_MODEL": start.model, "ANTHROPIC_MODEL": start.model}
         status = await _play(words_of(start), start.workspace, {**proxy.environment(os.environ), **models}, reporter)
     try:

@@ -100,7 +100,7 @@ def recording_client(start: Start, source: str, tool_key: Callable[[str, str], s
     return OpenAI(
         base_url=start.base_url,
         api_key=key,
-        dialect=find_dialect(start.dialect) or "auto",
+        dialect=find_dialect(start.dialect),
         record=recorder,
         implicit=False,
     )

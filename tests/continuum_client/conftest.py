@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 from fake_server import FakeServer
 
-from continuum_client import OpenAI, current, recorder
+from continuum_client import OpenAI, current, instrument, recorder, uninstrument
 from continuum_client.endpoints import endpoints
 from continuum_client.errors import once
 
@@ -24,7 +24,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.001)
     monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.001)
-    endpoints._known.clear()
+    endpoints._servers.clear()
     once._given.clear()
     recorder._recorders.clear()
     current.variable.set(None)  # dropped generators of an earlier test may have left their program behind
@@ -45,6 +45,14 @@ def vllm(serve: Callable[..., FakeServer]) -> FakeServer:
 @pytest.fixture
 def client(vllm: FakeServer) -> OpenAI:
     return OpenAI(base_url=vllm.url, dialect="vllm", implicit=False)
+
+
+@pytest.fixture
+def instrumented() -> Iterator[None]:
+    """Threads inherit programs; calls outside programs stay as they are."""
+    instrument(implicit=False)
+    yield
+    uninstrument()
 
 
 @pytest.fixture

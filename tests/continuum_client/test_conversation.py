@@ -17,7 +17,7 @@ from fake_server import FakeServer
 import continuum_client
 from continuum_client import OpenAI
 from continuum_client.proxy import Proxy
-from continuum_client.proxy_command import proxy_settings
+from continuum_client.proxy_command import proxy_state
 
 ROLLOUTS, TURNS = 6, 4
 Ask = Callable[[list[Any]], Awaitable[Any]]
@@ -86,7 +86,7 @@ def test_each_roll_out_keeps_its_own_program(vllm: FakeServer, stream: bool, thr
             cls = module.AsyncOpenAI if "asynchronous" in through else module.OpenAI
             return await roll_out(asking(cls(base_url=vllm.url)), vllm)
         listen = ("127.0.0.1", 0) if "standing" in through else None
-        async with Proxy(vllm.url, proxy_settings("vllm", None, "none"), listen=listen) as proxy:
+        async with Proxy(vllm.url, proxy_state("vllm", None, "none"), listen=listen) as proxy:
             return await roll_out(asking(openai.OpenAI(base_url=f"{proxy.address}/v1")), vllm)
 
     if "instrumented" in through:

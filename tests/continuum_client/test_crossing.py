@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sdk import ask
 
-from continuum_client import AsyncOpenAI, OpenAI
+from continuum_client import AsyncOpenAI, OpenAI, instrument, uninstrument
 
 
 def says(client: Any, program_id: str) -> Any:
@@ -86,5 +86,9 @@ def test_any_mixture(property_server: FakeServer, plans: list[list[str]]) -> Non
             async with AsyncOpenAI(base_url=property_server.url, dialect="vllm", timeout=300) as client:
                 await asyncio.gather(*(one(client, pool, f"p{n}", plan) for n, plan in enumerate(plans)))
 
-    asyncio.run(run())
+    instrument(implicit=False)  # threads inherit the program
+    try:
+        asyncio.run(run())
+    finally:
+        uninstrument()
     check(property_server.turns, expected)

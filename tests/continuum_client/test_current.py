@@ -15,9 +15,10 @@ import pytest
 from fake_server import FakeServer
 from hypothesis import given
 from hypothesis import strategies as st
-from sdk import ask
+from sdk import ask, ours_of
 
-from continuum_client import AsyncOpenAI, ContinuumError, OpenAI, Program, current_program
+from continuum_client import AsyncOpenAI, OpenAI, Program, current_program
+from continuum_client.errors import once
 
 
 def name() -> str | None:
@@ -46,24 +47,30 @@ def job(client: OpenAI, program_id: str, turns: int = 2) -> Iterator[Program]:
     return steps()
 
 
-def test_a_bare_generator(client: OpenAI) -> None:
-    """It has no context of its own, so its program would be its caller's too."""
+def test_bare_generators(client: OpenAI, vllm: FakeServer) -> None:
+    """They have no context of their own, so the program of the one that began last is current in all. One warning says
+    so; none if they are nested, or one after the other."""
 
-    def bare() -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(client.program("p"))
+    def bare(program_id: str) -> Iterator[None]:
+        with client.program(program_id):
+            ask(client)
+            yield
+            ask(client)
             yield
 
-    async def bare_async() -> AsyncIterator[None]:
-        async with client.program("p"):
-            yield
+    def one_inside_the_other() -> None:
+        for _ in bare("outer"):
+            for _ in bare("inner"):
+                pass
 
-    with pytest.raises(ContinuumError, match=r"'p' is entered in a generator.*decorate the generator"):
-        next(bare())
-    with pytest.raises(ContinuumError, match="'p' is entered in a generator"):
-        asyncio.run(bare_async().__anext__())  # type: ignore[arg-type]
-    with contextlib.contextmanager(bare)():
-        assert name() == "p"
+    def side_by_side() -> None:
+        for first, second in (("a", "b"), ("c", "d")):
+            list(zip(bare(first), bare(second), strict=True))
+
+    assert ours_of(one_inside_the_other, "") == []
+    assert vllm.ids == ["outer", "inner", "inner", "outer", "inner", "inner"]
+    assert len(ours_of(side_by_side, "'a' is left while program 'b'.*decorate the generators")) == 1
+    assert vllm.ids[6:10] == ["a", "b", "b", "b"]
     assert current_program() is None
 
 
@@ -140,6 +147,7 @@ def test_each_step_in_another_thread(client: OpenAI, vllm: FakeServer) -> None:
     assert labels(vllm) == ["one", "two", "one", "two"]
 
 
+@pytest.mark.usefixtures("instrumented")
 def test_threads_started_in_a_generator(client: OpenAI) -> None:
     seen: list[str | None] = []
 
@@ -212,3 +220,4 @@ def test_any_interleaving(data: st.DataObject) -> None:
         if data.draw(st.integers(0, 9)) == 0 or next(running[of], "end") == "end":
             del running[of]
         assert current_program() is None
+    assert once._given == set()  # nothing was to warn of

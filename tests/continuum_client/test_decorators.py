@@ -100,6 +100,14 @@ def test_tools_of_every_kind_are_measured(server: FakeServer) -> None:
 
         assert (grep(), pytest_(), asyncio.run(every())) == ("here", 1, ["page", "one", "two", "one"])
         assert (p.tool(functools.partial(max, 1))(2), tool(Searches())("text")) == (2, "TEXT")
-        assert [run.name for run in p.take().runs] == ["grep", "pytest_", "fetch", "lines", "pages", "max", "Searches"]
+        assert [run.name for run in p._state.take().runs] == [
+            "grep",
+            "pytest_",
+            "fetch",
+            "lines",
+            "pages",
+            "max",
+            "Searches",
+        ]
     with pytest.raises(ProgramClosed):
         pytest_()

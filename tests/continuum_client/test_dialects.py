@@ -15,8 +15,9 @@ from fake_server import ASK, FakeServer, Planned, refusal
 from sdk import agent, ask, items, ours_of, ran, trace_of
 
 from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, UnknownDialect, extra_body, headers
-from continuum_client.dialects import DIALECTS
+from continuum_client.dialects import AUTO, DIALECTS
 from continuum_client.endpoints import endpoints
+from continuum_client.sending import ClientSender
 
 SCHEMAS = ["openai", "vllm", "trtllm", "thunderagent"]
 SPOKEN = {
@@ -94,7 +95,7 @@ def test_a_server_that_cannot_release(serve: Callable[..., FakeServer]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with quiet.program("p") as p:
-            p.carried_by(server.url, quiet, p.take())
+            p._state.carried_by(ClientSender(quiet), DIALECTS["vllm"], p._state.take())
     assert server.seen[-1].status == 404
     gone = OpenAI(base_url="http://127.0.0.1:9/v1", dialect="sglang", max_retries=0)
 
@@ -245,8 +246,9 @@ def test_auto_survives_a_cancelled_call(vllm: FakeServer, tmp_path: Any) -> None
 
 
 def test_hosts_that_are_known_are_not_asked(server: FakeServer) -> None:
-    assert endpoints.dialect_of("https://api.openai.com/v1/") is DIALECTS["openai"]
-    assert endpoints.dialect_of(server.url) is None
+    assert endpoints.dialect_of(AUTO, "https://api.openai.com/v1/") is DIALECTS["openai"]
+    assert endpoints.dialect_of(AUTO, server.url) is AUTO
+    assert endpoints.dialect_of(DIALECTS["vllm"], "https://api.openai.com/v1/") is DIALECTS["vllm"]
 
 
 # ------------------------------------------------------------------------------------- names, options

@@ -13,7 +13,6 @@ from sdk import turns_of
 
 from continuum_client import uninstrument
 from continuum_client.dialects import DIALECTS
-from continuum_client.hook import hook
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "client"
 
@@ -59,7 +58,6 @@ def vllm(serve: Callable[..., FakeServer], tmp_path: Path, monkeypatch: pytest.M
 def test_pages(vllm: FakeServer, tmp_path: Path, page: str, programs: list[str] | None, recorded: int | None) -> None:
     """Which programs the page's code calls, and how many turns it records. A client that it only makes is tried."""
     client = run(page, vllm).get("client")
-    hook.remove()
     if programs is None:
         with client.program("p"):
             client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])

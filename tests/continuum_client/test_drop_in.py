@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,7 @@ from waiting import until
 
 import continuum_client
 from continuum_client import client as client_module
-from continuum_client.dialects import HEADERS
-from continuum_client.settings import OPTIONS
+from continuum_client.options import OPTIONS, ClientOptions, OptionArguments
 
 pytestmark = pytest.mark.filterwarnings("ignore::continuum_client.errors.ContinuumWarning")
 
@@ -234,7 +234,8 @@ def test_wrap(server: FakeServer) -> None:
         ask(theirs)
         ask(ours)
     assert server.ids == [None, None, "p"]
-    assert type(continuum_client.wrap(ours, dialect="openai")) is type(ours)
+    with pytest.raises(TypeError, match="programs already"):
+        continuum_client.wrap(ours, dialect="openai")
 
     async def run() -> None:
         client = continuum_client.wrap(openai.AsyncOpenAI(base_url=server.url))
@@ -245,23 +246,21 @@ def test_wrap(server: FakeServer) -> None:
     assert server.ids[-1] == "q"
 
 
-def test_wrap_keeps_the_methods_that_another_library_replaced(server: FakeServer) -> None:
-    """As LangSmith's ``wrap_openai`` replaces them: on the resources of one client."""
-    theirs = openai.OpenAI(base_url=server.url)
-    raw = theirs.chat.completions.with_raw_response  # a part with methods of its own is no patch
-    assert continuum_client.wrap(theirs) is not theirs
-    plain, calls = theirs.chat.completions.create, []
-    theirs.chat.completions.create = lambda **options: calls.append(options) or plain(**options)  # type: ignore[method-assign,assignment,func-returns-value]
-    ours: Any = theirs
-    for dialect in ("headers", "openai"):
-        ours = continuum_client.wrap(ours, dialect=dialect)
-        with ours.program("p"):
-            ask(ours)
-            raw.create(**ASK)
-            assert [model.id for model in ours.models.list()] == ["m"]
-    assert calls == [ASK] * 2
-    keys = [(turn.program_id, turn.body.get("prompt_cache_key")) for turn in server.turns]
-    assert keys == [("p", None)] * 2 + [("p", "p")] * 2
+def test_wrap_refuses_a_client_whose_methods_another_library_replaced(server: FakeServer) -> None:
+    """As LangSmith's ``wrap_openai`` replaces them: on the resources of one client. The other order works."""
+    plain = openai.OpenAI(base_url=server.url)
+    plain.chat.completions.with_raw_response.create(**ASK)  # a part with methods of its own is no patch
+    client, calls = continuum_client.wrap(plain), []
+    for each in (plain, client):
+        create = each.chat.completions.create
+        each.chat.completions.create = lambda create=create, **options: calls.append(options) or create(**options)  # type: ignore[method-assign,assignment,func-returns-value,misc]
+    before = dict(vars(plain))
+    with pytest.raises(TypeError, match=r"another library.*before"):
+        continuum_client.wrap(plain)
+    assert vars(plain) == before
+    with client.program("p"):
+        ask(client)
+    assert (calls, server.ids) == ([ASK], [None, "p"])
 
 
 @pytest.mark.parametrize(
@@ -290,7 +289,11 @@ def test_wrap_azure(vllm: FakeServer, options: dict[str, str]) -> None:
     [
         (lambda wrap, path: wrap("client"), TypeError, "an openai client"),
         (lambda wrap, path: wrap(openai.OpenAI(), dialekt="vllm"), TypeError, "dialekt"),
-        (lambda wrap, path: wrap(continuum_client.OpenAI(record=path), content="full"), ValueError, "content"),
+        (
+            lambda wrap, path: [wrap(openai.OpenAI(), record=path, content=each) for each in ("none", "full")],
+            ValueError,
+            "already recorded with content='none', so not with 'full'",
+        ),
         (lambda wrap, path: wrap(openai.OpenAI(), content="all"), ValueError, "'all'.*none, digest"),
         (
             lambda wrap, path: wrap(openai.OpenAI(), record=continuum_client.Recorder(path), content="full"),
@@ -304,18 +307,17 @@ def test_mistakes(tmp_path: Path, mistake: Callable[..., object], error: type[Ex
         mistake(continuum_client.wrap, tmp_path)
 
 
-def test_wrapping_ours_keeps_its_options(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONTINUUM_DIALECT", "sglang")
-    given: Any = {"dialect": "openai", "record": tmp_path, "content": "digest", "predict": lambda runs: None}
-    ours = continuum_client.OpenAI(base_url=server.url, **given, implicit=False)
-    mine = ours._continuum
-    assert continuum_client.wrap(ours)._continuum is mine
-    again = continuum_client.wrap(ours, implicit=True)._continuum
-    assert (again.dialect, again.recorder, again.predict) == (mine.dialect, mine.recorder, mine.predict)
-    other = continuum_client.wrap(ours, dialect="vllm", record=tmp_path / "other")._continuum
-    assert (other.dialect or HEADERS).name == "vllm"
-    assert other.recorder is not mine.recorder
-    assert (again.conversations is None, other.conversations is None) == (False, True)
+def test_options_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count for an option that is not given."""
+    given = {"dialect": "sglang", "record": str(tmp_path / "env"), "content": "digest"}
+    for name, text in given.items():
+        monkeypatch.setenv(f"CONTINUUM_{name.upper()}", text)
+    state = continuum_client.OpenAI()._continuum
+    assert state.recorder is not None
+    assert (state.dialect.name, state.recorder.path, state.recorder.content) == ("sglang", tmp_path / "env", "digest")
+    state = continuum_client.OpenAI(dialect="auto", record=tmp_path / "own", content="none")._continuum
+    assert state.recorder is not None
+    assert (state.dialect.name, state.recorder.path, state.recorder.content) == ("auto", tmp_path / "own", "none")
 
 
 # ------------------------------------------------------------------------------------------ signatures
@@ -336,6 +338,9 @@ def test_signatures(ours: type[Any], theirs: type[Any]) -> None:
     listed, openais = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
     assert list(listed) == sorted([*openais, *OPTIONS], key=lambda name: (name == "more", name in OPTIONS))
     assert {name: listed[name] for name in openais} == dict(openais)
-    assert listed["content"].default == "none"
+    assert (listed["content"].default, listed["implicit"].default) == (None, True)
+    assert {name: hint.__forward_arg__ for name, hint in OptionArguments.__annotations__.items()} == {
+        field.name: field.type for field in fields(ClientOptions)
+    }
     if theirs in OPENAIS:
-        assert set(listed) <= set(client_module.AllOptions.__annotations__)
+        assert set(listed) <= set(client_module.AllArguments.__annotations__)

@@ -86,8 +86,9 @@ def test_garbage_collection_neither_waits_nor_writes(
         plain(self, lines)
 
     def run() -> None:
-        with OpenAI(base_url=vllm.url, dialect="vllm", record=tmp_path).program("next") as p:
-            ask(p.home)
+        client = OpenAI(base_url=vllm.url, dialect="vllm", record=tmp_path)
+        with client.program("next"):
+            ask(client)
 
     thread = threading.Thread(target=run, daemon=True)
     gc.collect()
@@ -134,16 +135,18 @@ def agent(number=0):
     plain.chat.completions.create(**ask)
 
 async def asynchronous():
-    kept.append(AsyncOpenAI(**options).program("open-0").__enter__())
-    await kept[0].home.chat.completions.create(**ask)
+    client = AsyncOpenAI(**options)
+    kept.extend((client, client.program("open-0").__enter__()))
+    await client.chat.completions.create(**ask)
 
 def parent():
-    with OpenAI(**options).program("parent") as p:
-        p.home.chat.completions.create(**ask)
-        child = multiprocessing.get_context("fork").Process(target=p.home.chat.completions.create, kwargs=ask)
+    client = OpenAI(**options)
+    with client.program("parent"):
+        client.chat.completions.create(**ask)
+        child = multiprocessing.get_context("fork").Process(target=client.chat.completions.create, kwargs=ask)
         child.start()
         child.join()
-        p.home.chat.completions.create(**ask)
+        client.chat.completions.create(**ask)
 
 instrument(dialect="vllm", record=path)  # in spawned workers too
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ async def both():
     await asyncio.gather(*runs, return_exceptions=True)
 with OpenAI(base_url="http://127.0.0.1:9/v1", api_key="k").program("p") as p:
     asyncio.run(both())
-    print(sorted(run.name for run in p._runs))
+    print(sorted(run.name for run in p._state.take().runs))
 tool("outside", description="c")(lambda x: x).invoke(dict(x="3"), dict(callbacks=[times]))
 print(times.started)
 """

@@ -6,8 +6,10 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,10 @@ import openai
 import pytest
 from continuum_traces.run_dir import read_turns
 from fake_server import ASK, FakeServer
-from sdk import ask, ours_of, ran, trace_of
+from sdk import ask, ran, trace_of
 
 import continuum_client
 from continuum_client import UnknownDialect, instrument, uninstrument
-from continuum_client.hook import hook
 from continuum_client.instrument_command import STARTUP
 
 CLASSES = (openai.OpenAI, openai.AsyncOpenAI, openai.AzureOpenAI, openai.AsyncAzureOpenAI)
@@ -29,7 +30,6 @@ CLASSES = (openai.OpenAI, openai.AsyncOpenAI, openai.AzureOpenAI, openai.AsyncAz
 def restored() -> Iterator[None]:
     yield
     uninstrument()
-    hook.remove()
     assert not any("request" in vars(cls) for cls in CLASSES)
 
 
@@ -155,22 +155,36 @@ def test_a_forked_process_releases_nothing(vllm: FakeServer) -> None:
     assert vllm.released == vllm.ids
 
 
+PATCHED = [(openai.OpenAI, "request"), (openai.AsyncOpenAI, "request"), (threading.Thread, "start")]
+PATCHED.append((ThreadPoolExecutor, "submit"))
+
+
+def methods() -> list[Any]:
+    return [vars(cls).get(name) for cls, name in PATCHED]
+
+
+def test_only_instrument_patches_and_uninstrument_undoes_it_all(client: continuum_client.OpenAI) -> None:
+    before = methods()
+    with client.program("p") as p:
+        ask(client)
+        with p.active():
+            assert methods() == before
+    for _ in range(2):
+        instrument()
+        assert [new is not old for new, old in zip(methods(), before, strict=True)] == [True] * 4
+        uninstrument()
+        assert methods() == before
+
+
 def test_a_plain_client_inside_a_program(vllm: FakeServer) -> None:
-    """Not instrumented: the call is sent without tags, and one warning says so; not if the caller wrote the tags."""
+    """Without ``instrument()`` its call is sent as it is, or with the tags that the caller adds."""
     plain = openai.OpenAI(base_url=vllm.url)
     client = continuum_client.OpenAI(base_url=vllm.url, dialect="vllm")
     with client.program("p"):
-
-        def tagged_by_hand() -> None:
-            ask(plain, extra_headers=continuum_client.headers())
-            ask(plain, extra_body=continuum_client.extra_body())
-            ask(plain.with_options(default_headers=continuum_client.headers()))
-            plain.models.list()
-            ask(client)
-
-        assert ours_of(tagged_by_hand, "") == []
-        assert len(ours_of(lambda: [ask(plain), ask(plain)], "inside program 'p'.*instrument")) == 1
-    assert vllm.ids == ["p", None, "p", "p", None, None]
+        ask(plain)
+        ask(plain, extra_headers=continuum_client.headers())
+        ask(plain.with_options(default_headers=continuum_client.headers()))
+    assert vllm.ids == [None, "p", "p"]
 
 
 # ------------------------------------------------------------------------------------------ the command

@@ -10,7 +10,7 @@ from fake_server import FakeServer
 from sdk import ask, ours_of, ran
 
 from continuum_client import OpenAI, Prediction
-from continuum_client.tool_runs import ToolRun
+from continuum_client.tools import ToolRun
 
 
 def next_tool(runs: Sequence[ToolRun]) -> Prediction | None:

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import openai
 import pytest
-from fake_server import ASK, FakeServer, Planned
+from fake_server import FakeServer, Planned
 from hypothesis import given
 from hypothesis import strategies as st
 from sdk import ask
@@ -29,12 +29,10 @@ from continuum_client import (
     Prediction,
     ProgramClosed,
     current_program,
-    inherit_threads,
 )
-from continuum_client.dialects import HEADERS
+from continuum_client.options import ClientOptions, ClientState
 from continuum_client.program import Program
-from continuum_client.settings import ClientSettings
-from continuum_client.tool_runs import ToolRun, busy_seconds
+from continuum_client.tools import ToolRun, busy_seconds
 
 # -------------------------------------------------------------------------------------------- tags
 
@@ -76,20 +74,20 @@ def test_what_is_told_is_told_once(client: OpenAI, vllm: FakeServer) -> None:
 
 def test_parallel_tools_tell_the_slowest_and_the_time_any_ran() -> None:
     now_s = [100.0]
-    p = ClientSettings(HEADERS, None, clock=lambda: now_s[0]).program("p")
+    p = ClientState(ClientOptions(dialect="headers"), clock=lambda: now_s[0]).program("p")
     slow, fast, later = p.tool("slow"), p.tool("fast"), p.tool("later")
     steps = [(101, slow.__enter__), (101, fast.__enter__), (102, fast.__exit__), (105, slow.__exit__)]
     for now_s[0], step in [*steps, (110, later.__enter__), (111, later.__exit__)]:  # five seconds are the agent's own
         step()  # type: ignore[operator]
-    tags = p.take().tags
+    tags = p._state.take().tags
     assert (tags.last_func_call, tags.last_tool_duration_s, slow.seconds) == ("slow", 5.0, 4)
 
 
 def test_tools_measured_elsewhere_are_told_like_others() -> None:
-    p = ClientSettings(HEADERS, None, clock=lambda: 100.0).program("p")
+    p = ClientState(ClientOptions(dialect="headers"), clock=lambda: 100.0).program("p")
     p.ran("pytest", 4.0, ended_ago_s=1.0)  # 95 to 99
     p.ran("grep", 1.0, ended_ago_s=3.0)  # 96 to 97
-    told = p.take()
+    told = p._state.take()
     assert (told.tags.last_func_call, told.tags.last_tool_duration_s) == ("pytest", 4.0)
     assert [(run.name, run.start_s, run.end_s) for run in told.runs] == [("pytest", 95.0, 99.0), ("grep", 96.0, 97.0)]
 
@@ -209,6 +207,7 @@ def test_a_plain_with_of_an_asynchronous_client(vllm: FakeServer) -> None:
     assert len({seen.headers.get("authorization") for seen in vllm.seen}) == 1
 
 
+@pytest.mark.usefixtures("instrumented")
 def test_a_pools_workers_belong_to_nobody(client: OpenAI, vllm: FakeServer) -> None:
     gone = []
     with ThreadPoolExecutor(1) as pool:
@@ -223,20 +222,15 @@ def test_a_pools_workers_belong_to_nobody(client: OpenAI, vllm: FakeServer) -> N
         assert [program() for program in gone] == [None, None]  # the pool does not keep them alive
 
 
-def test_inheritance_can_be_refused(client: OpenAI, vllm: FakeServer) -> None:
-    with client.program("before"):  # the first program of a process patches its threads
-        pass
-    inherit_threads(False)
-    try:
-        with client.program("p") as p, ThreadPoolExecutor(1) as pool:
-            pool.submit(ask, client).result()
-            pool.submit(p.bind(ask), client).result()
-            thread = threading.Thread(target=ask, args=(client,))
-            thread.start()
-            thread.join()
-    finally:
-        inherit_threads(True)
-    assert vllm.ids == [None, "p", None]
+def test_threads_belong_to_a_program_if_they_are_told(client: OpenAI, vllm: FakeServer) -> None:
+    """Without ``instrument()`` a thread knows no program but the one that it is bound to."""
+    with client.program("p") as p, ThreadPoolExecutor(1) as pool:
+        pool.submit(ask, client).result()
+        pool.submit(p.bind(ask), client).result()
+        thread = threading.Thread(target=ask, args=(client.bind(p),))
+        thread.start()
+        thread.join()
+    assert vllm.ids == [None, "p", "p"]
 
 
 def test_left_in_another_context_than_entered(client: OpenAI) -> None:
@@ -289,7 +283,7 @@ def test_bad_values_are_refused_where_they_are_given(client: OpenAI, vllm: FakeS
             for bad in values:
                 with pytest.raises(InvalidTag, match=name):
                     use(client, p, bad)
-        tags = p.take().tags
+        tags = p._state.take().tags
         assert (tags.pred_tool, tags.last_func_call) == (None, None)
     assert vllm.seen == []
 
@@ -311,9 +305,8 @@ def test_closing_twice_and_use_after(client: OpenAI, vllm: FakeServer) -> None:
 def test_calls_after_close_go_out_untagged(client: OpenAI, vllm: FakeServer) -> None:
     with client.program("p") as p:
         p.close()
-        with pytest.warns(ContinuumWarning, match="'p' is closed") as warned:
-            client.chat.completions.create(**ASK)
-        assert [warning.filename for warning in warned] == [__file__]  # the user's line, not ours
+        with pytest.warns(ContinuumWarning, match="'p' is closed"):
+            ask(client)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             ask(client)

@@ -28,10 +28,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
 
+from continuum_client.conversation import shape_of
 from continuum_client.proxy import Proxy, call_of, with_fields
-from continuum_client.proxy_command import proxy_settings
+from continuum_client.proxy_command import proxy_state
 from continuum_client.reply import Reply
-from continuum_client.shape import shape_of
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -41,7 +41,7 @@ GREP = [{"type": "function", "function": {"name": "grep", "parameters": {"type":
 @contextmanager
 def through(server: FakeServer, record: Path | None = None, dialect: str = "vllm") -> Iterator[httpx.Client]:
     """An HTTP client whose requests go through a proxy of a program ``p``, which has ended in the end."""
-    proxy = Proxy(server.url, proxy_settings(dialect, None if record is None else str(record), "digest"), "p")
+    proxy = Proxy(server.url, proxy_state(dialect, None if record is None else str(record), "digest"), "p")
     limits = httpx.Limits(max_connections=None)
 
     async def tasks() -> int:
@@ -130,7 +130,7 @@ def test_members_are_added_behind_the_object_s_own_bytes(body: dict[str, Any], f
 
 def test_the_environment_of_the_program(server: FakeServer) -> None:
     async def made(**environ: str) -> dict[str, str]:
-        async with Proxy(server.url, proxy_settings("vllm", None, "none")) as proxy:
+        async with Proxy(server.url, proxy_state("vllm", None, "none")) as proxy:
             return {name: value for name, value in proxy.environment(environ).items() if "BASE" not in name}
 
     assert asyncio.run(made()) == {"OPENAI_API_KEY": "EMPTY", "ANTHROPIC_AUTH_TOKEN": "EMPTY"}
@@ -367,7 +367,7 @@ def test_a_web_proxy_of_the_environment(vllm: FakeServer, monkeypatch: pytest.Mo
     monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{vllm.port}")
 
     async def ask() -> int:
-        async with Proxy("model.example", proxy_settings("vllm", None, "none")) as proxy, httpx.AsyncClient() as client:
+        async with Proxy("model.example", proxy_state("vllm", None, "none")) as proxy, httpx.AsyncClient() as client:
             return (await client.post(proxy.address + CHAT, json=chat(HELLO), timeout=300.0)).status_code
 
     with monkeypatch.context() as direct:
@@ -392,7 +392,7 @@ def test_an_agent_reaches_any_base_path(vllm: FakeServer, path: str, base: str, 
     """The agent's base URL has the server's path. ``/v1`` in its place works too, and so does Anthropic's client."""
 
     async def ask() -> int:
-        settings = proxy_settings("headers", None, "none")
+        settings = proxy_state("headers", None, "none")
         async with Proxy(vllm.root + path, settings) as proxy, httpx.AsyncClient(timeout=300.0) as client:
             environment = proxy.environment({})
             await client.post(environment["OPENAI_BASE_URL"] + "/chat/completions", json=chat(HELLO))

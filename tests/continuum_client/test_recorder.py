@@ -119,7 +119,7 @@ def test_a_reply_that_ends_after_the_end_of_its_program_is_not_in_the_trace(clie
     with client.program("p") as p:
         ask(client)
         stream = ask(client, stream=True)
-        p.cut()
+        p._state.cut()
         list(stream)
     assert (turns_of(tmp_path), len(records_of(tmp_path))) == ({"p": 1}, 2)
 
@@ -346,6 +346,6 @@ def test_memory_is_bounded(client: OpenAI, tmp_path: Path) -> None:
         for _ in range(2):
             ask(client)
             ran(p, *["t"] * 400)
-        assert not {type(kept) for kept in vars(p.ledger).values()} & {list, set, deque}
-    assert p.ledger._last is None
+        assert not {type(kept) for kept in vars(p._state.ledger).values()} & {list, set, deque}
+    assert p._state.ledger._last is None
     assert [len(turn.tool_calls) for turn in trace_of(tmp_path)["p"].turns] == [256] * 2

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     assert_type(client.bind(client.program("p")), OpenAI)
     wrapped = wrap(openai.AzureOpenAI(), dialect="vllm")
     assert_type(wrapped, OpenAI)
-    assert_type(wrap(wrapped, content="digest"), OpenAI)
     assert_type(wrap(openai.OpenAI()), OpenAI)
     assert_type(wrap(openai.AsyncOpenAI()), AsyncOpenAI)
     assert_type(wrap(openai.AsyncAzureOpenAI()), AsyncOpenAI)
