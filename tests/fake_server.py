@@ -146,6 +146,8 @@ class FakeServer:
         self.plugin_errors = 7
         self.pages: dict[str, tuple[int, Json]] = {}
         """Status and answer of a path, instead of this server's own."""
+        self.delays_s: dict[str, float] = {}
+        """How late the answer of a path comes."""
         self.seen: list[Seen] = []
         self.plan: deque[Planned] = deque()
         self.most_at_once = 0
@@ -236,6 +238,7 @@ class FakeServer:
 
     async def _answer(self, request: web.BaseRequest, seen: Seen) -> web.StreamResponse:
         if seen.route is None:
+            await asyncio.sleep(self.delays_s.get(seen.path, 0.0))
             return self._own(seen.path)
         if self.handler is not None:
             return await self.handler(request, len(self.asked))
