@@ -13,7 +13,7 @@ from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.words import TextTable
 from continuum_traces.assumptions import Assumption
 from continuum_traces.exporters import export
-from continuum_traces.importers.registry import OWN, ImportLog, LeftOut, read_any, recognise
+from continuum_traces.importers.registry import LEFT_OUT, OWN, ImportLog, LeftOut, read_any, recognise
 from continuum_traces.jsonl import validate, write_programs
 from continuum_traces.names import counted
 from continuum_traces.run_dir import EVENTS, create, read_events, write_json, write_rows
@@ -68,9 +68,10 @@ def _print_left_out(left_out: LeftOut) -> None:
 
 
 def print_assumptions(assumptions: Iterable[Assumption]) -> None:
-    """Print what was assumed of a trace, a line each."""
+    """Print what was assumed of a trace, a line each. What was left out of it has been printed."""
     for each in assumptions:
-        print_notice(f"assumed: {each}")
+        if each.text != LEFT_OUT:
+            print_notice(f"assumed: {each}")
 
 
 def synth_traces(options: SynthOptions) -> int:

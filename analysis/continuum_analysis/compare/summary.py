@@ -196,7 +196,7 @@ def summarize_runs(path: Path | None, runs: Sequence[Run], baseline: str | None 
         baseline=base,
         arms={arm: _summarize_arm(group, compare_to(arms[base], group)) for arm, group in arms.items()},
         runner_up=None,
-        warnings=(*left_out, *_warnings(arms)),
+        warnings=(*left_out, *_assumed(arms), *_warnings(arms)),
         manifest=read_manifest(path) if path is not None and (path / MANIFEST).exists() else runs[0].manifest,
     )
     return dataclasses.replace(summary, runner_up=_runner_up(arms, summary.ranked))
@@ -307,6 +307,14 @@ def mean_of(name: str, values: Sequence[float]) -> Interval | None:
 
 def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(sum(map(Counter, counts), Counter[str]()))
+
+
+def _assumed(arms: Mapping[str, Sequence[Run]]) -> Iterator[str]:
+    """Yield what was assumed of the programs when they were imported, once for all runs."""
+    works = (run.manifest.workload for group in arms.values() for run in group)
+    lists = (work.more.get("assumptions") for work in works)
+    lines = (str(line) for each in lists if isinstance(each, list) for line in each)
+    yield from (f"assumed: {line}" for line in dict.fromkeys(lines))
 
 
 def _warnings(arms: Mapping[str, Sequence[Run]]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
+from continuum_traces.assumptions import NO_DURATION, Assumption
 from continuum_traces.importers.registry import ImportLog, read_any
 from continuum_traces.jsonl import too_long
 from continuum_traces.schema import Program, Workload
@@ -39,6 +40,8 @@ class LoadedTrace:
     """Number of programs to play. If it exceeds that of ``programs``, they are repeated."""
     facts: Workload
     """The manifest's facts about the trace."""
+    assumptions: tuple[Assumption, ...] = ()
+    """What was assumed when the trace was imported, except tool times: these are an option of the run."""
 
 
 def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -> LoadedTrace:
@@ -54,7 +57,7 @@ def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -
         TraceError: the file is invalid.
     """
     version, reading = _version(options.traces), cast(Reading, options.tokens_reading)
-    read, sha256 = _read(name, options.traces, options.form, reading, version)
+    read, sha256, assumptions = _read(name, options.traces, options.form, reading, version)
     programs = list(read)
     if options.length_scale != 1:
         programs = [scale_lengths(program, options.length_scale) for program in programs]
@@ -69,7 +72,8 @@ def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -
     kept, skipped = _fitting(programs, options.skip_invalid, context_tokens)
     number = options.num_programs or len(kept)
     chosen = tuple(kept[:number])
-    return LoadedTrace(chosen, number, replace(_facts(name, options, chosen, number, sha256), skipped=skipped))
+    facts = replace(_facts(name, options, chosen, number, sha256), skipped=skipped)
+    return LoadedTrace(chosen, number, facts, assumptions)
 
 
 def _version(path: Path | None) -> object:
@@ -81,17 +85,20 @@ def _version(path: Path | None) -> object:
 @lru_cache(maxsize=8)
 def _read(
     name: str, traces: Path | None, form: str | None, reading: Reading, version: object
-) -> tuple[tuple[Program, ...], str]:
-    """Return the programs and the SHA-256 of their file, or of the programs themselves if no single file holds them."""
+) -> tuple[tuple[Program, ...], str, tuple[Assumption, ...]]:
+    """Return the programs, the SHA-256 of their file, or of the programs themselves if no single file holds them, and
+    what was assumed of them."""
+    log = ImportLog(lambda each: print_notice(f"left out: {each}"))
     if traces is not None:
-        programs = list(read_any(traces, form, ImportLog(lambda each: print_notice(f"left out: {each}"))))
+        programs = list(read_any(traces, form, log))
         content = repr(programs).encode() if traces.is_dir() else traces.read_bytes()
     elif name in BUNDLED and reading == "context":
         programs, content = list(bundled(name)), bundled_path(name).read_bytes()
     else:
         programs = synthesize(load_profile(name), 100, 2026, reading, 0.4 if name == "bfcl" else 1.0)
         content = repr(programs).encode()
-    return tuple(programs), hashlib.sha256(content).hexdigest()
+    assumptions = tuple(each for each in log.assumptions if each.text != NO_DURATION.text)
+    return tuple(programs), hashlib.sha256(content).hexdigest(), assumptions
 
 
 def _fitting(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
+from continuum_traces.assumptions import Assumptions, of_tool_times
 from continuum_traces.closed_loop import Lanes
 from continuum_traces.conversation import Job, Sends
 from continuum_traces.schema import Workload
@@ -51,7 +52,15 @@ class JobSource:
             time_limit_s=given.time_limit_s,
             warm_up=given.warm_up if given.warm_up != "0" else None,
             cool_down=given.cool_down if given.cool_down != "0" else None,
+            more=dict(self.trace.facts.more) | ({"assumptions": self.assumptions} if self.assumptions else {}),
         )
+
+    @property
+    def assumptions(self) -> list[str]:
+        """Return what was assumed of the programs, a line each."""
+        timed = self.arrivals.tool_times.startswith(("constant", "bimodal"))
+        unknown = [] if timed else [of_tool_times(self.trace.programs)]
+        return Assumptions([*self.trace.assumptions, *unknown]).lines()
 
     @property
     def lanes(self) -> Lanes | None:
@@ -109,6 +118,8 @@ def load_workload(
     if arrivals.tool_times != RECORDED and not any(turn.tool_calls for p in trace.programs for turn in p.turns):
         raise BenchError(f"--tool-times {arrivals.tool_times}: the programs call no tools")
     workload = JobSource(trace, arrivals)
+    for line in workload.assumptions:
+        print_notice(f"assumed: {line}")
     _check_span(workload.jobs(0))  # a trace without recorded arrivals is refused here
     return workload
 

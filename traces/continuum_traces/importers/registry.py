@@ -41,7 +41,7 @@ from textwrap import shorten
 from typing import Any
 
 from continuum_traces import importers
-from continuum_traces.assumptions import Assumptions, from_header, of_tool_times
+from continuum_traces.assumptions import NO_DURATION, Assumptions, from_header, of_tool_times
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.block_ids import programs_of
 from continuum_traces.importers.importer import Importer, Signs, Source, head_of
@@ -53,13 +53,14 @@ from continuum_traces.names import which
 from continuum_traces.schema import TRACE_SCHEMA, Program
 
 OWN = "continuum"
+LEFT_OUT = "left out of the source"
 _FAULTS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What a reader raises at a value that it did not expect, besides ``TraceError``."""
 
 
 def _own(file: Source) -> Iterator[Program]:
     """Continuum's own format: programs and turns, one a line."""
-    file.assumptions.add(*from_header(read_header(file.path)))
+    file.assumptions.add(*(each for each in from_header(read_header(file.path)) if each.text != NO_DURATION.text))
     yield from read_programs(file.path)
 
 
@@ -121,9 +122,12 @@ class ImportLog:
     assumptions: Assumptions = field(default_factory=Assumptions)
     programs_left_out: int = 0
 
-    def leave_out(self, where: object, reason: object, program_id: str | None = None) -> None:
+    def leave_out(self, where: object, reason: object, program_id: str | None = None, files: int = 1) -> None:
+        left_out = LeftOut(str(where), str(reason).removeprefix(f"{where}: "), program_id)
         self.programs_left_out += program_id is not None
-        self.on_left_out(LeftOut(str(where), str(reason).removeprefix(f"{where}: "), program_id))
+        number, thing = (files, "file") if program_id is None else (1, "program")
+        self.assumptions.assume(thing, LEFT_OUT, number, example=left_out)
+        self.on_left_out(left_out)
 
     def formats(self) -> str:
         """Return the formats that were read, with the signs by which they were recognised."""
@@ -249,7 +253,7 @@ def _sources(path: Path, form: str | None, log: ImportLog) -> Iterator[tuple[Imp
         raise TraceError(f"{path}: no file in a known format in it; there are: {form or ', '.join(IMPORTERS)}")
     if strangers:
         names = ", ".join(str(file.relative_to(path)) for file in strangers)
-        log.leave_out(f"{path}: {len(strangers)} files", f"no traces: {shorten(names, 200)}")
+        log.leave_out(f"{path}: {len(strangers)} files", f"no traces: {shorten(names, 200)}", None, len(strangers))
     for recognised, _ in pairs:
         log.recognised.setdefault(recognised.importer.name, recognised)
     for name, files in grouped((recognised.importer.name, file) for recognised, file in pairs).items():
