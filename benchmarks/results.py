@@ -41,7 +41,7 @@ METRICS = (
         "prefix_hit_ratio",
         "pin_hit_ratio",
     ),
-    *("preemptions", "ttft_p99_s", "returns_elsewhere_share"),
+    *("preemptions", "ttft_mean_s", "ttft_p99_s", "returns_elsewhere_share", "turns_waiting", "longest_waiting_s"),
 )
 """The metrics that tables show, beside those that a figure draws."""
 MIXES = {

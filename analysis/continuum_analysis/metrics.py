@@ -228,6 +228,18 @@ def turns_failed(f: RunFacts) -> Value:
     return sum(turn.status in FAILED for program in f.everyone for turn in program.turns)
 
 
+@_metric("", 0, "lower")
+def turns_waiting(f: RunFacts) -> Value:
+    """turns without a first token when the run ended; their waits so far count in every wait, TTFT and slowdown"""
+    return len(f.waiting)
+
+
+@_metric("s", 1, "lower")
+def longest_waiting_s(f: RunFacts) -> Value:
+    """the longest of these waits so far; null if no turn waited"""
+    return statistic_of("max", [turn.left_in_queue_s if turn.left_s is None else turn.left_s for turn in f.waiting])
+
+
 @_metric("s", 1, "lower")
 def wall_s(f: RunFacts) -> Value:
     """last event - first arrival, all programs, on the same clock"""
@@ -271,8 +283,8 @@ def backlog_growth(f: RunFacts) -> Value:
 
 @_metric("share", 0, "lower")
 def queued_share(f: RunFacts) -> Value:
-    """time that the turns of all programs waited in the queue / time from the programs' arrival to their last event"""
-    known = [(p.bubble_s, p.finish_s - p.arrive_s) for p in f.machine if p.bubble_s is not None]
+    """time that the turns of all programs waited in the queue / time from the programs' arrival to their end"""
+    known = [(p.bubble_s, p.seen_until_s - p.arrive_s) for p in f.machine if p.bubble_s is not None]
     return _ratio(sum(waited_s for waited_s, _ in known), sum(inside_s for _, inside_s in known))
 
 
@@ -294,32 +306,35 @@ def is_overloaded(values: Mapping[str, Value]) -> bool:
 
 @_metric("s", 1, "lower")
 def bubble_mean_s(f: RunFacts) -> Value:
-    """mean over programs of the time their turns waited in the queue, re-queueing included"""
-    return _mean(program.bubble_s for program in f.programs)
+    """mean over programs, unfinished ones included, of the time their turns waited in the queue, re-queueing
+    included"""
+    return _mean(program.bubble_s for program in f.begun)
 
 
 @_metric("s", 2, "lower")
 def bubble_per_turn_s(f: RunFacts) -> Value:
-    """mean over turns of the queue wait: first scheduled - arrival, of all its tries"""
-    return _mean(turn.wait_s for turn in f.turns)
+    """mean over turns of the queue wait: first scheduled - arrival, of all its tries; of a turn that was still in the
+    queue when the run ended, its wait so far"""
+    return _mean(turn.wait_s for turn in f.requests)
 
 
 @_distribution("s", 2, "p95")
 def queue_wait(f: RunFacts) -> list[float | None]:
-    """of the queue wait over turns"""
-    return [turn.wait_s for turn in f.turns]
+    """of the same queue waits"""
+    return [turn.wait_s for turn in f.requests]
 
 
 @_distribution("s", 2, "mean", *PERCENTILES)
 def admit_wait(f: RunFacts) -> list[float | None]:
-    """over finished programs of the queue wait of their first turn, the wait to be admitted"""
-    return [program.admit_wait_s for program in f.programs]
+    """over first turns of programs of the same queue wait, the wait to be admitted"""
+    firsts = {id(program.turns[0]) for program in f.machine}
+    return [turn.wait_s for turn in f.requests if id(turn) in firsts]
 
 
 @_metric("s", 1, "lower")
 def requeue_mean_s(f: RunFacts) -> Value:
     """mean over programs of the time waited after preemptions"""
-    return _mean(program.requeue_s for program in f.programs)
+    return _mean(program.requeue_s for program in f.begun)
 
 
 @_metric("share", 1, "higher")
@@ -376,35 +391,38 @@ def reloads(f: RunFacts) -> Value:
 
 @_distribution("s", 2, "mean", *PERCENTILES)
 def ttft(f: RunFacts) -> list[float | None]:
-    """over turns of first token - the instant at which the turn was due, on the client's clock"""
-    return [turn.ttft_s for turn in f.turns]
+    """over turns of first token - the instant at which the turn was due, on the client's clock; of a turn without a
+    first token when the run ended, its wait so far"""
+    return [turn.ttft_s for turn in f.requests]
 
 
 @_distribution("s", 2, "mean", "p95")
 def ttft_worst(f: RunFacts) -> list[float | None]:
-    """over finished programs of the longest TTFT of a program's turns"""
-    return [program.worst_ttft_s for program in f.programs]
+    """over programs, unfinished ones included, of the longest TTFT of a program's turns, or wait so far"""
+    return [program.worst_ttft_s for program in f.begun]
 
 
 @_distribution("", 1, "mean", "p95")
 def slowdown(f: RunFacts) -> list[float | None]:
-    """over finished programs of JCT / JCT alone on an empty engine. Virtual runs record it (`alone_s` of `turns.jsonl`,
+    """over programs of JCT / JCT alone on an empty engine, if the program's turn had no first token when the run ended
+    of the time so far / what its turns up to this one take alone. Virtual runs record it (`alone_s` of `turns.jsonl`,
     plus the gaps); others need a run of the same programs one at a time (`analyze --alone DIR`), else null. It
     is below 1 if a program finds KV in the cache that another program left there"""
-    return [program.slowdown for program in f.programs]
+    return [program.slowdown for program in f.begun]
 
 
 @_distribution("s", 2, "mean", "p95")
 def turn(f: RunFacts) -> list[float | None]:
-    """over turns of finish - the instant at which the turn was due, on the client's clock"""
-    return [each.took_s for each in f.turns]
+    """over turns of finish - the instant at which the turn was due, on the client's clock; of a turn without a first
+    token when the run ended, its wait so far"""
+    return [each.took_s for each in f.requests]
 
 
 @_distribution("", 1, "p50", "p95")
 def turn_slowdown(f: RunFacts) -> list[float | None]:
     """over turns of that time / the time that the turn takes alone on an empty engine; null unless the run is
     virtual"""
-    return [turn.slowdown for turn in f.turns]
+    return [turn.slowdown for turn in f.requests]
 
 
 @_distribution("s", 4, "mean", *PERCENTILES)

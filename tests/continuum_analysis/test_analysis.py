@@ -30,7 +30,7 @@ EVENTS_BY_HAND = [
     *served("b", 0, 4.0, 50, 0, 0.0, 4.0, status="length", output_tokens=10),
     SchedulerEvent(5.0, "preempt", "b", 0),
     SchedulerEvent(5.5, "resume", "b", 0, prompt_tokens=50, hit_tokens=48),
-    SchedulerEvent(9.0, "arrive", "c", 0, prompt_tokens=7),  # never finishes
+    SchedulerEvent(6.0, "arrive", "c", 0, prompt_tokens=7),  # in the queue until the last event, at 8.0
 ]
 # The client's clock reads 100 at the scheduler's 0: no metric may mix the two.
 TURNS_BY_HAND = [
@@ -54,8 +54,8 @@ EXPECTED = {
     "jct_p50_s": 6.0,  # 4, 6 and one that never finished
     "jct_min_s": 4.0,
     "jct_max_s": 6.0,
-    "turn_mean_s": (3.0 + 1.5 + 4.0) / 3,
-    "turn_p95_s": 2.0 + 2 * 0.95,  # turns of 1.5, 3 and 4 s
+    "turn_mean_s": (3.0 + 1.5 + 4.0 + 2.0) / 4,
+    "turn_p95_s": 3.85,  # turns of 1.5, 3 and 4 s, and the 2 s of c
     "programs": 3,
     "programs_finished": 2,
     "programs_finished_share": 2 / 3,
@@ -65,23 +65,25 @@ EXPECTED = {
     "throughput_jobs_per_s": 2 / 8,
     "throughput_steps_per_min": 60 * 3 / 8,
     "throughput_output_tokens_per_s": 60 / 8,
-    "queued_share": (1.0 + 0.5) / (6.0 + 4.0),
-    "bubble_mean_s": (1.0 + 0.5) / 2,
-    "bubble_per_turn_s": 1.0 / 3,
-    "queue_wait_p95_s": 0.9 * 1.0,  # waits 0, 0, 1: 95% lies nine tenths of the way from the second to the third
-    **{f"admit_wait_p{q}_s": q / 100 * 1.0 for q in (50, 90, 95, 99)},  # waits of first turns: 1, 0
-    "admit_wait_mean_s": (1.0 + 0.0) / 2,
-    "requeue_mean_s": 0.5 / 2,
+    "turns_waiting": 1,
+    "longest_waiting_s": 2.0,
+    "queued_share": (1.0 + 0.5 + 2.0) / (6.0 + 4.0 + 2.0),
+    "bubble_mean_s": (1.0 + 0.5 + 2.0) / 3,
+    "bubble_per_turn_s": (1.0 + 2.0) / 4,
+    "queue_wait_p95_s": 1.85,  # waits 0, 0, 1, 2: 95% lies 85 hundredths of the way from the third to the fourth
+    **{f"admit_wait_p{q}_s": q / 100 * 2.0 for q in (50, 90, 95, 99)},  # waits of first turns: 1, 0, 2
+    "admit_wait_mean_s": (1.0 + 0.0 + 2.0) / 3,
+    "requeue_mean_s": 0.5 / 3,
     "prefix_hit_ratio": 112 / 350,
     "prefill_repeated_tokens": 0,
     "pin_hit_ratio": 1.0,
     "pin_duration_mean_s": 1.5,
     "preemptions": 1,
     "reloads": 0,
-    "ttft_mean_s": (1.5 + 0.25) / 2,
-    **{f"ttft_p{q}_s": 0.25 + q / 100 * 1.25 for q in (50, 90, 95, 99)},
-    "ttft_worst_mean_s": 0.25,  # b's; of a's second turn no first token is known
-    "ttft_worst_p95_s": 0.25,
+    "ttft_mean_s": (1.5 + 0.25 + 2.0) / 3,
+    **{f"ttft_p{q}_s": 1.5 + (2 * q / 100 - 1) * 0.5 for q in (50, 90, 95, 99)},  # of 0.25, 1.5 and 2
+    "ttft_worst_mean_s": (0.25 + 2.0) / 2,  # b's and c's; of a's second turn no first token is known
+    "ttft_worst_p95_s": 0.25 + 0.95 * 1.75,
     "tpot_mean_s": (FASTER + SLOWER) / 2,
     **{f"tpot_p{q}_s": FASTER + q / 100 * (SLOWER - FASTER) for q in (50, 90, 95, 99)},
     **dict.fromkeys(UNKNOWN.split()),

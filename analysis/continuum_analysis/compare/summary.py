@@ -36,6 +36,7 @@ from continuum_analysis.compare.runs import (
 )
 from continuum_analysis.metrics import is_overloaded, is_share
 from continuum_analysis.records.generator import lateness_warning
+from continuum_analysis.records.unknown import who_waits
 
 SUMMARY_SCHEMA = "continuum-summary"
 COMPARED = {
@@ -326,6 +327,8 @@ def _warnings(arms: Mapping[str, Sequence[Run]]) -> Iterator[str]:
                 f"{where}: {left_out} of {len(facts.everyone)} programs did not finish; its times leave them out, the "
                 "ratio uses programs that finished under both policies"
             )
+        if waiting := who_waits(facts):
+            yield f"{where}: {waiting}"
         if run.plugin_errors:
             yield (
                 f"{where}: the server caught {run.plugin_errors} exceptions in its policy (its log has them) and "

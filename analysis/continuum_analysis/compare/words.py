@@ -85,6 +85,8 @@ REPLICA_COLUMNS = (
 """Columns that are shown if there are several replicas."""
 FINISHED = metric_column("programs_finished_share", "finished")
 """Shown if some program did not finish."""
+WAITING = (metric_column("turns_waiting", "waiting"), metric_column("longest_waiting_s", "longest, s"))
+"""Shown if some turn waited for its first token when the run ended."""
 
 
 def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
@@ -95,10 +97,11 @@ def columns(summaries: Iterable[Summary]) -> tuple[Column, ...]:
     seen = list(summaries)
     arms = [arm for summary in seen for arm in summary.arms.values()]
     replicas = [column for column in REPLICA_COLUMNS if any(column.value(arm) is not None for arm in arms)]
+    waiting = [column for column in WAITING if any(column.value(arm) for arm in arms if arm.mean("turns_waiting"))]
     if any(summary.manifest.workload.thinking for summary in seen):
-        return (*TURN_COLUMNS, *replicas)
+        return (*waiting, *TURN_COLUMNS, *replicas)
     finished = [FINISHED] if any((arm.mean("programs_finished_share") or 0.0) < 1 for arm in arms) else []
-    return (*finished, *COLUMNS, *replicas, ratio_column(summary.baseline for summary in seen))
+    return (*finished, *waiting, *COLUMNS, *replicas, ratio_column(summary.baseline for summary in seen))
 
 
 def ratio_column(baselines: Iterable[str]) -> Column:
@@ -167,8 +170,8 @@ def verdict_parts(summary: Summary) -> tuple[str, str]:
     """Return the verdict in two parts: how many programs finished if not all did, and the fastest policy compared with
     the baseline; then the next best policy, the programs that became slower and the tail of the TTFT."""
     if summary.manifest.workload.thinking:
-        return _turns_verdict(summary), ""
-    counted, best = _finished(summary), fastest(summary)
+        return _waiting(summary) + _turns_verdict(summary), ""
+    counted, best = _waiting(summary) + _finished(summary), fastest(summary)
     comparison = summary.arms[best].comparison if best is not None else None
     if best is None or comparison is None:
         compared = any(arm.comparison for name, arm in summary.arms.items() if name != summary.baseline)
@@ -191,6 +194,19 @@ def _turns_verdict(summary: Summary) -> str:
     times = "; ".join(f"{name} {known[name].text('{:.2f} s'.format)}" for name in dict.fromkeys([best, *known]))
     few = "" if known[best].bounds else " Too few seeds for an interval; run with --seeds 5."
     return f"Mean time per turn was shortest under {best}: {times}.{few}"
+
+
+def _waiting(summary: Summary) -> str:
+    """Say how many turns waited for their first token at the end under each policy; empty if none did."""
+    waits = {
+        name: (number, longest_s)
+        for name, arm in summary.arms.items()
+        if (number := arm.mean("turns_waiting")) and (longest_s := arm.mean("longest_waiting_s")) is not None
+    }
+    if not waits:
+        return ""
+    counts = ", ".join(f"{name} {number:.3g} (the longest for {_seconds(s)})" for name, (number, s) in waits.items())
+    return f"Requests without a first token when the runs ended, which count with their wait so far: {counts}. "
 
 
 def _finished(summary: Summary) -> str:

@@ -33,7 +33,10 @@ class RunFacts:
     failed: tuple[str, ...]
     """Program ids."""
     turns: tuple[TurnTimes, ...]
-    """Turns of finished programs; in a closed loop all turns with an answer that count."""
+    """Turns with an answer, of programs that count, finished or not; where the warm-up is a time, those that were due
+    after it or still waited when it ended."""
+    waiting: tuple[TurnTimes, ...]
+    """Turns of these programs that had no first token when the run ended. Their times are lower bounds."""
     pins: tuple[PinTimes, ...]
     """Pins of all programs."""
     gaps: tuple[float, ...]
@@ -94,6 +97,16 @@ class RunFacts:
         return _is_in(self.window_s, turn.client.finish_s if turn.client is not None else None)
 
     @property
+    def requests(self) -> tuple[TurnTimes, ...]:
+        """All turns that count: with an answer, and those that waited for one when the run ended."""
+        return (*self.turns, *self.waiting)
+
+    @property
+    def begun(self) -> list[ProgramTimes]:
+        """Programs that count, finished or not, with a recorded turn."""
+        return [program for program in self.everyone if program.turns]
+
+    @property
     def machine(self) -> tuple[ProgramTimes, ...]:
         """Every program with a recorded turn, in order of arrival, warm-up and cool-down included."""
         return tuple(sorted((p for p in (*self.everyone, *self.uncounted) if p.turns), key=lambda p: p.arrive_s))
@@ -114,10 +127,9 @@ def facts_of(
     names = {program.program_id for program in counted}
     everyone = tuple(program for program in counted if _is_in(window_s, program.due_s))
     done = tuple(program for program in everyone if program.finished)
-    if manifest.workload.closed_loop:
-        turns = tuple(turn for p in counted for turn in p.turns if turn.ended_well and _counts(turn, window_s))
-    else:
-        turns = tuple(turn for p in done for turn in p.turns)
+    _note_who_waits(programs)
+    due = [turn for p in counted for turn in p.turns if _counts(turn, window_s)]
+    turns = tuple(turn for turn in due if turn.ended_well)
     return RunFacts(
         programs=done,
         everyone=everyone,
@@ -125,6 +137,7 @@ def facts_of(
         unfinished=tuple(p.program_id for p in everyone if p.state == "unfinished"),
         failed=tuple(p.program_id for p in everyone if p.state == "failed"),
         turns=turns,
+        waiting=tuple(turn for turn in due if turn.left_s is not None or turn.left_in_queue_s is not None),
         pins=tuple(pin for p in everyone for pin in p.pins),
         gaps=tuple(gap_s for p in done for _, gap_s in p.gaps()),
         returns=tuple(r for r in explain(programs, limits) if r.program_id in names and _counts(r.turn, window_s)),
@@ -147,8 +160,40 @@ def _window_s(programs: Sequence[ProgramTimes], workload: Workload) -> tuple[flo
     return float(warm[1]) if warm else 0.0, until_s - (float(cool[1]) if cool else 0.0)
 
 
+def _note_who_waits(programs: Sequence[ProgramTimes]) -> None:
+    """Note how long turns without a first token had waited when the run ended: at the last recorded event."""
+    turns = [turn for program in programs for turn in program.turns]
+    records = [turn.client for turn in turns if turn.client is not None]
+    times = [[r.due_s, r.sent_s, r.first_token_s, r.finish_s] for r in records]
+    events = [[turn.last_arrive_s, turn.start_s, turn.finish_s, *turn.preempted_s, *turn.resumed_s] for turn in turns]
+    ends_s = [max((t for row in rows for t in row if t is not None), default=0.0) for rows in (times, events)]
+    queues = any(turn.start_s is not None for turn in turns)
+    for turn in turns:
+        if turn.ended or turn.left_s is not None or turn.left_in_queue_s is not None:  # or noted before
+            continue
+        if queues and turn.start_s is None:
+            turn.left_in_queue_s = ends_s[1] - turn.last_arrive_s
+        if records and (turn.client is None or turn.client.first_token_s is None):
+            turn.left_s = _left_s(turn, *ends_s)
+
+
+def _left_s(turn: TurnTimes, client_end_s: float, scheduler_end_s: float) -> float:
+    """Return a lower bound of the TTFT. A turn that was scheduled may have a first token that its client did not record
+    any more, so that only its queue wait is certain."""
+    if turn.start_s is not None:
+        late_s = 0.0 if turn.client is None else turn.client.sent_s - turn.client.due_s
+        return late_s + turn.start_s - turn.arrive_s
+    return scheduler_end_s - turn.arrive_s if turn.client is None else client_end_s - turn.client.due_s
+
+
 def _counts(turn: TurnTimes, window_s: tuple[float, float] | None) -> bool:
-    return _is_in(window_s, turn.client.due_s if turn.client is not None else None)
+    """Return whether a turn was due in the window, or was due before and still waited when the window began."""
+    record = turn.client
+    if window_s is None or record is None:
+        return True
+    served_s = record.finish_s if record.first_token_s is None else record.first_token_s
+    waited = served_s is None or served_s >= window_s[0]
+    return record.due_s < window_s[1] and (record.due_s >= window_s[0] or waited)
 
 
 def _is_in(window_s: tuple[float, float] | None, instant_s: float | None) -> bool:

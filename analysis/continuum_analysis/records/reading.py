@@ -224,8 +224,8 @@ def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecor
         turn = by_id.get((record.program_id, record.turn_id)) or numbered
         if turn is not None:
             turn.client = record
-            if record.error is not None:
-                turn.status = "error"
+            if record.error is not None and record.finish_s is not None:
+                turn.status = "error"  # without a finish the run ended during the turn
             if turn.start_s is None:
                 turn.hit_tokens = record.cached_tokens
         elif record.error is not None:
@@ -234,12 +234,14 @@ def add_client_records(programs: list[ProgramTimes], records: Iterable[TurnRecor
 
 
 def _with_unseen(programs: list[ProgramTimes], unseen: Sequence[TurnRecord]) -> list[ProgramTimes]:
-    """Add turns that failed before they reached the scheduler, on its clock as far as other turns tell the offset."""
+    """Add turns that failed, or that the run left, before they reached the scheduler, on its clock as far as other
+    turns tell the offset."""
     by_id = {program.program_id: program for program in programs}
     offsets = [t.arrive_s - t.client.sent_s for p in programs for t in p.turns if t.client is not None]
     offset_s = median(offsets) if offsets else 0.0
     for record in unseen:
-        turn = TurnTimes(record.turn, record.sent_s + offset_s, status="error", client=record, turn_id=record.turn_id)
+        turn = TurnTimes(record.turn, record.sent_s + offset_s, client=record, turn_id=record.turn_id)
+        turn.status = None if record.finish_s is None else "error"
         turn.finish_s = None if record.finish_s is None else record.finish_s + offset_s
         by_id.setdefault(record.program_id, ProgramTimes(record.program_id)).turns.append(turn)
     return sorted(by_id.values(), key=lambda p: (p.arrive_s, p.program_id))

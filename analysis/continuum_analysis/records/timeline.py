@@ -57,6 +57,10 @@ class TurnTimes:
     """Arrival of the last try; None if there is only one try."""
     earlier: list[TurnTimes] = field(default_factory=list)
     """Tries before the last. Each was aborted, failed, was lost with its replica, or its answer did not arrive."""
+    left_s: float | None = None
+    """Of a turn without a first token when the run ended: the seconds since it was due, a lower bound of its TTFT."""
+    left_in_queue_s: float | None = None
+    """Of a turn that was not scheduled when the run ended: the seconds since its last try arrived."""
 
     @property
     def last_arrive_s(self) -> float:
@@ -74,10 +78,10 @@ class TurnTimes:
 
     @property
     def wait_s(self) -> float | None:
-        """Seconds from arrival until first scheduled, summed over all tries, without the time between tries."""
-        if self.start_s is None:
-            return None
-        return self.start_s - self.last_arrive_s + sum(until_s - since_s for since_s, until_s in self.earlier_waits)
+        """Seconds from arrival until first scheduled, or until the run ended, summed over all tries, without the time
+        between tries."""
+        last_s = self.left_in_queue_s if self.start_s is None else self.start_s - self.last_arrive_s
+        return None if last_s is None else last_s + sum(until_s - since_s for since_s, until_s in self.earlier_waits)
 
     @property
     def earlier_waits(self) -> list[tuple[float, float]]:
@@ -121,16 +125,18 @@ class TurnTimes:
 
     @property
     def ttft_s(self) -> float | None:
-        """Seconds from the instant the turn was due to its first token, both on the client's clock."""
+        """Seconds from the instant the turn was due to its first token, or to the end of the run (``left_s``), both on
+        the client's clock."""
         if self.client is None or self.client.first_token_s is None:
-            return None
+            return self.left_s
         return self.client.first_token_s - self.client.due_s
 
     @property
     def took_s(self) -> float | None:
-        """Seconds from the instant the turn was due to the end of its answer, both on the client's clock."""
+        """Seconds from the instant the turn was due to the end of its answer, or to the end of the run (``left_s``),
+        both on the client's clock."""
         if self.client is None or self.client.finish_s is None:
-            return None
+            return self.left_s
         return self.client.finish_s - self.client.due_s
 
     @property
@@ -231,6 +237,11 @@ class ProgramTimes:
         return max(turn.arrive_s if turn.finish_s is None else turn.finish_s for turn in self.turns)
 
     @property
+    def seen_until_s(self) -> float:
+        """The program's last recorded event, or the end of the run if it was in the queue then."""
+        return max(self.finish_s, *(turn.last_arrive_s + (turn.left_in_queue_s or 0.0) for turn in self.turns))
+
+    @property
     def jct_s(self) -> float:
         """On the client's clock, from the instant the first turn was due to the last answer: retries and a late load
         generator count. Without the client's record, on the scheduler's clock, from the first arrival."""
@@ -275,8 +286,17 @@ class ProgramTimes:
 
     @property
     def slowdown(self) -> float | None:
-        """JCT / JCT alone."""
-        return self.jct_s / self.alone_s if self.finished and self.alone_s else None
+        """JCT / JCT alone; of a program whose turn had no first token when the run ended, the time since it was due /
+        what its turns up to this one take alone."""
+        took_s = self.jct_s if self.finished else self._left_s
+        return took_s / self.alone_s if took_s is not None and self.alone_s else None
+
+    @property
+    def _left_s(self) -> float | None:
+        last = self.turns[-1] if self.turns else None
+        if last is None or last.left_s is None or last.client is None or self.due_s is None:
+            return None
+        return last.client.due_s + last.left_s - self.due_s
 
     @property
     def due_s(self) -> float | None:

@@ -1,10 +1,25 @@
-"""Sentences for the reader of a report about what the records of a run do not say about the cache."""
+"""Sentences for the reader of a report about what was still going on, and what the records of a run do not say."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from continuum_traces.names import counted
+
 from continuum_analysis.records.facts import RunFacts
+
+
+def who_waits(facts: RunFacts) -> str | None:
+    """Return a sentence about the turns that had no first token when the run ended; None if there were none."""
+    if not facts.waiting:
+        return None
+    waits_s = [turn.left_in_queue_s if turn.left_s is None else turn.left_s for turn in facts.waiting]
+    longest_s = max(wait_s for wait_s in waits_s if wait_s is not None)
+    going = sum(program.state == "unfinished" for program in facts.machine)
+    return (
+        f"{len(facts.waiting)} of {counted(going, 'unfinished program')} waited for a first token when the run ended, "
+        f"the longest for {longest_s:.1f} s; in times their waits so far count, which are lower bounds"
+    )
 
 
 def cannot_be_known(facts: RunFacts) -> Iterator[str]:

@@ -66,7 +66,7 @@ def wait_figure(groups: Groups) -> Figure:
 
 
 def _waits_by_turn(group: Sequence[Run]) -> dict[int, list[float]]:
-    turns = [turn for run in group for turn in run.metrics.facts.turns]
+    turns = [turn for run in group for turn in run.metrics.facts.requests]
     waits = grouped((turn.index + 1, turn.wait_s) for turn in turns if turn.wait_s is not None)
     return dict(sorted(waits.items()))
 

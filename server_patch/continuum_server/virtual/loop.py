@@ -178,7 +178,13 @@ class VirtualLoop:
         if not self._plays:
             return
         for play in self._plays.values():
-            stopped: Ended[list[bytes]] = Ended(play.sent_s, None, error="stopped: the run ended")
+            stopped: Ended[list[bytes]] = Ended(
+                play.sent_s,
+                None,
+                error="stopped: the run ended",
+                first_token_s=play.first_token_s,
+                alone_s=self._alone_s(play),
+            )
             go_on(play.conversation, stopped, self._on_turn)
         sink, self._scheduler.sink = self._scheduler.sink, Discard()
         self._scheduler.finish_requests(list(self._plays), RequestStatus.FINISHED_ABORTED)
@@ -358,9 +364,6 @@ class VirtualLoop:
         request: Any = play.request
         del self._plays[request.request_id]
         play.request = None
-        if not play.alone_s:
-            budget = self._scheduler.max_num_scheduled_tokens
-            play.alone_s = alone_turns_s(play.job.program, self._times, budget, self.block_size)
         answered = Ended(
             sent_s=play.sent_s,
             finish_s=self.now_s,
@@ -368,12 +371,19 @@ class VirtualLoop:
             first_token_s=play.first_token_s,
             prompt_tokens=request.num_prompt_tokens,
             output_tokens=request.max_tokens,
-            alone_s=play.alone_s[play.index],
+            alone_s=self._alone_s(play),
             token_gaps_ms=None if self._token_times is None else self._token_times.gaps_ms(request.request_id),
         )
         self.turns_done += 1
         self._go_on(play, answered)
         self.programs_done += play.over
+
+    def _alone_s(self, play: Play) -> float:
+        """Return the seconds of the current turn on an empty engine."""
+        if not play.alone_s:
+            budget = self._scheduler.max_num_scheduled_tokens
+            play.alone_s = alone_turns_s(play.job.program, self._times, budget, self.block_size)
+        return play.alone_s[play.index]
 
     # ---------------------------------------------------------------------------- event skipping
 
