@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +41,7 @@ def check_server(options: DoctorOptions) -> int:
             prompt_tokens, cached_tokens = _two_turns(client, options.served_model or server.models[0], program.id)
         except OpenAIError as error:
             raise BenchError(f"--base-url {server.base_url}: {error}") from error
-        there = _row(roots, program.id, key)
+        there = _row_of_both(roots, program.id, key)
     checks = [
         Check("server", True, server.describe(options.served_model or server.models[0])),
         _id(there),
@@ -61,11 +62,21 @@ def _two_turns(client: OpenAI, model: str, name: str) -> tuple[int, int | None]:
     return 0 if usage is None else usage.prompt_tokens, None if details is None else details.cached_tokens
 
 
+def _row_of_both(roots: Sequence[str], program_id: str, key: str | None) -> Program | str | None:
+    """Return the row once it has both turns, or what is there after 1.5 s, as a state may be a second old."""
+    for _ in range(6):
+        there = _row(roots, program_id, key)
+        if isinstance(there, str) or (there is not None and there.turns == 2):
+            break
+        threading.Event().wait(0.25)
+    return there
+
+
 def _row(roots: Sequence[str], program_id: str, key: str | None) -> Program | str | None:
     """Return the server's row of the program; None: no server has the program; a text: why that is not known."""
     for root in roots:
         try:
-            engines = get_json(f"{root}/continuum/state?limit=9999", key, States).engines
+            engines = get_json(f"{root}/continuum/state", key, States).engines
         except NO_ANSWER as error:
             return f"unknown: {root}/continuum/state: {error}"
         for row in (row for engine in engines for row in engine.program_list if row.program_id == program_id):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from continuum_server.vllm_plugin.state import LISTED
 from continuum_traces.urls import root_of
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -127,7 +128,8 @@ class Server:
 
     def read(self) -> None:
         try:
-            engines = get_json(f"{self.root}/continuum/state?limit={self.limit}", self.api_key, States).engines
+            page = f"{self.root}/continuum/state?limit={min(self.limit, LISTED)}"
+            engines = get_json(page, self.api_key, States).engines
         except NO_ANSWER as error:
             self.engines, self.error = (), _why(error)
             return

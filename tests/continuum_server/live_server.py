@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,16 @@ class Live:
         return OpenAI(base_url=f"{self.server.url}/v1", api_key="EMPTY", max_retries=0, timeout=120.0)
 
     def state(self, key: str = "EMPTY") -> dict[str, Any]:
-        """The one engine's state."""
-        headers = {"Authorization": f"Bearer {key}"}
-        answer = httpx.get(f"{self.server.url}/continuum/state", headers=headers, timeout=30.0)
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json()["engines"][0])
+        """The one engine's state, no older than this call: the server keeps one for a second."""
+        headers, began_s = {"Authorization": f"Bearer {key}"}, datetime.now().timestamp()
+
+        def look() -> dict[str, Any] | None:
+            answer = httpx.get(f"{self.server.url}/continuum/state", headers=headers, timeout=30.0)
+            assert answer.status_code == 200, answer.text
+            state = dict(answer.json()["engines"][0])
+            return state if state["now_s"] >= began_s else None
+
+        return until(look) or {}
 
     def is_idle(self) -> bool:
         state = self.state()

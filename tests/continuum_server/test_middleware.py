@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from continuum_server.vllm_plugin import middleware as middleware_module
 from continuum_server.vllm_plugin.metrics import ROWS, Metrics, prometheus_text
-from continuum_server.vllm_plugin.middleware import LISTED, ContinuumMiddleware
+from continuum_server.vllm_plugin.middleware import ContinuumMiddleware
 from continuum_server.vllm_plugin.online import AnchoredClock
 from continuum_server.vllm_plugin.request_tags import BODY_FIELDS, CLIENT_KEY, NAMESPACE_KEY
+from continuum_server.vllm_plugin.state import KEPT_S, LISTED, StateCache
 from continuum_traces.schema import SchedulerEvent
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
@@ -27,6 +28,9 @@ STATE: dict[str, Any] = {
         "programs_inside": {"value": 4, "help": "Admitted"},
     },
     "metrics": Metrics().to_json(),
+    **{"now_s": 100.0, "block_tokens": 16, "pool_blocks": 50, "pinned_tokens": 160, "soft_holds": []},
+    "pins": [[f"held-{number}", 0, 16, 99.0, 105.0] for number in range(LISTED)],
+    "program_list": [["p", "tag", 2, 40, "held", 98.0, 105.0, 0.5], ["q", "tag", 1, 4, "idle", None, None, None]] * 100,
 }
 
 
@@ -236,14 +240,117 @@ def test_a_program_id_that_cannot_be_is_refused(path: str, status: int) -> None:
 
 @pytest.mark.parametrize(
     ("query", "limit"),
-    [("", LISTED), ("?limit=0", 0), ("?other=1&limit=9999", 9999)]
-    + [(f"?limit={text}", None) for text in ("", "-1", "1.5", "10000", "9" * 5000, "%C2%B2")],
+    [("", LISTED), ("?limit=0", 0), (f"?other=1&limit={LISTED - 1}", LISTED - 1), (f"?limit={LISTED}", LISTED)]
+    + [(f"?limit={text}", None) for text in ("", "-1", "1.5", LISTED + 1, "9999", "9" * 5000, "%C2%B2")],
 )
 def test_the_asker_says_how_long_the_lists_are(query: str, limit: int | None) -> None:
     http = Http()
     status, answer = http.ask("GET", STATE_PAGE[1] + query)
     assert status == (400 if limit is None else 200), answer
-    assert [argument["limit"] for _, argument in http.core.calls] == ([] if limit is None else [limit])
+    if limit is None:
+        assert http.core.calls == []
+        return
+    for engine in json.loads(answer)["engines"]:
+        assert [len(engine[name]) for name in ("program_list", "pins")] == [limit, limit]
+
+
+@pytest.mark.parametrize("page", ["/continuum/state", "/continuum/engine"])
+def test_a_head_is_answered_as_a_get(page: str) -> None:
+    assert Http().ask("HEAD", page)[0] == 200
+
+
+def test_ages_and_shares_are_added_to_the_engine_s_rows() -> None:
+    engine = json.loads(Http().ask(*STATE_PAGE)[1])["engines"][0]
+    held, idle = engine["program_list"][:2]
+    assert held == {
+        **{"program_id": "p", "recognised_by": "tag", "turns": 2, "context_tokens": 40, "state": "held"},
+        **{"for_s": 2.0, "expires_in_s": 5.0, "hit_share": 0.5},
+    }
+    assert (idle["for_s"], idle["expires_in_s"]) == (None, None)
+    pin = {"program_id": "held-0", "turn": 0, "tokens": 16, "since_s": 99.0, "expires_in_s": 5.0}
+    assert engine["pins"][0] == pin
+    assert (engine["pinned_blocks"], engine["pinned_share"]) == (10, 0.2)
+    assert "block_tokens" not in engine
+
+
+# ------------------------------------------------------------------------------------- how often an engine is asked
+
+
+class Engines:
+    """Engines that answer when they are told to, and a clock."""
+
+    def __init__(self) -> None:
+        self.asked: list[str | None] = []
+        self.now_s = 0.0
+        self.may_answer = asyncio.Event()
+        self.error: Exception | None = None
+        self.cache = StateCache(self.ask, lambda: self.now_s)
+
+    async def ask(self, namespace: str | None) -> list[dict[str, Any]]:
+        self.asked.append(namespace)
+        await self.may_answer.wait()
+        if self.error is not None:
+            raise self.error
+        return [{"of": namespace, "number": len(self.asked)}]
+
+    async def number(self) -> int:
+        return int((await self.cache.get(None, 5.0) or [])[0]["number"])
+
+
+def test_twenty_pollers_ask_the_engine_once() -> None:
+    """One question whoever asks, also for its metrics, and none for a second after the answer."""
+
+    async def polled() -> None:
+        engines = Engines()
+        pollers = [asyncio.ensure_future(engines.number()) for _ in range(20)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        engines.may_answer.set()
+        assert await asyncio.gather(*pollers) == [1] * 20
+        for now_s, number in ((0.0, 1), (KEPT_S - 1e-9, 1), (KEPT_S, 2), (KEPT_S, 2)):
+            engines.now_s = now_s
+            assert await engines.number() == number
+        engines.cache.forget()
+        assert await engines.number() == 3
+
+    asyncio.run(polled())
+
+
+def test_abandoned_calls_and_other_keys_wait_for_the_one_question() -> None:
+    async def abandoned() -> None:
+        engines = Engines()
+        for _ in range(100):
+            with pytest.raises(asyncio.TimeoutError):
+                await engines.cache.get(None, 0.0)
+        other = asyncio.ensure_future(engines.cache.get("k", 5.0))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert engines.asked == [None]
+        engines.may_answer.set()
+        assert await other == [{"of": "k", "number": 2}]
+        assert engines.asked == [None, "k"]
+
+    asyncio.run(abandoned())
+
+
+def test_a_failed_answer_is_not_kept() -> None:
+    async def failing() -> None:
+        engines = Engines()
+        engines.may_answer.set()
+        engines.error = RuntimeError("no")
+        with pytest.raises(RuntimeError):
+            await engines.number()
+        engines.error = None
+        assert await engines.number() == 2
+
+    asyncio.run(failing())
+
+
+def test_a_release_is_seen_at_once_and_pages_share_their_answers() -> None:
+    http = Http()
+    for method, path in (STATE_PAGE, STATE_PAGE, ("GET", "/metrics"), RELEASE, STATE_PAGE):
+        assert http.ask(method, path)[0] == 200
+    assert [operation for operation, _ in http.core.calls] == ["state", "release", "state"]
 
 
 @pytest.mark.parametrize("name", [None, "vllm.v1.core.sched.scheduler.Scheduler"])
@@ -315,7 +422,7 @@ def test_counting() -> None:
     page = Http().ask("GET", "/metrics")[1].decode() + prometheus_text([{**STATE, "metrics": metrics.to_json()}])
     found = {f.name: f.samples for f in text_string_to_metric_families(page)}
     assert [sample.value for sample in found["vllm:y"]] == [2]
-    assert f'continuum:pinned_blocks{{engine="1"}} {STATE["pinned_blocks"]}' in page
+    assert 'continuum:pinned_blocks{engine="1"} 10.0' in page
     assert not {"continuum:eta", "continuum:programs_outside"} & set(found)  # not known
     ours = {name.removeprefix("continuum:"): samples for name, samples in found.items()}
     values = {name: ours[name][0].value for name in ("up", "tags_rejected", "programs_inside", "hit_tokens")}
@@ -381,5 +488,5 @@ def test_every_engine_is_asked_within_the_key(keys: list[str], tokens: list[str]
     namespaced = {"namespace": namespace}
     assert http.core.calls == [
         ("release", {"program_id": "p/1", **namespaced}),
-        ("state", {**namespaced, "limit": LISTED}),
+        ("state", namespaced),
     ]

@@ -14,6 +14,7 @@ from continuum_server.vllm_plugin.online import Online
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_server.vllm_plugin.state import LISTED, shown
 from continuum_traces.schema import SchedulerEvent
 from nano import build
 from vllm.sampling_params import SamplingParams
@@ -85,7 +86,7 @@ def test_the_state_lists_programs_by_what_they_do(online: Online, scheduler: Any
             hold = Hold(60.0) if name == "held" else Hold(0.0, soft_s=30.0)
             table.pin(turn, now_s, hold, [1])
     scheduler.release_program("p-released")
-    rows = online.state(limit=100)["program_list"]
+    rows = shown(online.snapshot())["program_list"]
     said = [(row["program_id"], row["state"]) for row in rows if row["program_id"] != "1" * 16 + ":theirs"]
     assert said == [
         *(("p-runs", "running"), ("p-waits", "waiting"), ("p-held", "held"), ("p-soft", "soft")),
@@ -93,15 +94,22 @@ def test_the_state_lists_programs_by_what_they_do(online: Online, scheduler: Any
     ]
     of = {row["program_id"]: row for row in rows}
     assert [of["p-waits"][name] for name in ("hit_share", "expires_in_s", "context_tokens")] == [None, None, 3]
-    shown = ("hit_share", "context_tokens", "turns", "recognised_by")
-    assert [of["p-held"][name] for name in shown] == [pytest.approx(2 / 3), 20, 1, "tag"]
+    facts = ("hit_share", "context_tokens", "turns", "recognised_by")
+    assert [of["p-held"][name] for name in facts] == [pytest.approx(2 / 3), 20, 1, "tag"]
     assert 29.0 < of["p-soft"]["expires_in_s"] <= 30.0 < of["p-held"]["expires_in_s"] <= 60.0
-    assert [row["program_id"] for row in online.state("1" * 16)["program_list"]] == ["theirs"]
-    cut = online.state(limit=1)
+    assert [row["program_id"] for row in shown(online.snapshot("1" * 16))["program_list"]] == ["theirs"]
+    cut = shown(online.snapshot(), 1)
     assert [len(cut[name]) for name in ("program_list", "pins", "soft_holds")] == [1, 1, 1]
-    assert (cut["pins_held"], cut["programs"], online.state(limit=0)["pins"]) == (1, 6, [])
+    assert (cut["pins_held"], cut["programs"], shown(online.snapshot(), 0)["pins"]) == (1, 6, [])
     for name in ("p-held", "p-soft"):
         table.unpin(name)
+
+
+@pytest.mark.parametrize("programs", [LISTED - 1, LISTED, LISTED + 1])
+def test_an_engine_lists_a_limited_number_of_programs(online: Online, scheduler: Any, programs: int) -> None:
+    for number in range(programs):
+        scheduler.add_request(request(f"r{number}", program_id=f"p{number}"))
+    assert len(online.snapshot()["program_list"]) == min(programs, LISTED)
 
 
 def test_the_state_shows_a_key_its_own_tools() -> None:

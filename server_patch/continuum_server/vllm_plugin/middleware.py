@@ -15,6 +15,7 @@ import asyncio
 import json
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
@@ -30,6 +31,7 @@ from continuum_server.vllm_plugin.metrics import prometheus_text
 from continuum_server.vllm_plugin.plugin_settings import read_settings
 from continuum_server.vllm_plugin.request_tags import Caller, UnreadableBody, normalize_tags
 from continuum_server.vllm_plugin.routes import Carrier, Find, finder, guarded
+from continuum_server.vllm_plugin.state import LISTED, StateCache, shown
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -40,9 +42,6 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 UTILITY = "continuum"
 """Name of the engine core's utility method that calls ``Online.call``."""
 PROGRAMS, RELEASE = "/continuum/programs/", "/release"
-LISTED = 200
-"""Length of the state's list of programs, unless ``?limit=N`` says another. An entry takes the engine 5 us."""
-
 METRICS_LIMIT_S = 1.0
 """How long ``/metrics``, and a request with a malformed tag, wait for the engine's answer."""
 ANSWER_LIMIT_S = 5.0
@@ -69,6 +68,8 @@ class ContinuumMiddleware:
         """Ids that are not part of our own protocol are not read."""
         self._draining: threading.Event | None = None
         """Set when vLLM begins to stop; None before the first request."""
+        self._states: StateCache
+        """Made at the first request."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -77,6 +78,7 @@ class ContinuumMiddleware:
         if self._draining is None:
             self._find = finder(scope["app"])  # at the first request vLLM has added all its routes
             self._draining = _set_at_shutdown(scope["app"].state)
+            self._states = self._new_states(scope["app"].state)
             self._ours_only = read_settings(_additional_config(scope)).recognise == "none"
         path, method = scope["path"].removeprefix(scope.get("root_path", "")), scope["method"]
         if path.startswith("/continuum/"):
@@ -103,9 +105,10 @@ class ContinuumMiddleware:
     async def _answer(self, path: str, method: str, caller: Caller | None, scope: Scope) -> tuple[int, dict[str, Any]]:
         if caller is None:
             return 401, {"error": "Unauthorized"}
-        if path == "/continuum/state" and method == "GET":
+        reads = method in ("GET", "HEAD")
+        if path == "/continuum/state" and reads:
             return await self._state(caller, scope)
-        if path == "/continuum/engine" and method == "GET":
+        if path == "/continuum/engine" and reads:
             return 200, _engine(scope)
         inside = path.removeprefix(PROGRAMS)
         if path.startswith(PROGRAMS) and inside.endswith(RELEASE) and method == "POST":
@@ -115,20 +118,20 @@ class ContinuumMiddleware:
 
     async def _state(self, caller: Caller, scope: Scope) -> tuple[int, dict[str, Any]]:
         limit = Request(scope).query_params.get("limit", str(LISTED))
-        if not (limit.isascii() and limit.isdigit() and len(limit) < 5):
-            return 400, {"error": "limit: expected how many programs to list, from 0 to 9999"}
-        argument = {"namespace": caller.namespace, "limit": int(limit)}
-        engines = await self._ask(scope, "state", argument, ANSWER_LIMIT_S)
-        if engines is None:
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 4 and int(limit) <= LISTED):
+            return 400, {"error": f"limit: expected how many programs to list, from 0 to {LISTED}"}
+        snapshots = await self._snapshots(caller.namespace, ANSWER_LIMIT_S)
+        if snapshots is None:
             return 503, {"error": "this engine runs without the Continuum scheduler"}
-        return 200, {"engines": engines}
+        return 200, {"engines": [shown(snapshot, int(limit)) for snapshot in snapshots]}
 
     async def _release(self, sent_id: str, caller: Caller, scope: Scope) -> tuple[int, dict[str, Any]]:
         program_id = read_program_id(sent_id)
         if program_id is None:
             return 400, {"error": "a program id has 1 to 256 printable characters"}
         argument = {"program_id": program_id, "namespace": caller.namespace}
-        answers = await self._ask(scope, "release", argument, ANSWER_LIMIT_S)
+        answers = await self._ask(scope["app"].state, "release", argument, ANSWER_LIMIT_S)
+        self._states.forget()
         released = [answer["released"] for answer in answers or ()]  # None: vLLM's own scheduler, without pins
         return 200, {"program_id": program_id, "released": any(released)}
 
@@ -156,10 +159,10 @@ class ContinuumMiddleware:
 
     async def _our_metrics(self, scope: Scope) -> str:
         try:
-            states = await self._ask(scope, "state", {"limit": 0}, METRICS_LIMIT_S)
+            snapshots = await self._snapshots(None, METRICS_LIMIT_S)
         except NoAnswer as error:
             return prometheus_text([], absent=str(error))
-        return "" if states is None else prometheus_text(states)
+        return "" if snapshots is None else prometheus_text([shown(snapshot, 0) for snapshot in snapshots])
 
     async def _generate(self, carrier: Carrier, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         caller = caller_of(scope)
@@ -198,29 +201,53 @@ class ContinuumMiddleware:
         """Report malformed tags to the engine, which counts them. The names are those of tags, not a client's."""
         names = list(dict.fromkeys(rejected))
         with suppress(NoAnswer):
-            await self._ask(scope, "reject", {"count": len(rejected), "names": names}, METRICS_LIMIT_S)
+            told = {"count": len(rejected), "names": names}
+            await self._ask(scope["app"].state, "reject", told, METRICS_LIMIT_S)
 
     # ---------------------------------------------------------------------------------- the engine
 
-    async def _ask(self, scope: Scope, operation: str, argument: dict[str, Any], limit_s: float) -> list[Any] | None:
+    def _new_states(self, state: Any) -> StateCache:
+        return StateCache(
+            lambda namespace: self._ask(state, "state", {"namespace": namespace}, None),
+            time.monotonic,  # noqa: TID251 - the edge of this process
+        )
+
+    async def _snapshots(self, namespace: str | None, limit_s: float) -> list[Any] | None:
+        """Return the engines' latest snapshots; None: they run without the plugin's scheduler.
+
+        Raises:
+            NoAnswer: an engine did not answer within ``limit_s``.
+        """
+        try:
+            return await self._states.get(namespace, limit_s)
+        except asyncio.TimeoutError as error:
+            raise _late(limit_s) from error
+
+    async def _ask(
+        self, state: Any, operation: str, argument: dict[str, Any], limit_s: float | None
+    ) -> list[Any] | None:
         """Call ``Online.call`` in all engines, and return the answers; None: they run without the plugin's scheduler.
 
         Raises:
             NoAnswer: an engine did not answer within ``limit_s``. It may still carry out the operation later.
         """
-        core = getattr(getattr(scope["app"].state, "engine_client", None), "engine_core", None)
-        if core is None or self._answers_none or _runs_vllms_scheduler(scope["app"].state):
+        core = getattr(getattr(state, "engine_client", None), "engine_core", None)
+        if core is None or self._answers_none or _runs_vllms_scheduler(state):
             return None
         try:
             answers = await asyncio.wait_for(_call(core, operation, json.dumps(argument)), limit_s)
             return [_read(answer) for answer in answers]
         except asyncio.TimeoutError as error:
-            raise NoAnswer(f"the engine did not answer within {limit_s:g} s") from error
+            raise _late(limit_s or 0.0) from error
         except Exception as error:  # vLLM wraps any exception in the engine in a bare Exception
             if "object has no attribute" in str(error):
                 self._answers_none = True
                 return None
             raise NoAnswer(f"the engine did not answer: {' '.join(str(error).split())}") from error
+
+
+def _late(limit_s: float) -> NoAnswer:
+    return NoAnswer(f"the engine did not answer within {limit_s:g} s")
 
 
 _SESSION = {name.lower().encode() for name in (*SESSION_HEADERS, FINAL_HEADER)}

@@ -26,10 +26,11 @@ from continuum_server.policy.program_table import Pin, ProgramTable
 from continuum_server.policy.programs import name_of
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
-from continuum_server.vllm_plugin.middleware import LISTED, UTILITY
+from continuum_server.vllm_plugin.middleware import UTILITY
 from continuum_server.vllm_plugin.output_tools import OutputTools
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.recorder import EventRecorder
+from continuum_server.vllm_plugin.state import LISTED
 from continuum_server.vllm_plugin.statistics_files import StatisticsFile
 
 logger = logging.getLogger("continuum")
@@ -114,7 +115,7 @@ class Online:
 
     def _answer(self, operation: str, argument: dict[str, Any]) -> dict[str, Any]:
         if operation == "state":
-            return self.state(argument.get("namespace"), int(argument.get("limit", LISTED)))
+            return self.snapshot(argument.get("namespace"))
         if operation == "release":
             program_id = argument["program_id"]
             released = self._scheduler.release_program(program_id, argument.get("namespace"))
@@ -126,12 +127,11 @@ class Online:
             return {}
         raise ValueError(f"unknown operation {operation!r}")
 
-    def state(self, namespace: str | None = None, limit: int = LISTED) -> dict[str, Any]:
-        """Return programs, pins, estimates and counters: ids, numbers and names of tools, but no text of prompts.
+    def snapshot(self, namespace: str | None = None) -> dict[str, Any]:
+        """Return programs, pins, estimates and counters, from which ``state.shown`` makes the state.
 
         Args:
             namespace: only programs, pins and tools of this API key are listed. The numbers always cover all programs.
-            limit: length of the lists, which are made while the engine waits.
         """
         scheduler = self._scheduler
         table, now_s = scheduler.table, self._clock()
@@ -143,17 +143,16 @@ class Online:
             "policy_options": self._settings.policy_options,
             "guards": asdict(table.guards),
             "now_s": now_s,
-            "pins": _rows(table.pins.values(), namespace, now_s, limit),
-            "soft_holds": _rows(table.soft.values(), namespace, now_s, limit),
+            "pins": _rows(table.pins.values(), namespace),
+            "soft_holds": _rows(table.soft.values(), namespace),
             "pins_held": len(table.pins),
             "pinned_tokens": table.pinned_tokens,
-            "pinned_blocks": table.pinned_tokens // table.block_size,
-            "pinned_share": table.pinned_tokens / table.block_size / touch_points.pool_blocks(scheduler),
+            "block_tokens": table.block_size,
             "longest_wait_s": self._metrics.longest_wait_s(now_s),
             "free_blocks": touch_points.free_block_count(scheduler),
             "pool_blocks": touch_points.pool_blocks(scheduler),
             "programs": len(table.known),
-            "program_list": self._program_rows(namespace, now_s, limit),
+            "program_list": self._program_rows(namespace),
             "recognised_by": dict(+table.known.recognised),
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),
@@ -177,27 +176,28 @@ class Online:
             "record_events_dropped": self._recorder.dropped if self._recorder else 0,
         }
 
-    def _program_rows(self, namespace: str | None, now_s: float, limit: int) -> list[dict[str, Any]]:
+    def _program_rows(self, namespace: str | None) -> list[tuple[Any, ...]]:
         """Return the programs that run, those that wait, those whose KV is held, others, and a few that have ended."""
         own = islice(self._scheduler.table.programs(), SCANNED)
         shown = (program for program in own if namespace is None or program.namespace == namespace)
-        return [self._program_row(program, namespace, now_s) for program in islice(shown, limit)]
+        return [self._program_row(program, namespace) for program in islice(shown, LISTED)]
 
-    def _program_row(self, program: ProgramState, namespace: str | None, now_s: float) -> dict[str, Any]:
+    def _program_row(self, program: ProgramState, namespace: str | None) -> tuple[Any, ...]:
+        """Return the values of ``PROGRAM_ROW``."""
         scheduler, turn, key = self._scheduler, program.turn, program.program_id
         pin = scheduler.table.pins.get(key) or scheduler.table.soft.get(key)
         request = scheduler.requests.get(turn.request_id) if turn is not None else None
         since_s = turn.since_s if turn is not None else pin.since_s if pin is not None else program.last_finish_s
-        return {
-            "program_id": program.name.removeprefix(name_of("", namespace)),
-            "recognised_by": program.recognised_by,
-            "turns": program.turns_arrived,
-            "context_tokens": program.context_tokens if request is None else request.num_tokens,
-            "state": _state_of(program, pin, scheduler.table),
-            "for_s": None if since_s is None else now_s - since_s,
-            "expires_in_s": None if pin is None else pin.deadline_s - now_s,
-            "hit_share": program.hit_share,
-        }
+        return (
+            program.name.removeprefix(name_of("", namespace)),
+            program.recognised_by,
+            program.turns_arrived,
+            program.context_tokens if request is None else request.num_tokens,
+            _state_of(program, pin, scheduler.table),
+            since_s,
+            None if pin is None else pin.deadline_s,
+            program.hit_share,
+        )
 
     # ----------------------------------------------------------------------------- files
 
@@ -231,15 +231,11 @@ def _state_of(program: ProgramState, pin: Pin | None, table: ProgramTable) -> st
     return "ended" if program.ended else "idle"
 
 
-def _rows(pins: Iterable[Pin], namespace: str | None, now_s: float, limit: int) -> list[dict[str, Any]]:
+def _rows(pins: Iterable[Pin], namespace: str | None) -> list[tuple[Any, ...]]:
+    """Return the values of ``PIN_ROW`` of the key's pins."""
+    prefix = name_of("", namespace)
     own = (pin for pin in pins if namespace is None or pin.program.namespace == namespace)
     return [
-        {
-            "program_id": pin.program.name.removeprefix(name_of("", namespace)),
-            "turn": pin.turn_index,
-            "tokens": pin.tokens,
-            "since_s": pin.since_s,
-            "expires_in_s": pin.deadline_s - now_s,
-        }
-        for pin in islice(own, limit)
+        (pin.program.name.removeprefix(prefix), pin.turn_index, pin.tokens, pin.since_s, pin.deadline_s)
+        for pin in islice(own, LISTED)
     ]

@@ -75,7 +75,7 @@ def test_what_a_policy_shows(folder: Path) -> None:
     imports = "from collections.abc import Mapping\nfrom typing import Any\n"
     (folder / "my_policy.py").write_text(f"{imports}{CODE}{shown}")
     scheduler, _ = build([], PATH, {}, scheduler_type=ProgramScheduler)
-    state = json.loads(json.dumps(Online(scheduler, Settings(PATH, {})).state()))
+    state = shown(json.loads(json.dumps(Online(scheduler, Settings(PATH, {})).snapshot())))
     assert state["gauges"] == {"longest_hold_seconds": {"value": 1.5, "help": "Longest TTL so far"}}
     assert 'continuum:longest_hold_seconds{engine="0"} 1.5' in prometheus_text([state])
 
