@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 from aiohttp import web
-from continuum_traces.forwarding import BrokenOff, kept, pass_on, received, runner_of, session_to
+from continuum_traces.forwarding import BrokenOff, kept, pass_on, received, runner_of, session_to, target_of
 from continuum_traces.schema import MAX_PROGRAM_ID_CHARS
 from continuum_traces.urls import address_of, base_of, checked_url, path_of, root_of, web_proxy_of
 from yarl import URL
@@ -207,7 +207,7 @@ class Proxy:
             return await pass_on(request, answer, received(answer))
 
     def _to(self, request: web.Request) -> URL:
-        return URL(forwarded(self.url, request.raw_path), encoded=True)
+        return URL(forwarded(self.url, target_of(request)), encoded=True)
 
     async def _generate(self, request: web.Request, raw: bytes, path: str) -> web.StreamResponse:
         """Forward a turn with its tags. If the server refuses the tags, forward it again without them."""

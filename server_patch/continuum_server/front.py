@@ -21,7 +21,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from continuum_traces.foreign_ids import find_id
-from continuum_traces.forwarding import BrokenOff, kept, pass_on, received, runner_of, session_to
+from continuum_traces.forwarding import BrokenOff, kept, pass_on, received, runner_of, session_to, target_of
 from continuum_traces.run_dir import replica_name
 from continuum_traces.wire import tags_from_headers
 from yarl import URL
@@ -80,10 +80,7 @@ class Front:
         """dead: no server answers. degraded: at least one does not answer."""
         serving = self._serving
         status = "serving" if len(serving) == len(self._urls) else "degraded" if serving else "dead"
-        replicas = [
-            {"name": replica_name(index), "url": url, "serving": index in serving}
-            for index, url in enumerate(self._urls)
-        ]
+        replicas = [{"name": replica_name(index), "serving": index in serving} for index in range(len(self._urls))]
         return web.json_response({"status": status, "replicas": replicas}, status=200 if serving else 503)
 
     async def _check(self, index: int) -> None:
@@ -149,9 +146,10 @@ class Front:
         return None
 
     def _sent(self, index: int, request: web.Request, body: bytes) -> Any:
-        url = URL(self._urls[index] + request.raw_path, encoded=True)
+        url = URL(self._urls[index] + target_of(request), encoded=True)
         headers = kept(request.raw_headers)
-        return self._session.request(request.method, url, headers=headers, data=body or None, allow_redirects=False)
+        method = "GET" if request.path == STATE and request.method == "HEAD" else request.method  # whose body is read
+        return self._session.request(method, url, headers=headers, data=body or None, allow_redirects=False)
 
     def _turn(self, headers: Mapping[str, str], body: bytes) -> Arrival:
         """Return what the router hears of a turn."""

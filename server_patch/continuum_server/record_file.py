@@ -90,7 +90,7 @@ def lock(path: Path, patience_s: float = 0.0) -> int:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # it has digests of API keys
     except OSError as error:
         raise RunDirError(f"{path}: cannot write: {error.strerror}") from error
     while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,14 +16,17 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from aiohttp import web
 from bench_cli import bench
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.fleet import Fleet, replica_configs, replica_file
-from continuum_server.front import program_of
+from continuum_server.front import Front, program_of
 from continuum_server.launcher import Server
 from continuum_server.ports import answers, hold_port, listens
 from continuum_server.server_command import command_of, model_name
 from continuum_server.server_config import ServerConfig, ServerError
+from continuum_server.virtual.routers import ROUTERS, Arrival, Door
+from continuum_traces.forwarding import runner_of, session_to
 from continuum_traces.jsonl import write_programs
 from continuum_traces.replica_records import read_record
 from continuum_traces.schema import Program, ToolCall, Turn
@@ -104,6 +108,62 @@ def test_a_conversation_without_an_id_is_known_by_its_opening() -> None:
     assert program_of({}, b"{") == (None, False)
     assert named({"vllm_xargs": {"program_id": "p", "is_last_step": 1}}) == ("p", True)
     assert named({"messages": [ask]}, **{"thread-id": "t", "x-dynamo-session-final": "true"}) == ("t", True)
+
+
+async def sent_raw(port: int, method: str, target: str) -> tuple[int, bytes]:
+    """Send a request line as it is. Return the status and the body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{method} {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body
+
+
+async def started(runner: web.AppRunner) -> int:
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return int(runner.addresses[0][1])
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("/v1/a%2Fb?c=%20d", "/v1/a%2Fb?c=%20d"),
+        ("http://other.example:8/v1/a%2Fb?c=%20d", "/v1/a%2Fb?c=%20d"),
+    ],
+)
+def test_a_target_with_a_host_is_forwarded_without_it(target: str, path: str) -> None:
+    """The router's answers; its address of the server is not shown."""
+    seen: list[str] = []
+
+    async def server(request: web.Request) -> web.Response:
+        seen.append(request.raw_path)
+        return web.json_response({"engines": [{"of": request.method}]})
+
+    async def forwarded() -> None:
+        behind = runner_of(server)
+        address = f"http://127.0.0.1:{await started(behind)}"
+        front = Front("sticky", [address])
+        async with session_to(10.0) as front._session:
+            runner = runner_of(front._answer)
+            port = await started(runner)
+            assert await sent_raw(port, "GET", target) == (200, b'{"engines": [{"of": "GET"}]}')
+            assert seen == [path]
+            assert await sent_raw(port, "HEAD", "/continuum/state") == (200, b"")
+            status, health = await sent_raw(port, "GET", "/health")
+            assert (status, json.loads(health)["replicas"]) == (200, [{"name": "replica0", "serving": True}])
+            await runner.cleanup()
+        await behind.cleanup()
+
+    asyncio.run(forwarded())
+
+
+def test_requests_without_an_id_are_forgotten_when_they_are_answered() -> None:
+    door = Door(ROUTERS["cache-aware"](), 2)
+    for number in range(100):
+        arrival = Arrival(f"#{number}", 10, is_last=True)
+        door.answered(door.send(arrival), arrival)
+    assert [replica.known for replica in door.replicas.values()] == [{}, {}]
 
 
 def trace_of(folder: Path) -> Path:

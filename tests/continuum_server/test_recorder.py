@@ -44,6 +44,12 @@ def recorded(folder: Path, *events: SchedulerEvent) -> EventRecorder:
     return recorder
 
 
+def test_a_record_is_its_owner_s_alone(tmp_path: Path) -> None:
+    """It has digests of API keys."""
+    recorded(tmp_path, event(0))
+    assert (tmp_path / EVENTS).stat().st_mode & 0o777 == 0o600
+
+
 def test_a_restart_goes_on_in_the_same_file(tmp_path: Path) -> None:
     kinds = [("arrive", 0), ("finish", 0), ("pin", 0), ("unpin", 0), ("arrive", 1), ("finish", 1), ("pin", 1)]
     recorded(tmp_path, *[event(turn, kind) for kind, turn in kinds], event(0, "arrive", "other"))

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
+from yarl import URL
 
 IDLE_S = 2.0
 """The time for which an unused connection to a server stays open: less than vLLM's 5 s, so that vLLM does not close it
@@ -61,6 +62,12 @@ def runner_of(
         max_line_size=LONGEST_LINE,
         max_field_size=LONGEST_LINE,
     )
+
+
+def target_of(request: web.Request) -> str:
+    """Return path and query as the client sent them; of a target with a host (RFC 9112, 3.2.2), without the host."""
+    sent = request.raw_path
+    return sent if sent.startswith("/") else URL(sent, encoded=True).raw_path_qs
 
 
 def kept(raw: Iterable[tuple[bytes, bytes]], *without: str) -> CIMultiDict[str]:

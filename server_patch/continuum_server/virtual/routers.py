@@ -160,7 +160,7 @@ class Door:
         replica.requests -= 1
         replica.tokens -= arrival.prompt_tokens
         if arrival.is_last:
-            replica.programs.discard(arrival.program_id)
+            self.forget(arrival.program_id)
 
     def forget(self, program_id: str) -> None:
         """Forget a program that has ended."""

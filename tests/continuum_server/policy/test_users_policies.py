@@ -18,6 +18,7 @@ from continuum_server.vllm_plugin.metrics import prometheus_text
 from continuum_server.vllm_plugin.online import Online
 from continuum_server.vllm_plugin.plugin_settings import Settings, read_settings
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_server.vllm_plugin.state import shown
 from nano import build, play, program
 from policy_driver import MACHINE
 
@@ -66,14 +67,14 @@ def test_it_runs_on_vllms_scheduler_and_a_server_is_told_of_it(folder: Path, nam
 
 def test_what_a_policy_shows(folder: Path) -> None:
     """``gauges`` name what of ``state()`` is in /continuum/state and /metrics."""
-    shown = """
+    gauges = """
     gauges: ClassVar[Mapping[str, str]] = {"longest_hold_seconds": "Longest TTL so far", "not_yet": "Unknown at first"}
 
     def state(self) -> dict[str, Any]:
         return {"longest_hold_seconds": 1.5, "tools": {}}
 """
     imports = "from collections.abc import Mapping\nfrom typing import Any\n"
-    (folder / "my_policy.py").write_text(f"{imports}{CODE}{shown}")
+    (folder / "my_policy.py").write_text(f"{imports}{CODE}{gauges}")
     scheduler, _ = build([], PATH, {}, scheduler_type=ProgramScheduler)
     state = shown(json.loads(json.dumps(Online(scheduler, Settings(PATH, {})).snapshot())))
     assert state["gauges"] == {"longest_hold_seconds": {"value": 1.5, "help": "Longest TTL so far"}}

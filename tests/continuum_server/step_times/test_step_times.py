@@ -261,6 +261,28 @@ def test_window_pairs_count_what_queries_see(tokens: int, prefix: int, window: i
     assert window_pairs(tokens, prefix, window) == pytest.approx(counted, abs=tokens * 0.5)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "model", "degree", "blocks"),
+    [
+        ("a100-80gb", "llama-3.1-8b", 1, 27_534),
+        ("h100-80gb", "llama-3.1-8b", 1, 27_511),
+        ("h200-141gb", "llama-3.1-8b", 1, 55_481),
+        ("b200-180gb", "llama-3.1-8b", 1, 73_245),
+        ("l40s", "llama-3.1-8b", 1, 11_521),
+        ("rtx-4090", "llama-3.1-8b", 1, 1_955),
+        ("l40s", "llama-3.1-8b", 2, 30_701),
+        ("h100-80gb", "llama-3.1-70b", 4, 29_357),
+        ("b200-180gb", "llama-3.1-70b", 2, 37_809),
+    ],
+)
+def test_pools_by_hand(gpu: str, model: str, degree: int, blocks: int) -> None:
+    """(memory x 0.9 - 2.5 GiB) x GPUs - weights without norms, over 16 x 4 bytes x KV heads x head size x layers.
+
+    The numbers come from this formula, the models' published sizes and the memory in docs/models.md.
+    """
+    assert kv_capacity(gpu, model, degree).num_blocks == blocks
+
+
 def test_capacity_is_its_arithmetic() -> None:
     capacity = kv_capacity("a100", "llama-3.1-8b", utilization=0.9)
     room = capacity.memory_bytes * 0.9 - capacity.weight_bytes - capacity.reserved_bytes
