@@ -50,15 +50,17 @@ class Patch:
         patched = make(self._plain)
 
         @functools.wraps(getattr(owner, name))
-        def method(this: Any, /, *args: Any, **kwargs: Any) -> Any:
-            return patched(this, *args, **kwargs) if self._on else self._plain(this)(*args, **kwargs)
+        def method(instance: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return patched(instance, *args, **kwargs) if self._on else self._plain(instance)(*args, **kwargs)
 
         self._method = method
         setattr(owner, name, method)
 
-    def _plain(self, this: Any) -> Any:
-        parent: Any = super(self._owner, this)
-        return getattr(parent, self._name) if self._before is _INHERITED else self._before.__get__(this, self._owner)
+    def _plain(self, instance: Any) -> Any:
+        parent: Any = super(self._owner, instance)
+        return (
+            getattr(parent, self._name) if self._before is _INHERITED else self._before.__get__(instance, self._owner)
+        )
 
     def undo(self) -> bool:
         """Restore the method, and return whether it was restored. If another library has replaced it since, our patch

@@ -138,8 +138,8 @@ class Program:
             ProgramClosed: the program is closed.
         """
         if callable(name):
-            own = check_tool(name_of(name))
-            return around(name, lambda: self.tool(own))
+            checked = check_tool(name_of(name))
+            return around(name, lambda: self.tool(checked))
         self._state.require_open()
         checked = check_tool(name)
         if expect_s is not None:

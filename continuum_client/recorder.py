@@ -351,12 +351,12 @@ def recorder_at(path: str | os.PathLike[str], content: Content) -> Recorder:
     """
     key = str(Path(path).absolute())
     with _recorders_lock:
-        known = _recorders.get(key)
-        if known is None:
-            known = _recorders[key] = Recorder(path, content)
-        elif known.content != content:
-            raise ValueError(f"{path}: is already recorded with content={known.content!r}, so not with {content!r}")
-        return known
+        recorder = _recorders.get(key)
+        if recorder is None:
+            recorder = _recorders[key] = Recorder(path, content)
+        elif recorder.content != content:
+            raise ValueError(f"{path}: is already recorded with content={recorder.content!r}, so not with {content!r}")
+        return recorder
 
 
 def _version(package: str) -> str:

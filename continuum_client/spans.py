@@ -38,11 +38,11 @@ class CallSpan:
     """
 
     def __init__(self, outer: Any, path: str, model: str, tags: Tags) -> None:
-        theirs = _attributes(outer).get(OPERATION) in ("chat", "text_completion")
+        is_calls = _attributes(outer).get(OPERATION) in ("chat", "text_completion")
         operation = _OPERATIONS.get(path, "chat")
         about = {OPERATION: operation, "gen_ai.provider.name": "openai", "gen_ai.request.model": model}
-        self._own = not theirs
-        self._span = outer if theirs else _start(f"{operation} {model}", about, "CLIENT")
+        self._own = not is_calls
+        self._span = outer if is_calls else _start(f"{operation} {model}", about, "CLIENT")
         self._write(
             {
                 CONVERSATION: tags.program_id,

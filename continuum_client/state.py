@@ -134,10 +134,12 @@ class TaggedProgram:
         """
         do_what_is_left()
         with self._lock:
-            runs, last, own, kv_ttl_s = tuple(self._runs), self.last_step, self.prediction, self.kv_ttl_s
+            runs, last, by_agent, kv_ttl_s = tuple(self._runs), self.last_step, self.prediction, self.kv_ttl_s
             number = next(self._turns)
             self._runs, self.last_step, self.prediction, self.kv_ttl_s = [], False, None, None
-        prediction = predicted(self._predict, runs) if own is None and self._predict is not None else own
+        prediction = by_agent
+        if prediction is None and self._predict is not None:
+            prediction = predicted(self._predict, runs)
         slowest = max(runs, key=lambda run: run.duration_s, default=None)
         tags = Tags(
             program_id=self.id,
@@ -151,7 +153,7 @@ class TaggedProgram:
             turn_id=f"{number}-{uuid.uuid4().hex[:8]}",  # a forked process counts from the same number
             kv_ttl_s=kv_ttl_s,
         )
-        return CallTags(tags, runs, own)
+        return CallTags(tags, runs, by_agent)
 
     def give_back(self, taken: CallTags) -> None:
         """Take back the tags of a call that has failed: tools, prediction, hints and last step go to the next call."""

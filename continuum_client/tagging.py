@@ -48,26 +48,26 @@ def tag_body(
 # ------------------------------------------------------------------------------------- into a request
 
 
-def merged_headers(theirs: Mapping[str, Any], ours: Mapping[str, str]) -> dict[str, Any]:
-    """Merge the caller's headers with ours.
+def merged_headers(callers: Mapping[str, Any], added: Mapping[str, str]) -> dict[str, Any]:
+    """Add headers to the caller's.
 
     A header that the caller has set or removed stays as the caller wants it. Upper and lower case are the same.
     """
-    taken = {name.lower() for name in theirs}
-    return {**{name: value for name, value in ours.items() if name.lower() not in taken}, **theirs}
+    taken = {name.lower() for name in callers}
+    return {**{name: value for name, value in added.items() if name.lower() not in taken}, **callers}
 
 
-def merged_body(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any], written: Iterable[str]) -> dict[str, Any]:
-    """Add our fields to the caller's ``extra_body``.
+def merged_body(callers: Mapping[str, Any] | None, added: Mapping[str, Any], written: Iterable[str]) -> dict[str, Any]:
+    """Add fields to the caller's ``extra_body``.
 
     Args:
-        theirs: the caller's ``extra_body``. Its values are kept, also inside ``vllm_xargs`` and ``nvext``.
-        ours: the fields to add.
+        callers: the caller's ``extra_body``. Its values are kept, also inside ``vllm_xargs`` and ``nvext``.
+        added: the fields to add.
         written: names of fields that are in the request's body already; they are not added.
     """
-    body = dict(theirs or {})
+    body = dict(callers or {})
     names = set(written)
-    for name, value in ours.items():
+    for name, value in added.items():
         if name in body:
             body[name] = _inside(body[name], value)
         elif name not in names:
@@ -75,13 +75,11 @@ def merged_body(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any], writt
     return body
 
 
-def _inside(theirs: Any, ours: Any) -> Any:
-    if not (isinstance(theirs, Mapping) and isinstance(ours, Mapping)):
-        return theirs
-    return {
-        **ours,
-        **{name: _inside(value, ours[name]) if name in ours else value for name, value in theirs.items()},
-    }
+def _inside(callers: Any, added: Any) -> Any:
+    if not (isinstance(callers, Mapping) and isinstance(added, Mapping)):
+        return callers
+    merged = {name: _inside(value, added[name]) if name in added else value for name, value in callers.items()}
+    return {**added, **merged}
 
 
 # --------------------------------------------------------------------------------------------- checks
