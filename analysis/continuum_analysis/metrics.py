@@ -166,12 +166,12 @@ def statistic_of(statistic: str, values: Iterable[float | None]) -> float | None
 
     Infinite values are those of what did not end: only percentiles count them. A percentile that is infinite is None.
     """
-    known = np.sort([value for value in values if value is not None])
+    ordered = np.sort([value for value in values if value is not None])
     if statistic.startswith("p"):
-        quantile = percentile(known, float(statistic[1:])) if len(known) else inf
+        quantile = percentile(ordered, float(statistic[1:])) if len(ordered) else inf
         return quantile if quantile < inf else None
-    known = known[known < inf]
-    return float(getattr(known, statistic)()) if len(known) else None
+    ordered = ordered[ordered < inf]
+    return float(getattr(ordered, statistic)()) if len(ordered) else None
 
 
 def _mean(values: Iterable[float | None]) -> Value:
@@ -284,8 +284,8 @@ def backlog_growth(f: RunFacts) -> Value:
 @_metric("share", 0, "lower")
 def queued_share(f: RunFacts) -> Value:
     """time that the turns of all programs waited in the queue / time from the programs' arrival to their end"""
-    known = [(p.bubble_s, p.seen_until_s - p.arrive_s) for p in f.machine if p.bubble_s is not None]
-    return _ratio(sum(waited_s for waited_s, _ in known), sum(inside_s for _, inside_s in known))
+    spans = [(p.bubble_s, p.seen_until_s - p.arrive_s) for p in f.machine if p.bubble_s is not None]
+    return _ratio(sum(waited_s for waited_s, _ in spans), sum(inside_s for _, inside_s in spans))
 
 
 GROWING, QUEUED, SLOWED = 0.1, 0.2, 2.0
@@ -340,8 +340,8 @@ def requeue_mean_s(f: RunFacts) -> Value:
 @_metric("share", 1, "higher")
 def prefix_hit_ratio(f: RunFacts) -> Value:
     """prompt tokens found in cache / prompt tokens, over all turns"""
-    known = [(turn.hit_tokens, turn.prompt_tokens) for turn in f.turns if turn.hit_tokens is not None]
-    return _ratio(sum(hit for hit, _ in known), sum(prompt for _, prompt in known))
+    pairs = [(turn.hit_tokens, turn.prompt_tokens) for turn in f.turns if turn.hit_tokens is not None]
+    return _ratio(sum(hit for hit, _ in pairs), sum(prompt for _, prompt in pairs))
 
 
 @_metric("", 0, "lower")

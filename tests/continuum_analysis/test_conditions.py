@@ -24,7 +24,7 @@ def test_the_near_end_of_the_interval_decides(tmp_path: Path) -> None:
     assert Condition("jct_mean_ratio > 1.05", only_estimates=True).apply(noisy).failed
     assert not Condition("jct_mean_ratio < 1.3").apply(noisy).failed
     assert Condition("jct_mean_ratio < 4").apply(noisy).failed
-    assert "jct_mean_ratio 1.2 (" in Condition("jct_mean_ratio > 1.05").apply(noisy).found
+    assert "jct_mean_ratio 1.2 (" in Condition("jct_mean_ratio > 1.05").apply(noisy).compared
 
 
 def test_a_sure_difference_fails(tmp_path: Path) -> None:

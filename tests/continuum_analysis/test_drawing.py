@@ -106,7 +106,7 @@ def test_a_logarithmic_scale_has_three_to_eight_ticks(low: float, high: float) -
 def test_no_word_is_cut_at_the_edge(browser: Browser, tmp_path: Path) -> None:
     names = PLOTS["every policy with and without tiers"]
     group, look = "a group with a name too long for its place", arm_styles(names)[names[-1]]
-    long = [Bar(group, names[-1], look, 1.0, 0.9, 1.1, said="1.0 (0.9 to 1.1)")]
+    long = [Bar(group, names[-1], look, 1.0, 0.9, 1.1, text="1.0 (0.9 to 1.1)")]
     panels = [curves(names), bars(names, dots=True), bars(names), Panel("", "s", "", bars=long)]
     page = tmp_path / "page.html"
     page.write_text(f"<style>{STYLE}</style>" + "".join(draw([panel]).on_page() for panel in panels))

@@ -171,3 +171,18 @@ def test_a_machine_of_two_gpus_and_a_window() -> None:
     expected["throughput_output_tokens_per_s_per_gpu"] = (20 + 5 + 20) / 6 / 2  # the warm-up's tokens too
     assert {name: run.values[name] for name in expected} == expected
     assert [p.program_id for p in run.facts.machine] == ["p", "warm"]
+
+
+@pytest.mark.parametrize(("hits", "block"), [((96, 224), 16), ((96, 224, 352), 32), ((96, 224, 352, 359), 1)])
+def test_a_block_size_is_read_from_three_different_hits(hits: tuple[int, ...], block: int) -> None:
+    """Two may agree by chance in twice the block or more; then the usual size is assumed."""
+    events = [event for turn, hit in enumerate(hits) for event in served("p", turn, 10.0 * turn, 500, hit)]
+    repeated = served("p", len(hits), 10.0 * len(hits), 500, hits[0])  # tells nothing new
+    assert limits_of(None, order_events([*events, *repeated])).block_tokens == block
+
+
+@pytest.mark.parametrize(("hit", "whole"), [(96, True), (80, True), (79, False)])
+def test_a_hit_may_lack_one_block(hit: int, whole: bool) -> None:
+    """Of the prompt's 100 tokens six blocks can be there; vLLM may compute the last one again."""
+    returned = cause_of([*first(), *second(4.0, hit)])
+    assert (returned.reusable_tokens, returned.hit) == (96, whole)

@@ -13,7 +13,7 @@ import pytest
 from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_interval
 from continuum_analysis.compare.runs import load_runs
 from continuum_analysis.compare.summary import summarize, summarize_runs
-from continuum_analysis.compare.words import arm_table, verdict
+from continuum_analysis.compare.words import arm_table, outcome, verdict
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.page import write_report
 from continuum_traces.run_dir import EVENTS, TURNS, read_manifest, write_json, write_manifest, write_rows
@@ -72,6 +72,26 @@ VERDICTS = [json.loads(line) for line in Path(__file__).with_name("verdicts.json
 @pytest.mark.parametrize("case", VERDICTS)
 def test_what_a_verdict_says(tmp_path: Path, case: dict[str, Any]) -> None:
     assert verdict(summarize(play(tmp_path, case["seeds"], **case["jcts_s"]))) == case["said"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "result"),
+    [
+        (Interval(1.0, 0.991, 1.009), "equal"),
+        (Interval(1.0, 0.991, 1.011), "open"),  # one bound within 1% is not enough
+        (Interval(1.0, 0.989, 1.009), "open"),
+        (Interval(0.995, 0.991, 0.999), "equal"),
+        (Interval(0.98, 0.96, 1.0), "open"),
+        (Interval(0.98, 0.96, 0.9999), "faster"),
+        (Interval(1.02, 1.0, 1.04), "open"),
+        (Interval(1.02, 1.0001, 1.04), "slower"),
+        (Interval(0.991), "equal"),
+        (Interval(0.989), "faster"),
+        (Interval(1.011), "slower"),
+    ],
+)
+def test_what_an_interval_shows(ratio: Interval, result: str) -> None:
+    assert outcome(ratio) == result
 
 
 def test_the_baseline_is_vllm_s_scheduler_or_the_one_asked_for(tmp_path: Path) -> None:

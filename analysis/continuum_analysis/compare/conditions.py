@@ -50,12 +50,12 @@ class Outcome:
     pair: Pair
     failed: bool
     """True if the condition holds."""
-    found: str
+    compared: str
     """The values that the condition compares, with their intervals, as text."""
 
     @property
     def text(self) -> str:
-        return f"{'FAILED' if self.failed else 'ok'}: {self.pair.name}: {self.condition}: {self.found}"
+        return f"{'FAILED' if self.failed else 'ok'}: {self.pair.name}: {self.condition}: {self.compared}"
 
 
 class Condition:
@@ -71,16 +71,16 @@ class Condition:
     """
 
     def __init__(self, text: str, only_estimates: bool = False) -> None:
-        found = _CONDITION.fullmatch(text)
-        if found is None:
+        parsed = _CONDITION.fullmatch(text)
+        if parsed is None:
             forms = "METRIC, min(METRIC) or max(METRIC), then <, <=, > or >=, then a number"
             raise AnalysisError(f"--fail-if {text}: expected {forms}, such as 'jct_mean_ratio > 1.05'")
         self.text = text
-        self.arm = found["arm"].strip() if found["arm"] else None
-        self.expression = found["expression"].strip()
-        self._term, self._metric = found["term"], found["seeds_of"] or found["metric"]
-        self._over_seeds = _OVER_SEEDS.get(found["over"])
-        self._sign, self._limit = found["sign"], float(found["limit"])
+        self.arm = parsed["arm"].strip() if parsed["arm"] else None
+        self.expression = parsed["expression"].strip()
+        self._term, self._metric = parsed["term"], parsed["seeds_of"] or parsed["metric"]
+        self._over_seeds = _OVER_SEEDS.get(parsed["over"])
+        self._sign, self._limit = parsed["sign"], float(parsed["limit"])
         self._only_estimates = only_estimates
 
     def apply(self, pair: Pair) -> Outcome:
@@ -110,9 +110,9 @@ class Condition:
 
 def _no_value(name: str, pair: Pair) -> str:
     """Say why a metric cannot be compared: it does not exist, or these runs have no value of it."""
-    known = pair.runs[0].metrics.values
+    values = pair.runs[0].metrics.values
     if _metric(name, pair.runs) is None and _metric(name.removesuffix(RATIO), pair.runs) is None:
-        return f"no such metric; {near(name.removesuffix(RATIO), known)}docs/metrics.md lists them"
+        return f"no such metric; {near(name.removesuffix(RATIO), values)}docs/metrics.md lists them"
     return f"no value of it for {pair.name}"
 
 

@@ -130,8 +130,8 @@ def ratio_by_seed(over: Mapping[int, float], under: Mapping[int, float]) -> Inte
     value of ``under`` or all values of ``over`` are 0."""
     seeds = [seed for seed in over if seed in under]
     top, bottom = [over[seed] for seed in seeds], [under[seed] for seed in seeds]
-    known = seeds and 0 < sum(top) < inf and all(0 < value < inf for value in bottom)
-    return ratio_interval(top, bottom) if known else None
+    positive = seeds and 0 < sum(top) < inf and all(0 < value < inf for value in bottom)
+    return ratio_interval(top, bottom) if positive else None
 
 
 def _t(number: int) -> float:
@@ -160,23 +160,23 @@ def sooner_equal_later(over: Sequence[float], under: Sequence[float]) -> tuple[i
     return sooner, len(gains) - sooner - later, later
 
 
-def paired_jcts(ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes]) -> tuple[list[float], list[float]]:
+def paired_jcts(first: Sequence[ProgramTimes], second: Sequence[ProgramTimes]) -> tuple[list[float], list[float]]:
     """Return the JCTs in both runs of the programs that finished in both."""
-    by_id = {program.program_id: program.jct_s for program in theirs}
-    both = [(program.jct_s, by_id[program.program_id]) for program in ours if program.program_id in by_id]
+    by_id = {program.program_id: program.jct_s for program in second}
+    both = [(program.jct_s, by_id[program.program_id]) for program in first if program.program_id in by_id]
     return [jct for jct, _ in both], [jct for _, jct in both]
 
 
-def check_same_arrivals(where: str, ours: Sequence[ProgramTimes], theirs: Sequence[ProgramTimes]) -> None:
+def check_same_arrivals(where: str, first: Sequence[ProgramTimes], second: Sequence[ProgramTimes]) -> None:
     """Check that two runs of a seed have the same programs, sent at the same instants.
 
     Raises:
         AnalysisError: the message begins with ``where`` and names the first program that differs.
     """
-    mine, other = ({program.program_id for program in programs} for programs in (ours, theirs))
-    if alone := sorted(mine ^ other):
+    ids, other_ids = ({program.program_id for program in programs} for programs in (first, second))
+    if alone := sorted(ids ^ other_ids):
         raise AnalysisError(f"{where} cannot be compared: program {alone[0]!r} is in one of them only")
-    due_s, other_due_s = _from_first(ours), _from_first(theirs)
+    due_s, other_due_s = _from_first(first), _from_first(second)
     for program_id in filter(other_due_s.__contains__, due_s):
         if abs(due_s[program_id] - other_due_s[program_id]) > SAME_INSTANT_S:
             raise AnalysisError(
@@ -187,6 +187,6 @@ def check_same_arrivals(where: str, ours: Sequence[ProgramTimes], theirs: Sequen
 
 def _from_first(programs: Sequence[ProgramTimes]) -> dict[str, float]:
     """Return the instants relative to the first, since the clocks of two clients do not start together."""
-    known = {program.program_id: program.due_s for program in programs if program.due_s is not None}
-    first = min(known.values(), default=0.0)
-    return {program_id: due_s - first for program_id, due_s in known.items()}
+    dues_s = {program.program_id: program.due_s for program in programs if program.due_s is not None}
+    first_s = min(dues_s.values(), default=0.0)
+    return {program_id: due_s - first_s for program_id, due_s in dues_s.items()}

@@ -202,9 +202,9 @@ def check_same_workload(first: Run, run: Run) -> None:
             f"{where}: the times of one are the {clocks[0]}'s, of the other the {clocks[1]}'s; only runs that all have "
             f"their {TURNS} count retries and lateness alike"
         )
-    ours, theirs = first.manifest, run.manifest
-    if ours.workload.sha256 != theirs.workload.sha256:
-        digests = f"sha256 {_brief(ours.workload.sha256)} against {_brief(theirs.workload.sha256)}"
+    one, other = first.manifest, run.manifest
+    if one.workload.sha256 != other.workload.sha256:
+        digests = f"sha256 {_brief(one.workload.sha256)} against {_brief(other.workload.sha256)}"
         raise AnalysisError(
             f"{where}: they played different workloads ({digests}); only "
             "runs of the same programs say anything about policies"
@@ -214,11 +214,11 @@ def check_same_workload(first: Run, run: Run) -> None:
 def _check_same(first: Run, run: Run, *leave_out: str) -> None:
     """Check that two runs have the same workload and machine; ``leave_out`` names entries that may differ."""
     check_same_workload(first, run)
-    where, ours, theirs = f"{first.path} and {run.path} cannot be compared", first.manifest, run.manifest
+    where, one, other = f"{first.path} and {run.path} cannot be compared", first.manifest, run.manifest
     may_differ = [*OF_THE_RUN, *leave_out]
-    if not (ours.engine_options.offload and theirs.engine_options.offload):  # an arm with tiers, one without
+    if not (one.engine_options.offload and other.engine_options.offload):  # an arm with tiers, one without
         may_differ.append(TIERS)
-    if differs := difference(key_of(ours, may_differ), key_of(theirs, may_differ)):
+    if differs := difference(key_of(one, may_differ), key_of(other, may_differ)):
         raise AnalysisError(f"{where}: {differs}")
 
 

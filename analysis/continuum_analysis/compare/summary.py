@@ -145,10 +145,10 @@ class Summary:
     def ranked(self) -> list[str]:
         """The arms by their ratio to the baseline, fastest first, without those that finished fewer programs than
         another arm."""
-        known = {name: arm.comparison for name, arm in self.arms.items() if arm.comparison is not None}
-        shares = {name: comparison.finished[0] / comparison.programs[1] for name, comparison in known.items()}
+        comparisons = {name: arm.comparison for name, arm in self.arms.items() if arm.comparison is not None}
+        shares = {name: comparison.finished[0] / comparison.programs[1] for name, comparison in comparisons.items()}
         whole = [name for name, share in shares.items() if share == max(shares.values())]
-        return sorted(whole, key=lambda name: known[name].jct_ratio.mean)
+        return sorted(whole, key=lambda name: comparisons[name].jct_ratio.mean)
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of summary.json."""
@@ -250,8 +250,8 @@ def compare_to(baseline: Sequence[Run], runs: Sequence[Run]) -> Comparison | Non
     Raises:
         AnalysisError: two runs of a seed had different arrivals.
     """
-    ours = {run.manifest.seed: run for run in runs}
-    pairs = [(base, ours[base.manifest.seed]) for base in baseline if base.manifest.seed in ours]
+    by_seed = {run.manifest.seed: run for run in runs}
+    pairs = [(base, by_seed[base.manifest.seed]) for base in baseline if base.manifest.seed in by_seed]
     for base, run in pairs:
         if not base.manifest.workload.closed_loop:  # in which arrivals depend on the server
             where = f"{base.path} and {run.path}"

@@ -187,13 +187,13 @@ def verdict_parts(summary: Summary) -> tuple[str, str]:
 
 def _turns_verdict(summary: Summary) -> str:
     """Name the arm with the shortest time per turn."""
-    known = {name: time for name, arm in summary.arms.items() if (time := arm.metrics["turn_mean_s"]) is not None}
-    if len(known) < 2:
+    times = {name: time for name, arm in summary.arms.items() if (time := arm.metrics["turn_mean_s"]) is not None}
+    if len(times) < 2:
         return ""
-    best = min(known, key=lambda name: known[name].mean)
-    times = "; ".join(f"{name} {known[name].text('{:.2f} s'.format)}" for name in dict.fromkeys([best, *known]))
-    few = "" if known[best].bounds else " Too few seeds for an interval; run with --seeds 5."
-    return f"Mean time per turn was shortest under {best}: {times}.{few}"
+    best = min(times, key=lambda name: times[name].mean)
+    shown = "; ".join(f"{name} {times[name].text('{:.2f} s'.format)}" for name in dict.fromkeys([best, *times]))
+    few = "" if times[best].bounds else " Too few seeds for an interval; run with --seeds 5."
+    return f"Mean time per turn was shortest under {best}: {shown}.{few}"
 
 
 def _waiting(summary: Summary) -> str:
@@ -211,11 +211,11 @@ def _waiting(summary: Summary) -> str:
 
 def _finished(summary: Summary) -> str:
     """Say how many programs finished under each policy, and who is not ranked for that; empty if all finished."""
-    known = {name: arm.comparison for name, arm in summary.arms.items() if arm.comparison is not None}
-    if all(comparison.finished[0] == comparison.programs[1] for comparison in known.values()):
+    comparisons = {name: arm.comparison for name, arm in summary.arms.items() if arm.comparison is not None}
+    if all(comparison.finished[0] == comparison.programs[1] for comparison in comparisons.values()):
         return ""
-    counts = ", ".join(f"{name} {each.finished[0]} of {each.programs[1]}" for name, each in known.items())
-    fewer = " and ".join(name for name in known if name not in summary.ranked)
+    counts = ", ".join(f"{name} {each.finished[0]} of {each.programs[1]}" for name, each in comparisons.items())
+    fewer = " and ".join(name for name in comparisons if name not in summary.ranked)
     return f"Programs that finished: {counts}. " + (f"Fewer finished under {fewer}: not ranked. " if fewer else "")
 
 
@@ -243,8 +243,8 @@ def _against_baseline(summary: Summary, name: str, comparison: Comparison) -> st
         best = f", the best of {len(summary.arms)}" if len(summary.arms) > 2 else ""
         return f"{name}{best}: {took} ({facts}), on {_no_interval(comparison)}."
     interval = ratio.bounds_text("{:.2f}".format)
-    said = f"{took} (95% interval {interval}, {len(comparison.seeds)} seeds, paired; {facts})"
-    return f"{headline(outcome(ratio), name, baseline, len(summary.arms))}: {said}."
+    text = f"{took} (95% interval {interval}, {len(comparison.seeds)} seeds, paired; {facts})"
+    return f"{headline(outcome(ratio), name, baseline, len(summary.arms))}: {text}."
 
 
 def headline(result: Outcome, name: str, baseline: str, policies: int, scope: str = "") -> str:
@@ -296,10 +296,10 @@ def _cost(summary: Summary, comparison: Comparison) -> str:
 
 def _tail(summary: Summary, best: str) -> str:
     """Compare the slowest first tokens with the baseline's."""
-    ours, theirs = (summary.arms[name].metrics.get("ttft_p99_s") for name in (best, summary.baseline))
-    if ours is None or theirs is None:
+    own, base = (summary.arms[name].metrics.get("ttft_p99_s") for name in (best, summary.baseline))
+    if own is None or base is None:
         return ""
-    return f" TTFT P99: {_seconds(ours.mean)} against {summary.baseline}'s {_seconds(theirs.mean)}."
+    return f" TTFT P99: {_seconds(own.mean)} against {summary.baseline}'s {_seconds(base.mean)}."
 
 
 def _no_interval(comparison: Comparison) -> str:

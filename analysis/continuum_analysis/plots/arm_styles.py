@@ -65,9 +65,9 @@ def _split(name: str) -> tuple[str, str]:
     return policy, name[len(policy) :]
 
 
-def _numbers(names: Sequence[str], known: Sequence[str], others: Iterable[int]) -> dict[str, int]:
-    """Return for each name its index in ``known``, or the first of the numbers ``others`` that no other name has."""
-    numbers = {name: known.index(name) for name in names if name in known}
+def _numbers(names: Sequence[str], order: Sequence[str], others: Iterable[int]) -> dict[str, int]:
+    """Return for each name its index in ``order``, or the first of the numbers ``others`` that no other name has."""
+    numbers = {name: order.index(name) for name in names if name in order}
     free = (number for number in others if number not in numbers.values())
     for name in names:
         numbers[name] = numbers[name] if name in numbers else next(free)

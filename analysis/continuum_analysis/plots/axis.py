@@ -49,8 +49,8 @@ def round_step(at_least: float) -> float:
 
 def ends(values: Sequence[float], from_zero: bool, log: bool) -> tuple[float, float]:
     """Return the ends of the scale that shows these values."""
-    known = [v for v in values if v > 0] if log else list(values)
-    low, high = min(known, default=1.0 if log else 0.0), max(known, default=1.0)
+    drawable = [v for v in values if v > 0] if log else list(values)
+    low, high = min(drawable, default=1.0 if log else 0.0), max(drawable, default=1.0)
     low = min(low, 0.0) if from_zero and not log else low
     if high - low > 1e-6 * abs(high):
         return low, high
@@ -67,8 +67,8 @@ def words(x: float, y: float, text: str, anchor: str = "start", kind: str = "tic
 
 def heading(x: float, y: float, title: str, unit: str) -> str:
     """Write a panel's title and what its axis shows above the axis."""
-    said = f"<tspan class='name'>{escape(title)}</tspan>  " if title else ""
-    return f"<text x='{x:.1f}' y='{y:.1f}' xml:space='preserve'>{said}{escape(unit)}</text>"
+    name = f"<tspan class='name'>{escape(title)}</tspan>  " if title else ""
+    return f"<text x='{x:.1f}' y='{y:.1f}' xml:space='preserve'>{name}{escape(unit)}</text>"
 
 
 def x_marks(axis: Axis, at: float, title: str, percent: bool = False) -> str:

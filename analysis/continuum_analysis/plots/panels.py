@@ -37,7 +37,7 @@ class Bar:
     y: float
     low: float
     high: float
-    said: str = ""
+    text: str = ""
     """The number as text, written beside the bar."""
     thin: bool = False
 

@@ -36,7 +36,7 @@ def rows(panel: Panel, top: float, width: float) -> tuple[str, float]:
     groups = panel.groups
     beside = max(map(len, groups), default=0) <= LONGEST
     left = LETTER * max(map(len, groups), default=0) + 10 if beside else 4
-    x = _x_axis(panel, left, width - 18 - LETTER * max((len(bar.said) for bar in panel.bars), default=0))
+    x = _x_axis(panel, left, width - 18 - LETTER * max((len(bar.text) for bar in panel.bars), default=0))
     first = top + (20 if panel.title or panel.y_title else 4)
     parts, at = [], first
     for group in groups:
@@ -80,7 +80,7 @@ def _bar(bar: Bar, x: Axis, top: float, height: float, is_dot: bool) -> str:
         drawn = shown + marks([(x.px(bar.y), middle)], bar.look)
     else:
         drawn = filled(bar.look, x.first_px, top, x.px(bar.y) - x.first_px, height) + shown
-    drawn += words(x.last_px + 6, middle + 4, bar.said) if bar.said else ""
+    drawn += words(x.last_px + 6, middle + 4, bar.text) if bar.text else ""
     return f"<g>{drawn}<title>{escape(f'{bar.group}: {bar.name} {bar.y:.4g}')}</title></g>"
 
 
@@ -99,12 +99,12 @@ def _layers(panel: Panel, group: str, x: Axis, top: float) -> Iterator[str]:
         value = stack.heights.get(group, 0.0)
         if value <= 0:
             continue
-        said = f"{group}: {stack.name} {f'{value:.1%}' if panel.percent else f'{value:,.0f}'}"
-        said += f"\n{stack.hover}" if stack.hover else ""
+        hover = f"{group}: {stack.name} {f'{value:.1%}' if panel.percent else f'{value:,.0f}'}"
+        hover += f"\n{stack.hover}" if stack.hover else ""
         left, right = x.px(below), x.px(below + value)
         below += value
         layer = box(stack.colour, stack.pattern, left, top, right - left, LAYERS)
-        yield f"<g>{layer}<title>{escape(said)}</title></g>"
+        yield f"<g>{layer}<title>{escape(hover)}</title></g>"
 
 
 def box(colour: str, pattern: str, x: float, y: float, width: float, height: float, edge: str = "") -> str:

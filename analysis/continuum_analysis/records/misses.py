@@ -114,12 +114,12 @@ def reusable_tokens(turn: TurnTimes, before: TurnTimes | None, block_tokens: int
     The number is never less than the actual hits.
     """
     hits = turn.hit_tokens or 0
-    known = _recorded_reusable(turn)
-    if known is None:
+    reusable = _recorded_reusable(turn)
+    if reusable is None:
         if before is None or turn.prompt_tokens < before.prompt_tokens:
             return hits
-        known = before.prompt_tokens
-    at_most = max(0, min(known, turn.prompt_tokens - 1))  # an engine always computes the last prompt token
+        reusable = before.prompt_tokens
+    at_most = max(0, min(reusable, turn.prompt_tokens - 1))  # an engine always computes the last prompt token
     return max(hits, at_most // block_tokens * block_tokens)
 
 

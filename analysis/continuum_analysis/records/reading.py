@@ -56,22 +56,22 @@ def named(events: Iterable[SchedulerEvent], records: Iterable[TurnRecord]) -> It
     """Yield the events. Those of programs that the server named itself, because requests had no program id, get the
     program and turn of their client's record. It is found by turn id, or else by the client's name in the request id.
     """
-    known, sent = set(), {}
+    recorded, sent = set(), {}
     for record in records:
-        known.add(record.program_id)
+        recorded.add(record.program_id)
         if record.turn_id is not None:  # None: several programs have turns with this id
             sent[record.turn_id] = None if record.turn_id in sent else record
     pinned: dict[tuple[str, int], TurnRecord] = {}
     for event in events:
-        if event.program_id not in known:
+        if event.program_id not in recorded:
             place = event.program_id, event.turn
-            found = sent.get(event.turn_id or _client_name(event.request_id or "", sent))
+            record_of_turn = sent.get(event.turn_id or _client_name(event.request_id or "", sent))
             if event.event == "unpin":
-                found = pinned.pop(place, None)
-            elif event.event == "pin" and found is not None:
-                pinned[place] = found
-            if found is not None:
-                event.program_id, event.turn = found.program_id, found.turn
+                record_of_turn = pinned.pop(place, None)
+            elif event.event == "pin" and record_of_turn is not None:
+                pinned[place] = record_of_turn
+            if record_of_turn is not None:
+                event.program_id, event.turn = record_of_turn.program_id, record_of_turn.turn
         yield event
 
 

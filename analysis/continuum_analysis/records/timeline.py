@@ -254,8 +254,8 @@ class ProgramTimes:
     def bubble_s(self) -> float | None:
         """Seconds that the program's turns waited in the queue, also after preemptions; None if a start is unknown."""
         waits = [turn.wait_s for turn in self.turns]
-        known = [wait for wait in waits if wait is not None]
-        return sum(known) + self.requeue_s if len(known) == len(waits) else None
+        recorded = [wait for wait in waits if wait is not None]
+        return sum(recorded) + self.requeue_s if len(recorded) == len(waits) else None
 
     @property
     def requeue_s(self) -> float:
@@ -270,8 +270,8 @@ class ProgramTimes:
     @property
     def worst_ttft_s(self) -> float | None:
         """The longest TTFT of the program's turns; None if the TTFT of a turn is unknown."""
-        known = [ttft_s for turn in self.turns if (ttft_s := turn.ttft_s) is not None]
-        return max(known) if self.turns and len(known) == len(self.turns) else None
+        recorded = [ttft_s for turn in self.turns if (ttft_s := turn.ttft_s) is not None]
+        return max(recorded) if self.turns and len(recorded) == len(self.turns) else None
 
     @property
     def alone_s(self) -> float | None:

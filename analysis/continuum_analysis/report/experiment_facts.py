@@ -44,12 +44,12 @@ def _workload(work: Workload) -> str | None:
 def machines(hardware: Hardware, engine: Engine) -> str | None:
     """Return the GPUs, and how they work together; None: they are not known."""
     tensor, stages = hardware.tensor_parallel or 1, hardware.pipeline_parallel or 1
-    said = f"{tensor} x {hardware.gpu}" if hardware.gpu else None
-    said = f"{stages} stages of {said}" if said and stages > 1 else said
-    said = f"the server of {Path(engine.profile).name}" if engine.profile else said
+    machine = f"{tensor} x {hardware.gpu}" if hardware.gpu else None
+    machine = f"{stages} stages of {machine}" if machine and stages > 1 else machine
+    machine = f"the server of {Path(engine.profile).name}" if engine.profile else machine
     replicas = engine.replicas or 1
     router = f" ({engine.router})" if engine.router else ""
-    return f"{replicas} replicas{router} of {said}" if said and replicas > 1 else said
+    return f"{replicas} replicas{router} of {machine}" if machine and replicas > 1 else machine
 
 
 def gpu_time(manifest: Manifest) -> str:

@@ -82,9 +82,9 @@ def cdf_figure(
     lines, rows = [], []
     for policy, look in report_styles(groups).items():
         every = [time for run in groups[policy] for time in seconds(run.metrics.facts)]
-        known = np.sort([time for time in every if time is not None])
-        times = known if of_all else np.maximum(known, SHORTEST_S)
-        number = len(every if of_all else known)
+        ordered = np.sort([time for time in every if time is not None])
+        times = ordered if of_all else np.maximum(ordered, SHORTEST_S)
+        number = len(every if of_all else ordered)
         if len(times):
             x, y = [float(times[0]), *times.tolist()], [0.0, *(np.arange(1, len(times) + 1) / number).tolist()]
             lines.append(thin_line(policy, look, x, y, "stepped"))

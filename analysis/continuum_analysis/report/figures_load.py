@@ -18,10 +18,10 @@ def load_figure(summaries: Mapping[float | None, Summary]) -> Figure:
     for policy, look in report_styles(policies).items():
         there = {jps: summary.arms[policy] for jps, summary in summaries.items() if policy in summary.arms}
         jcts = {jps: arm.metrics["jct_mean_s"] for jps, arm in there.items()}
-        known = [(jps, jct) for jps, jct in jcts.items() if jps is not None and jct is not None]
-        means = [jct.mean for _, jct in known]
-        low, high = zip(*(jct.spread for _, jct in known), strict=True) if known else ((), ())
-        lines.append(Line(policy, look, [jps for jps, _ in known], means, low, high))
+        points = [(jps, jct) for jps, jct in jcts.items() if jps is not None and jct is not None]
+        means = [jct.mean for _, jct in points]
+        low, high = zip(*(jct.spread for _, jct in points), strict=True) if points else ((), ())
+        lines.append(Line(policy, look, [jps for jps, _ in points], means, low, high))
         rows.append((policy, *(interval_text(jcts.get(jps), "{:.1f}".format) for jps in summaries)))
     panel = Panel("", "programs arriving per second", "mean job completion time, s", lines)
     headings = ("policy", *(f"{jps:g}/s" if jps is not None else "load unknown" for jps in summaries))

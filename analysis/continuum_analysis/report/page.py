@@ -146,25 +146,29 @@ def render(page: Page) -> str:
 
 def _unknown(runs: Sequence[Run]) -> list[str]:
     """Return sentences about what the page cannot show because it was not recorded."""
-    said = [f"{run.arm}: {sentence}" for run in runs for sentence in cannot_be_known(run.metrics.facts)]
+    sentences = [f"{run.arm}: {sentence}" for run in runs for sentence in cannot_be_known(run.metrics.facts)]
     firsts = [turn.first_token_s for run in runs for turn in run.metrics.facts.turns]
     if firsts and not any(first_s is not None for first_s in firsts):
-        said.append("no first token is recorded on the scheduler's clock: the time shown as decode includes prefill")
-    return said
+        sentences.append(
+            "no first token is recorded on the scheduler's clock: the time shown as decode includes prefill"
+        )
+    return sentences
 
 
 def _trust(page: Page, capacity: int | None) -> str:
     """Return one line about the data behind the verdict: seeds, distance to the knee, modelled or measured."""
     seeds, manifest, baseline = len(page.summary.seeds), page.runs[0].manifest, page.summary.baseline
-    said = [f"{seeds} seeds" if seeds > 1 else "one seed"]
+    sentences = [f"{seeds} seeds" if seeds > 1 else "one seed"]
     if capacity:
-        said.append(knee(page.groups, capacity, baseline))
+        sentences.append(knee(page.groups, capacity, baseline))
     modelled = ", ".join(item.partition(" (")[0] for item in manifest.modelled)
     if not manifest.engine:
-        said.append("there is no manifest, so the configuration of the runs is unknown")
+        sentences.append("there is no manifest, so the configuration of the runs is unknown")
     else:
-        said.append(f"modelled, not measured: {modelled}" if modelled else "measured: nothing is named as modelled")
-    return "; ".join(said) + "."
+        sentences.append(
+            f"modelled, not measured: {modelled}" if modelled else "measured: nothing is named as modelled"
+        )
+    return "; ".join(sentences) + "."
 
 
 def _load_words(jps: float | None, page: Page) -> str:

@@ -25,9 +25,9 @@ def queue_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
         lines = []
         for run in runs:
             waits = [program.bubble_s for program in run.metrics.facts.programs]
-            known = [(float(n), wait) for n, wait in enumerate(waits, 1) if wait is not None]
+            points = [(float(n), wait) for n, wait in enumerate(waits, 1) if wait is not None]
             look = looks[run.manifest.policy]
-            lines.append(thin_line(run.manifest.policy, look, [n for n, _ in known], [wait for _, wait in known]))
+            lines.append(thin_line(run.manifest.policy, look, [n for n, _ in points], [wait for _, wait in points]))
         title = _title(sweep, group)
         panels.append(Panel(title, "program, in order of arrival", "time in the queue, s", lines))
     headings = ["point", "policy", "seeds", "mean time in the queue, s", "JCT mean, s"]
@@ -42,7 +42,7 @@ def queue_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
 
 def estimates_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
     """Return the TTL model's estimates at each pin over time: T (mean queueing delay of evicted turns) and eta."""
-    found: dict[str, list[list[float]]] = {}
+    curves: dict[str, list[list[float]]] = {}
     """Times, T and eta of each run."""
     rows = []
     for group, runs in _first_seed(sweep):
@@ -51,14 +51,14 @@ def estimates_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
             start_s = min((program.arrive_s for program in run.metrics.facts.everyone), default=0.0)
             name = f"{_title(sweep, group)}, {run.manifest.policy}"
             estimates = [(pin.since_s - start_s, pin.delay_estimate_s, pin.eta) for pin in pins]
-            known = [(since_s, t_s, eta) for since_s, t_s, eta in estimates if t_s is not None and eta is not None]
-            if known:
-                found[name] = _, t, e = [list(column) for column in zip(*known, strict=True)]
+            complete = [(since_s, t_s, eta) for since_s, t_s, eta in estimates if t_s is not None and eta is not None]
+            if complete:
+                curves[name] = _, t, e = [list(column) for column in zip(*complete, strict=True)]
                 numbers = (np.mean(t), np.max(t), np.mean(e), np.max(e), t[-1], e[-1])
                 rows.append([name, str(len(pins)), *(f"{number:.3g}" for number in numbers)])
-    looks = arm_styles(found)
-    delays = [thin_line(name, looks[name], times_s, t) for name, (times_s, t, _) in found.items()]
-    etas = [thin_line(name, looks[name], times_s, e) for name, (times_s, _, e) in found.items()]
+    looks = arm_styles(curves)
+    delays = [thin_line(name, looks[name], times_s, t) for name, (times_s, t, _) in curves.items()]
+    etas = [thin_line(name, looks[name], times_s, e) for name, (times_s, _, e) in curves.items()]
     panels = [
         Panel("T: queueing delay of evicted turns", "time, s", "s", delays),
         Panel("eta", "time, s", "", etas),

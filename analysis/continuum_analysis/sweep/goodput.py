@@ -55,7 +55,7 @@ class Goodput:
     by_seed: tuple[float, ...]
     to_vllm: Interval | None
     """None if ``jps`` is None, or if vllm's goodput was 0 because it sustained no rate."""
-    known: tuple[str, ...]
+    texts: tuple[str, ...]
     """What is known of each seed, in words."""
 
 
@@ -84,7 +84,7 @@ def _cells(row: Goodput) -> list[str]:
         _point(row.axes),
         row.policy,
         "no upper end found" if row.jps is None else row.jps.text("{:.4f}".format),
-        "; ".join(row.known) if row.jps is None else ", ".join(row.known),
+        "; ".join(row.texts) if row.jps is None else ", ".join(row.texts),
         interval_text(row.to_vllm, "{:.2f}".format),
     ]
 

@@ -99,10 +99,10 @@ def ratio_table(ratios: Sequence[Ratio], base: str) -> TextTable:
         ]
         for ratio in ratios
     ]
-    for policy, mine in grouped((ratio.policy, ratio) for ratio in ratios).items():
-        jct = geometric_mean(ratio.to_base.mean for ratio in mine)
-        p95 = geometric_mean(ratio.p95_to_base.mean for ratio in mine)
-        rows.append(["geometric mean", f"{len(mine)} points", policy, "-", "-", f"{jct:.3f}", f"{p95:.3f}"])
+    for policy, of_policy in grouped((ratio.policy, ratio) for ratio in ratios).items():
+        jct = geometric_mean(ratio.to_base.mean for ratio in of_policy)
+        p95 = geometric_mean(ratio.p95_to_base.mean for ratio in of_policy)
+        rows.append(["geometric mean", f"{len(of_policy)} points", policy, "-", "-", f"{jct:.3f}", f"{p95:.3f}"])
     return TextTable(headings, rows)
 
 

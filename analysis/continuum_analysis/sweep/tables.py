@@ -49,8 +49,8 @@ class GroupSummary:
     def by_seed(self, policy: str, metric: str) -> dict[int, float]:
         """Return the metric of each run of a policy that the summary covers, by seed."""
         seeds = self.policies[policy].seeds if policy in self.policies else ()
-        mine = ((cell.seed, cell.metrics[metric]) for cell in self.cells if cell.policy == policy)
-        return {seed: value for seed, value in mine if seed in seeds and value is not None}
+        of_policy = ((cell.seed, cell.metrics[metric]) for cell in self.cells if cell.policy == policy)
+        return {seed: value for seed, value in of_policy if seed in seeds and value is not None}
 
 
 MODELLED = {

@@ -46,8 +46,8 @@ def records_of(sweep: Sweep) -> list[Record]:
                 record = records.setdefault(name, Record(name))
                 record.points.append((point_text(group.axes, axes), arm.comparison.jct_ratio))
                 record.finished_fewer += name not in group.summary.ranked
-                ours, theirs = (a.metrics.get("ttft_p99_s") for a in (arm, group.policies[group.summary.baseline]))
-                record.longer_tails += ours is not None and theirs is not None and ours.mean > theirs.mean
+                own, base = (a.metrics.get("ttft_p99_s") for a in (arm, group.policies[group.summary.baseline]))
+                record.longer_tails += own is not None and base is not None and own.mean > base.mean
     return list(records.values())
 
 
@@ -57,14 +57,14 @@ def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
     records = records_of(sweep)
     if not records:
         return "No comparison: no point has two policies on the same arrivals.", ""
-    said = "".join(
+    unranked = "".join(
         f"{each.policy} is not ranked: it finished fewer programs at {counted(each.finished_fewer, 'point')}. "
         for each in records
         if each.finished_fewer
     )
     ranked = [record for record in records if not record.finished_fewer]
     if not ranked:
-        return said.strip(), ""
+        return unranked.strip(), ""
     most = max(len(record.points) for record in ranked)
     best = min((record for record in ranked if len(record.points) == most), key=lambda record: record.mean)
     ratios = [ratio.mean for _, ratio in best.points]
@@ -74,7 +74,7 @@ def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
     tail = ""
     if best.longer_tails:
         tail = f" Its TTFT P99 was higher than {sweep.baseline}'s at {best.longer_tails} of {counted(most, 'point')}."
-    return f"{said}{_headline(best, sweep)}: {facts}.", f"{_how_sure(best)} {_where(best)}".strip() + tail
+    return f"{unranked}{_headline(best, sweep)}: {facts}.", f"{_how_sure(best)} {_where(best)}".strip() + tail
 
 
 def _headline(best: Record, sweep: Sweep) -> str:
@@ -85,13 +85,13 @@ def _headline(best: Record, sweep: Sweep) -> str:
 
 
 def _how_sure(record: Record) -> str:
-    known = sum(ratio.bounds is not None for _, ratio in record.points)
-    if known == 0:
+    intervals = sum(ratio.bounds is not None for _, ratio in record.points)
+    if intervals == 0:
         return "No point has enough seeds for an interval, so that nothing is proved; run with --seeds 5."
     faster, slower = record.sure("faster"), record.sure("slower")
-    rest = known - faster - slower
-    said = f"By the 95% intervals it was faster at {faster}, slower at {slower} and not told apart at {rest} of them."
-    return said if known == len(record.points) else f"{said} The others have no interval."
+    rest = intervals - faster - slower
+    counts = f"By the 95% intervals it was faster at {faster}, slower at {slower} and not told apart at {rest} of them."
+    return counts if intervals == len(record.points) else f"{counts} The others have no interval."
 
 
 def _where(record: Record) -> str:
@@ -105,5 +105,5 @@ def sweep_trust(sweep: Sweep) -> str:
     """Return one line with the number of seeds and what is modelled."""
     seeds = sorted({len(arm.seeds) for group in sweep.groups for arm in group.policies.values()})
     least = f"{seeds[0]} to " if len(seeds) > 1 else ""
-    said = f"{least}{counted(seeds[-1] if seeds else 0, 'seed')} at each point; engine {sweep.engine}"
-    return f"{said}: {MODELLED[sweep.engine]}." if sweep.engine in MODELLED else f"{said}."
+    text = f"{least}{counted(seeds[-1] if seeds else 0, 'seed')} at each point; engine {sweep.engine}"
+    return f"{text}: {MODELLED[sweep.engine]}." if sweep.engine in MODELLED else f"{text}."
