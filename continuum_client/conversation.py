@@ -206,11 +206,11 @@ def _likeliest(candidates: Sequence[Conversation], added: Sequence[Any]) -> Conv
     """Return the conversation to which the messages ``added`` belong."""
     if len(candidates) == 1:
         return candidates[0]
-    texts, here = hashes_in(added), _worker()
+    texts, current = hashes_in(added), _worker()
 
     def likely(conversation: Conversation) -> tuple[bool, bool]:
         worker = None if conversation.worker is None else conversation.worker()
-        return not texts.isdisjoint(conversation.answer), worker is here
+        return not texts.isdisjoint(conversation.answer), worker is current
 
     return max(reversed(candidates), key=likely)
 

@@ -182,7 +182,7 @@ class TaggedProgram:
         """Note that the tags were passed to a framework. The client that opened the program then has to release it."""
         if last_step:
             self._releases.clear()
-        elif self._home is not None and self._home.url not in self._releases:
+        elif self._home is not None:
             end_with_process(self)
             request = endpoints.dialect_of(self._dialect, self._home.url).release(self.id)
             if request is not None:
