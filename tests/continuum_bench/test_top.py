@@ -18,6 +18,7 @@ from continuum_server.policy.facts import Hold
 from continuum_server.vllm_plugin.online import Online
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_server.vllm_plugin.state import engine_state
 from continuum_traces.schema import SchedulerEvent
 from fake_server import FakeServer, Json
 from live_server import Live, tokens
@@ -49,7 +50,7 @@ def state_of(prefix: str = "", hits: int = 0) -> Json:
             table.pin(turn, now_s, Hold(60.0), [1])
     for _ in range(hits):
         online.write(SchedulerEvent(now_s, "unpin", "p", 0, reason="hit"))
-    page = {"engines": [json.loads(online.call("state", "{}"))]}
+    page = {"engines": [engine_state(json.loads(online.call("state", "{}")))]}
     scheduler.running, table.pins = [], {}
     online.close()
     return page

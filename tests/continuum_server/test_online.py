@@ -14,7 +14,7 @@ from continuum_server.vllm_plugin.online import Online
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
-from continuum_server.vllm_plugin.state import LISTED, shown
+from continuum_server.vllm_plugin.state import LISTED, engine_state
 from continuum_traces.schema import SchedulerEvent
 from nano import build
 from vllm.sampling_params import SamplingParams
@@ -86,7 +86,7 @@ def test_the_state_lists_programs_by_what_they_do(online: Online, scheduler: Any
             hold = Hold(60.0) if name == "held" else Hold(0.0, soft_s=30.0)
             table.pin(turn, now_s, hold, [1])
     scheduler.release_program("p-released")
-    rows = shown(online.snapshot())["program_list"]
+    rows = engine_state(online.snapshot())["program_list"]
     said = [(row["program_id"], row["state"]) for row in rows if row["program_id"] != "1" * 16 + ":theirs"]
     assert said == [
         *(("p-runs", "running"), ("p-waits", "waiting"), ("p-held", "held"), ("p-soft", "soft")),
@@ -97,10 +97,10 @@ def test_the_state_lists_programs_by_what_they_do(online: Online, scheduler: Any
     facts = ("hit_share", "context_tokens", "turns", "recognised_by")
     assert [of["p-held"][name] for name in facts] == [pytest.approx(2 / 3), 20, 1, "tag"]
     assert 29.0 < of["p-soft"]["expires_in_s"] <= 30.0 < of["p-held"]["expires_in_s"] <= 60.0
-    assert [row["program_id"] for row in shown(online.snapshot("1" * 16))["program_list"]] == ["theirs"]
-    cut = shown(online.snapshot(), 1)
+    assert [row["program_id"] for row in engine_state(online.snapshot("1" * 16))["program_list"]] == ["theirs"]
+    cut = engine_state(online.snapshot(), 1)
     assert [len(cut[name]) for name in ("program_list", "pins", "soft_holds")] == [1, 1, 1]
-    assert (cut["pins_held"], cut["programs"], shown(online.snapshot(), 0)["pins"]) == (1, 6, [])
+    assert (cut["pins_held"], cut["programs"], engine_state(online.snapshot(), 0)["pins"]) == (1, 6, [])
     for name in ("p-held", "p-soft"):
         table.unpin(name)
 

@@ -31,7 +31,7 @@ from continuum_server.vllm_plugin.metrics import prometheus_text
 from continuum_server.vllm_plugin.plugin_settings import read_settings
 from continuum_server.vllm_plugin.request_tags import Caller, UnreadableBody, normalize_tags
 from continuum_server.vllm_plugin.routes import Carrier, Find, finder, guarded
-from continuum_server.vllm_plugin.state import LISTED, StateCache, shown
+from continuum_server.vllm_plugin.state import LISTED, StateCache, engine_state
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -123,7 +123,7 @@ class ContinuumMiddleware:
         snapshots = await self._snapshots(caller.namespace, ANSWER_LIMIT_S)
         if snapshots is None:
             return 503, {"error": "this engine runs without the Continuum scheduler"}
-        return 200, {"engines": [shown(snapshot, int(limit)) for snapshot in snapshots]}
+        return 200, {"engines": [engine_state(snapshot, int(limit)) for snapshot in snapshots]}
 
     async def _release(self, sent_id: str, caller: Caller, scope: Scope) -> tuple[int, dict[str, Any]]:
         program_id = read_program_id(sent_id)
@@ -162,7 +162,7 @@ class ContinuumMiddleware:
             snapshots = await self._snapshots(None, METRICS_LIMIT_S)
         except NoAnswer as error:
             return prometheus_text([], absent=str(error))
-        return "" if snapshots is None else prometheus_text([shown(snapshot, 0) for snapshot in snapshots])
+        return "" if snapshots is None else prometheus_text([engine_state(snapshot, 0) for snapshot in snapshots])
 
     async def _generate(self, carrier: Carrier, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         caller = caller_of(scope)

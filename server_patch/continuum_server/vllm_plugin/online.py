@@ -128,7 +128,7 @@ class Online:
         raise ValueError(f"unknown operation {operation!r}")
 
     def snapshot(self, namespace: str | None = None) -> dict[str, Any]:
-        """Return programs, pins, estimates and counters, from which ``state.shown`` makes the state.
+        """Return programs, pins, estimates and counters, from which ``state.engine_state`` makes the state.
 
         Args:
             namespace: only programs, pins and tools of this API key are listed. The numbers always cover all programs.

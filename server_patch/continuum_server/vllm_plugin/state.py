@@ -83,7 +83,7 @@ class _Question:
         return not fails and self.asked_s is not None and now_s - self.asked_s < KEPT_S
 
 
-def shown(snapshot: Mapping[str, Any], limit: int = LISTED) -> dict[str, Any]:
+def engine_state(snapshot: Mapping[str, Any], limit: int = LISTED) -> dict[str, Any]:
     """Return an engine's state as users see it: ids, numbers and names of tools, but no text of prompts."""
     now_s, share = snapshot["now_s"], snapshot["pinned_tokens"] / snapshot["block_tokens"]
     lists = {name: [_pin(row, now_s) for row in snapshot[name][:limit]] for name in ("pins", "soft_holds")}

@@ -18,7 +18,7 @@ from continuum_server.vllm_plugin.metrics import prometheus_text
 from continuum_server.vllm_plugin.online import Online
 from continuum_server.vllm_plugin.plugin_settings import Settings, read_settings
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
-from continuum_server.vllm_plugin.state import shown
+from continuum_server.vllm_plugin.state import engine_state
 from nano import build, play, program
 from policy_driver import MACHINE
 
@@ -76,7 +76,7 @@ def test_what_a_policy_shows(folder: Path) -> None:
     imports = "from collections.abc import Mapping\nfrom typing import Any\n"
     (folder / "my_policy.py").write_text(f"{imports}{CODE}{gauges}")
     scheduler, _ = build([], PATH, {}, scheduler_type=ProgramScheduler)
-    state = shown(json.loads(json.dumps(Online(scheduler, Settings(PATH, {})).snapshot())))
+    state = engine_state(json.loads(json.dumps(Online(scheduler, Settings(PATH, {})).snapshot())))
     assert state["gauges"] == {"longest_hold_seconds": {"value": 1.5, "help": "Longest TTL so far"}}
     assert 'continuum:longest_hold_seconds{engine="0"} 1.5' in prometheus_text([state])
 
