@@ -6,6 +6,7 @@ meant to change, and say so in CHANGELOG.md.
 
 from __future__ import annotations
 
+import csv
 import inspect
 import json
 import re
@@ -32,6 +33,8 @@ from continuum_client.tagging import tag_body, tag_headers
 HERE = Path(__file__).parent
 RUN = ["swebench", "--num-programs", "4", "--jps", "0.5", "--kv-blocks", "8192", "--no-report"]
 POLICIES = "vllm,program-fcfs,static-ttl,continuum,working-set"
+WIDE = 30
+"""Columns of a CSV above which each is a line of the golden file."""
 NUMBERS = ("jct_mean_s", "prefix_hit_ratio")
 TAGS = Tags(
     program_id="p-1",
@@ -119,8 +122,16 @@ def tables() -> dict[str, list[str]]:
     with chdir(HERE / "recorded"):
         for command in golden("tables"):
             done = CliRunner().invoke(app, shlex.split(command), env={"COLUMNS": "160"})
-            found[command] = [*done.output.splitlines(), f"exit code {done.exit_code}"]
+            found[command] = [*_upright(done.output), f"exit code {done.exit_code}"]
     return found
+
+
+def _upright(text: str) -> list[str]:
+    """Lines of a text; of a wide CSV one line for each column, so that a diff shows what changed."""
+    rows = list(csv.reader(text.splitlines()))
+    if len(rows) < 2 or {len(row) for row in rows} != {len(rows[0])} or len(rows[0]) <= WIDE:
+        return text.splitlines()
+    return [": ".join(column) for column in zip(*rows, strict=True)]
 
 
 def wire() -> dict[str, Any]:
