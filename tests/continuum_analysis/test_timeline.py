@@ -94,6 +94,8 @@ def test_the_slowest_tenth_of_the_gaps() -> None:
         arrivals.append(arrivals[-1] + 3.0 + gap_s)
     events = [event for index, arrive_s in enumerate(arrivals) for event in turn("p", index, arrive_s)]
     assert measure(facts_of(order_events(events))).values["tool_time_slowest_tenth_share"] == pytest.approx(11 / 20)
+    nine = [event for event in events if event.turn < 10]
+    assert measure(facts_of(order_events(nine))).values["tool_time_slowest_tenth_share"] is None
 
 
 @st.composite
