@@ -30,7 +30,7 @@ from continuum_bench.show import print_json, print_line, print_notice, print_tab
 
 def import_traces(source: Path, target: Path, form: str | None, overwrite: bool) -> int:
     check_free(target, overwrite)
-    log = ImportLog(_print_left_out)
+    log = ImportLog(_print_left_out, print_notice)
     programs = _read_source(source, form, log)
     written = write_programs(target, programs, log.assumptions, source=source.name)
     number = (f"{written} of " if log.programs_left_out else "") + counted(written + log.programs_left_out, "program")

@@ -117,6 +117,38 @@ def _read(row_type: type[Row], data: Mapping[str, Any]) -> tuple[Row | None, lis
     return (None if faults else row), faults
 
 
+def is_sound(program: Program) -> bool:
+    """Return whether a program without metadata and text has no fault, quickly: False means that it may have one."""
+    names = (program.program_id, program.source)
+    optional = (program.model, program.parent_id, program.shared_prefix_id)
+    if not all(type(name) is str and name for name in names) or any(type(name) not in _TEXT for name in optional):
+        return False
+    if program.metadata is not None or not _is_number(program.arrival_s):
+        return False
+    return all(_is_sound_turn(turn) for turn in program.turns)
+
+
+_TEXT = (str, type(None))
+
+
+def _is_sound_turn(turn: Turn) -> bool:
+    counts = (turn.new_input_tokens, turn.output_tokens, turn.carried_tokens, turn.kept_tokens, turn.cached_tokens)
+    if not all(each is None or (type(each) is int and 0 <= each < LARGEST) for each in counts):
+        return False
+    if turn.output_tokens < 1 or turn.carried > turn.output_tokens or turn.text is not None:
+        return False
+    times = (turn.gap_overhead_s, turn.llm_s, turn.ttft_s)
+    calls = turn.tool_calls
+    return all(map(_is_number, times)) and all(
+        type(call.name) is str and call.name and _is_number(call.duration_s) and _is_number(call.start_s)
+        for call in calls
+    )
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (type(value) in (int, float) and 0 <= value < LARGEST)  # type: ignore[operator]
+
+
 def metadata_fault(metadata: Any) -> str | None:
     """Return what is wrong with a program's metadata, or None."""
     if not isinstance(metadata, Mapping) or len(metadata) > MAX_METADATA:

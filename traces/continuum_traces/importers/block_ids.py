@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
+from typing import Any, cast
 
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
@@ -18,25 +20,46 @@ Member = tuple[int, Ids]
 """The index of a program, and the ids of its first prompt."""
 
 
-def programs_of(found: Sequence[Imported], assumptions: Assumptions) -> Iterator[Program]:
-    """Yield the programs with their turns, the tokens that each prompt keeps of the one before, and shared prefixes.
+class SharedBlocks:
+    """What the first prompts of programs share. It is made of all programs, of which it keeps only ids and sizes."""
 
-    A program has one shared prefix, so where prompts branch more than once a part of what they share is lost;
-    ``assumptions`` get how much.
-    """
-    inferred = _block_tokens(found)
-    firsts = [(number, each.ids[0]) for number, each in enumerate(found) if each.ids and each.ids[0]]
-    saved, groups = _grouped(firsts)
-    assumptions.assume("block", BRANCHES, _repeated(firsts) - saved)
-    shared = {n: (f"blocks-{g}", blocks) for g, group in enumerate(groups) for n, blocks in group if blocks}
-    for number, each in enumerate(found):
-        block_tokens = each.block_tokens or inferred
+    def __init__(self, described: Iterable[Imported], assumptions: Assumptions) -> None:
+        """Look at the programs once.
+
+        A program has one shared prefix, so where prompts branch more than once a part of what they share is lost;
+        ``assumptions`` get how much.
+        """
+        firsts: list[Member] = []
+        largest = 1
+        for number, each in enumerate(described):
+            largest = max(largest, _block_tokens(each))
+            if each.ids and each.ids[0]:
+                firsts.append((number, _compact(each.ids[0])))
+        if not all(isinstance(ids, array) for _, ids in firsts):
+            firsts = [(number, tuple(ids)) for number, ids in firsts]
+        saved, groups = _grouped(firsts)
+        assumptions.assume("block", BRANCHES, _repeated(firsts) - saved)
+        self._shared = {n: (f"blocks-{g}", blocks) for g, group in enumerate(groups) for n, blocks in group if blocks}
+        self._block_tokens = 1 << (largest - 1).bit_length()
+        """The smallest power of two with which the ids cover every prompt. Most formats do not name it."""
+
+    def program(self, number: int, each: Imported, assumptions: Assumptions) -> Program:
+        """Return the program with this number, with its turns, what each prompt keeps of the one before, and its shared
+        prefix."""
+        block_tokens = each.block_tokens or self._block_tokens
         program = replace(each.program, turns=tuple(turns_from_usage(_with_kept(each, block_tokens), assumptions)))
-        if number in shared and program.turns:
-            name, blocks = shared[number]
+        if number in self._shared and program.turns:
+            name, blocks = self._shared[number]
             tokens = min(blocks * block_tokens, program.turns[0].new_input_tokens)
             program = replace(program, shared_prefix_id=name, shared_prefix_tokens=tokens)
-        yield program
+        return program
+
+
+def _compact(ids: Ids) -> Ids:
+    try:
+        return array("q", cast(Sequence[int], ids))
+    except (TypeError, OverflowError):
+        return tuple(ids)
 
 
 def alike(ours: Ids, theirs: Ids) -> int:
@@ -44,10 +67,9 @@ def alike(ours: Ids, theirs: Ids) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
 
 
-def _block_tokens(found: Iterable[Imported]) -> int:
-    """Return the smallest power of two with which the ids cover every prompt. Most formats do not name it."""
-    sizes = (-(-request.prompt_tokens // len(ids)) for each in found for request, ids in _pairs(each) if ids)
-    return int(1 << (max(1, max(sizes, default=1)) - 1).bit_length())
+def _block_tokens(each: Imported) -> int:
+    """Return the least tokens of a block with which the ids cover every prompt of the program."""
+    return max((-(-request.prompt_tokens // len(ids)) for request, ids in _pairs(each) if ids), default=1)
 
 
 def _pairs(each: Imported) -> Iterator[tuple[RequestUsage, Ids]]:
@@ -70,15 +92,13 @@ def _with_kept(each: Imported, block_tokens: int) -> Iterator[RequestUsage]:
 
 
 def _repeated(members: Sequence[Member]) -> int:
-    """Return how many of the blocks stand in an earlier program too."""
-    nodes: dict[tuple[int, Hashable], int] = {}
-    total = 0
-    for _, ids in members:
-        node = 0
-        for block in ids:
-            node = nodes.setdefault((node, block), len(nodes) + 1)
-        total += len(ids)
-    return total - len(nodes)
+    """Return how many of the blocks stand in an earlier program too: in sorted order, in the one before."""
+    ordered = sorted((ids for _, ids in members), key=_any_order)
+    return sum(alike(before, after) for before, after in pairwise(ordered))
+
+
+def _any_order(ids: Ids) -> Any:
+    return ids
 
 
 def _grouped(members: Sequence[Member], depth: int = 0) -> tuple[int, list[list[tuple[int, int]]]]:
@@ -94,11 +114,11 @@ def _grouped(members: Sequence[Member], depth: int = 0) -> tuple[int, list[list[
     together = sum(blocks for _, blocks in group) - max(blocks for _, blocks in group)
     if together == _repeated(members):
         return together, [group]
-    parts: dict[Hashable, list[Member]] = {}
-    while len(parts) < 2:  # the programs part, since not all that they share is on one path
-        parts = grouped((ids[depth], (number, ids)) for number, ids in members if len(ids) > depth)
-        depth += 1
-    divided = [_grouped(part, depth) for part in parts.values()]
+    while len(counts := Counter(ids[depth] for _, ids in members if len(ids) > depth)) < 2:
+        depth += 1  # the programs part, since not all that they share is on one path
+    several = (member for member in members if len(member[1]) > depth and counts[member[1][depth]] > 1)
+    parts = grouped((ids[depth], (number, ids)) for number, ids in several)
+    divided = [_grouped(part, depth + 1) for part in parts.values()]
     apart = sum(saved for saved, _ in divided)
     return (apart, [each for _, groups in divided for each in groups]) if apart > together else (together, [group])
 

@@ -21,6 +21,8 @@ Wanted = type | tuple[type, ...] | str
 
 HEAD_ROWS, HEAD_CHARS = 64, 4_000_000
 """How much of a file of lines is read to recognise its format: so many rows, or characters."""
+PROGRESS_ROWS = 100_000
+"""After how many rows of a file a line says how far it is read."""
 LIST_ITEMS = 8
 """How many items of a list are looked at for a field."""
 
@@ -74,6 +76,7 @@ class Source:
 
     path: Path
     assumptions: Assumptions = field(default_factory=Assumptions)
+    on_progress: Callable[[str], None] = lambda line: None
 
     def __str__(self) -> str:
         return str(self.path)
@@ -98,7 +101,9 @@ class Source:
         Raises:
             TraceError: a row is no object, or lacks a ``required`` field.
         """
-        for where, row in rows_of(self.path, self.assumptions):
+        for number, (where, row) in enumerate(rows_of(self.path, self.assumptions), 1):
+            if number % PROGRESS_ROWS == 0:
+                self.on_progress(f"{self.path}: {number:,} rows read")
             for name in required:
                 if name not in row:
                     raise TraceError(f"{where}: {name}: missing")

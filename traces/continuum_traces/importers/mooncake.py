@@ -28,7 +28,13 @@ def read_mooncake(file: Source) -> Iterator[Imported]:
     As in aiperf, a later row of a session holds what its turn adds to the conversation. It is a whole prompt if
     ``context_mode`` says so, or without one if some row's ``hash_ids`` begin like those of the row before.
     """
-    sessions = rows_by("session_id", file.rows("input_length", "output_length"))
+    of_sessions: list[Row] = []
+    for number_in_file, (where, row) in enumerate(file.rows("input_length", "output_length"), 1):
+        if row.get("session_id") is None:
+            yield _from_lengths(file, f"request-{number_in_file}", [(where, row)], "mooncake", False)
+        else:
+            of_sessions.append((where, row))
+    sessions = rows_by("session_id", of_sessions)
     repeating = any(_repeats(rows) for rows in sessions.values())
     yield from (_from_lengths(file, name, rows, "mooncake", repeating) for name, rows in sessions.items())
 

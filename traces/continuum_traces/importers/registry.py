@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -43,12 +43,12 @@ from typing import Any
 from continuum_traces import importers
 from continuum_traces.assumptions import NO_DURATION, Assumptions, from_header, of_tool_times
 from continuum_traces.grouped import grouped
-from continuum_traces.importers.block_ids import programs_of
+from continuum_traces.importers.block_ids import SharedBlocks
 from continuum_traces.importers.importer import Importer, Signs, Source, head_of
 from continuum_traces.importers.shared_prefix import with_shared_prefixes
 from continuum_traces.importers.usage import Imported
 from continuum_traces.jsonl import TraceError, read_header, read_programs
-from continuum_traces.lines import program_line, read_program, read_turn, turn_line
+from continuum_traces.lines import is_sound, program_line, read_program, read_turn, turn_line
 from continuum_traces.names import which
 from continuum_traces.schema import TRACE_SCHEMA, Program
 
@@ -115,6 +115,8 @@ class ImportLog:
 
     on_left_out: Callable[[LeftOut], None] = lambda left_out: None
     """Called for each program or file that is left out, at once."""
+    on_progress: Callable[[str], None] = lambda line: None
+    """Called with a line from time to time while a long file is read."""
     recognised: dict[str, Recognised] = field(default_factory=dict)
     """Each format that was read, with the signs of its first file."""
     files: Counter[str] = field(default_factory=Counter)
@@ -162,29 +164,58 @@ def read_any(path: Path, form: str | None = None, log: ImportLog | None = None) 
 
 
 def _programs(importer: Importer, files: Sequence[Path], log: ImportLog, in_folder: bool) -> Iterator[Program]:
-    """Yield the programs of files of one format, checked as strictly as files of our own."""
+    """Yield the programs of files of one format, checked as strictly as files of our own. A single file is read twice,
+    so that its programs need not be held; of formats that join parts, and of folders, all are."""
     if importer.name == OWN and not in_folder:
         yield from _own(Source(files[0], log.assumptions))
+        return
+    if importer.join is None and not in_folder:
+        first, second = Source(files[0], log.assumptions, log.on_progress), Source(files[0])
+        yield from _described(importer, files, log, False, lambda: importer.read(second), importer.read(first))
         return
     parts = [part for file in files for part in _parts(importer, file, log, in_folder)]
     if importer.name == OWN:
         yield from parts
         return
+    described = parts if importer.join is None else list(importer.join(parts, log.assumptions))
+    yield from _described(importer, files, log, in_folder, lambda: described, described)
+
+
+def _described(
+    importer: Importer,
+    files: Sequence[Path],
+    log: ImportLog,
+    in_folder: bool,
+    again: Callable[[], Iterable[Imported]],
+    described: Iterable[Imported],
+) -> Iterator[Program]:
+    """Yield programs as ``described``, which ``again`` yields once more."""
+    where = ", ".join(map(str, files[:3]))
     try:
-        described: list[Imported] = parts if importer.join is None else list(importer.join(parts, log.assumptions))
-        programs = list(programs_of(described, log.assumptions))
-        programs = with_shared_prefixes(programs, [each.messages for each in described], log.assumptions)
+        messages: list[Sequence[str]] = []
+        blocks = SharedBlocks(_noting(described, messages), log.assumptions)
+        pairs: Iterable[tuple[Program, str]] = (
+            (blocks.program(n, each, log.assumptions), each.empty) for n, each in enumerate(again())
+        )
+        if any(messages):
+            programs, empty = zip(*pairs, strict=True)
+            pairs = zip(with_shared_prefixes(programs, messages, log.assumptions), empty, strict=True)
+        for program, empty_because in pairs:
+            reason = _reason(program, empty_because)
+            if reason is None:
+                yield program
+            elif in_folder or not program.turns:
+                log.leave_out(f"{where}: program {program.program_id!r}", reason, program.program_id)
+            else:
+                raise TraceError(f"{where}: program {program.program_id!r}: {reason}")
     except _FAULTS as error:
         raise _fault(importer, files, error) from error
-    where = ", ".join(map(str, files[:3]))
-    for each, program in zip(described, programs, strict=True):
-        reason = _reason(program, each)
-        if reason is not None and (in_folder or not program.turns):
-            log.leave_out(f"{where}: program {program.program_id!r}", reason, program.program_id)
-        elif reason is not None:
-            raise TraceError(f"{where}: program {program.program_id!r}: {reason}")
-        else:
-            yield program
+
+
+def _noting(described: Iterable[Imported], messages: list[Sequence[str]]) -> Iterator[Imported]:
+    for each in described:
+        messages.append(each.messages)
+        yield each
 
 
 def _parts(importer: Importer, file: Path, log: ImportLog, in_folder: bool) -> list[Any]:
@@ -208,10 +239,12 @@ def _fault(importer: Importer, files: Sequence[Path], error: Exception) -> Trace
     return TraceError(f"{where}: not in the format {importer.name} ({type(error).__name__}: {error})")
 
 
-def _reason(program: Program, described: Imported) -> str | None:
-    """Return why a program cannot be used, or None."""
+def _reason(program: Program, empty: str) -> str | None:
+    """Return why a program cannot be used, or None; ``empty`` is why it has no turns."""
     if not program.turns:
-        return described.empty
+        return empty
+    if is_sound(program):
+        return None
     _, faults = read_program(program_line(program))
     for index, turn in enumerate(program.turns):
         faults += [replace(f, field=f"turn {index}: {f.field}") for f in read_turn(turn_line("", index, turn))[1]]

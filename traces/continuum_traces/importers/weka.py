@@ -85,7 +85,8 @@ def _before(request: RequestUsage, calls: tuple[ToolCall, ...], gap_s: float) ->
 
 def _scoped(name: str, conversation: Object, ids: list[int]) -> list[Any]:
     """Return ids that are equal only where blocks are: local ids mean something within their conversation."""
-    return [(name, each) for each in ids] if conversation.get("hash_id_scope") == "local" else list(ids)
+    scope = name if conversation.get("hash_id_scope") == "local" else ""
+    return [(scope, each) for each in ids]
 
 
 IMPORTERS = (
