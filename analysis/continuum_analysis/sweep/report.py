@@ -18,8 +18,13 @@ from continuum_analysis.sweep.tables import MODELLED, Sweep
 from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 
 
-def write_sweep_report(sweep: Sweep) -> Path:
-    """Write sweep.svg and report.html beside sweep.json; return the path of report.html."""
+def write_sweep_report(sweep: Sweep, verdict: tuple[str, str] | None = None) -> Path:
+    """Write sweep.svg and report.html beside sweep.json; return the path of report.html.
+
+    Args:
+        sweep: the sweep.
+        verdict: the two sentences at the top. Default: the best policy on average, and how sure that is.
+    """
     return write_page(
         sweep.path,
         "sweep",
@@ -29,7 +34,7 @@ def write_sweep_report(sweep: Sweep) -> Path:
         warnings=sweep.warnings(),
         facts=_facts(sweep, read_json(sweep.path / SWEEP)),
         kind="lines",
-        verdict=sweep_verdict(sweep),
+        verdict=verdict or sweep_verdict(sweep),
         trust=sweep_trust(sweep),
         line=sweep_line(sweep),
     )

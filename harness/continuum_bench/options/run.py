@@ -52,6 +52,7 @@ def uses_rate(arrivals: str) -> bool:
 
 
 NO_RATE = Without("arrivals", "these arrivals have a rate of their own", lambda arrivals: not uses_rate(arrivals))
+AT_A_TIME = Without("arrivals", "the search decides how many programs run at a time")
 ROUTER = one_of(*ROUTERS)
 PIPELINE = named("--pp", "--pipeline-parallel-size")
 PROFILED = Without("profile", "the profile was measured on all GPUs together")
@@ -274,6 +275,8 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
         replicas: Number of engines behind a router, each with its own GPUs.
         router: How the router chooses a replica for a turn: affinity (by a hash of the program's id), sticky (the
             replica with the fewest programs, kept for the whole program), cache-aware, least-loaded, round-robin.
+        how_many: Search for the largest number of programs at a time that each policy serves without loss, instead of
+            comparing policies at one rate. Default policies: vllm and working-set.
         token_times: Record the gaps between output tokens too, for the percentiles of ITL. Results of a virtual run
             stay the same. Against a server the load generator then reads every chunk when it comes, which costs it
             processor time.
@@ -291,6 +294,7 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     profile: Annotated[Path | None, SERVERS] = None
     replicas: Annotated[int, at_least(1), at_most(1000), SERVERS] = 1
     router: Annotated[str, ROUTER, Needs("replicas")] = "affinity"
+    how_many: Annotated[bool, SERVERS, AT_A_TIME, Without("until", "a search has one seed"), Option(panel=RUN)] = False
     token_times: Annotated[bool, Option(panel=OUTPUT)] = False
 
 
