@@ -61,14 +61,14 @@ def test_what_a_loss_is(work_per_s: float, first_token_s: float, without_loss: b
 
 @pytest.mark.slow
 def test_a_search_says_how_many_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    """Three programs of up to 1,400 tokens fit into 300 blocks; each waits 2 s for a tool."""
-    turns = (Turn(1000, 40, tool_calls=(ToolCall("ls", 2.0),)), Turn(200, 40, tool_calls=(ToolCall("ls", 2.0),)))
-    write_programs(tmp_path / "t.jsonl", [Program(f"p{n}", (*turns, Turn(100, 20))) for n in range(4)])
+    """The KV cache has room for one turn, which takes some 4 s."""
+    turns = (Turn(1000, 400, tool_calls=(ToolCall("ls", 0.5),)), Turn(20, 20))
+    write_programs(tmp_path / "t.jsonl", [Program(f"p{n}", turns) for n in range(4)])
     arguments = ["replay", tmp_path / "t.jsonl", "--how-many", "--kv-blocks", 100, "--policy", "vllm"]
     arguments += ["--first-token-s", 60, "--out", tmp_path / "out", "--jobs", 2]
     first = bench(*map(str, arguments))
     assert first.exit_code == 0, first.output
-    assert "Your 4 programs, on llama-3.1-8b on 1 x h100-80gb:" in first.output
+    assert "Your 4 programs, with llama-3.1-8b on 1 x h100-80gb: " in first.output
     assert (tmp_path / "out/report.html").read_text().count("at a time without loss under vllm")
     played = len(read_json(tmp_path / "out/sweep.json")["groups"])
     again = bench(*map(str, arguments))

@@ -150,7 +150,7 @@ def _sentence(study: _Study, searches: Mapping[str, HowMany]) -> str:
         f"{search} {'with' if at else 'at a time without loss under'} {name}"
         for at, (name, search) in enumerate(searches.items())
     ]
-    return f"Your {programs}, on {machine}: {', '.join(numbers)}."
+    return f"Your {programs}, with {manifest.hardware.model} on {machine}: {', '.join(numbers)}."
 
 
 def _show(sweep: Sweep, sentence: str, searches: Mapping[str, HowMany], options: RunOptions) -> None:
