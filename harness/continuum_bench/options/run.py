@@ -240,6 +240,8 @@ class ArmOptions(Options):
         seed: First seed. A seed decides when and in which order programs arrive.
         seeds: Number of seeds, each with an arrival sequence of its own. Three or more give 95% intervals.
         until: Add seeds until the 95% interval of every policy's JCT ratio is within this distance of its estimate: 3%.
+        how_many: Search for the largest number of programs at a time that each policy serves without loss, instead of
+            comparing policies at one rate. Default policies: vllm and working-set.
     """
 
     panel = RUN
@@ -256,6 +258,7 @@ class ArmOptions(Options):
     seed: Annotated[int, NOT_NEGATIVE] = 0
     seeds: Annotated[int, at_least(1), at_most(10_000)] = 1
     until: Annotated[str | None, SERVERS] = None
+    how_many: Annotated[bool, SERVERS, AT_A_TIME, Without("until", "a search has one seed")] = False
     jobs: Annotated[Jobs, Without("base_url", "one run at a time is played against a server")] = None
 
 
@@ -275,8 +278,6 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
         replicas: Number of engines behind a router, each with its own GPUs.
         router: How the router chooses a replica for a turn: affinity (by a hash of the program's id), sticky (the
             replica with the fewest programs, kept for the whole program), cache-aware, least-loaded, round-robin.
-        how_many: Search for the largest number of programs at a time that each policy serves without loss, instead of
-            comparing policies at one rate. Default policies: vllm and working-set.
         token_times: Record the gaps between output tokens too, for the percentiles of ITL. Results of a virtual run
             stay the same. Against a server the load generator then reads every chunk when it comes, which costs it
             processor time.
@@ -294,7 +295,6 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     profile: Annotated[Path | None, SERVERS] = None
     replicas: Annotated[int, at_least(1), at_most(1000), SERVERS] = 1
     router: Annotated[str, ROUTER, Needs("replicas")] = "affinity"
-    how_many: Annotated[bool, SERVERS, AT_A_TIME, Without("until", "a search has one seed"), Option(panel=RUN)] = False
     token_times: Annotated[bool, Option(panel=OUTPUT)] = False
 
 
