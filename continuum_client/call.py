@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from continuum_client.conversation import Conversation, shape_of
+from continuum_traces.answers import Asked, asked_in
+
+from continuum_client.conversation import NO_SHAPE, Conversation, shape_of
 from continuum_client.current import closed_here
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.ending import unless_dropped
@@ -18,7 +20,7 @@ from continuum_client.own_requests import Sender, awaited, dialect_for
 from continuum_client.program import Program, current_program
 from continuum_client.reply import Content, Reply
 from continuum_client.spans import CallSpan, current_span
-from continuum_client.state import TaggedProgram
+from continuum_client.state import CutOff, TaggedProgram
 from continuum_client.tagging import merged_body, merged_headers, tag_body, tag_headers
 from continuum_client.tools import ToolRun
 from continuum_client.turns import EndedCall
@@ -75,7 +77,9 @@ class Call:
         self._sender = sender
         self._conversation = conversation
         self._model = str(request.body and request.body.get("model"))
-        self._taken = program.take()
+        before, program.cut_off = program.cut_off, None
+        again = before is not None and before.prompt == shape_of(request.body) != NO_SHAPE
+        self._taken = program.take(before.tags if before is not None and again else None)
         self._sent_s = client.clock()
         self._shape = None if conversation is None else conversation.shape
         self._dialect: Dialect | None = None
@@ -195,9 +199,9 @@ class Call:
             endpoints.drop(self._sender.url, self._model, self._without, self._refused)
         if "extension" in self._without:
             self._program.refused_by(self._sender.url)
-        return self._watch(self._taken.runs)
+        return self._watch(self._taken.runs, self._note_cut_off)
 
-    def _watch(self, runs: tuple[ToolRun, ...]) -> WatchedReply | None:
+    def _watch(self, runs: tuple[ToolRun, ...], *first: OnEnd) -> WatchedReply | None:
         program, on_call = self._program, self._client.on_call
         listeners: list[OnEnd] = []
         if self._conversation is not None:
@@ -216,9 +220,19 @@ class Call:
             listeners.append(self._span.end)
         if not listeners:
             return None
+        listeners[:0] = first
         content: Content = "none" if program.ledger is None else program.ledger.content
-        reply = Reply(content, with_text=self._conversation is not None)
-        return WatchedReply(reply, self._client.clock, listeners, hide_usage=STREAM_OPTIONS in self._added)
+        reply = Reply(content=content, with_text=self._conversation is not None)
+        return WatchedReply(reply, self._client.clock, listeners, STREAM_OPTIONS in self._added, self._asked())
+
+    def _asked(self) -> Asked:
+        """Return the length that the request asks for. An answer may end at the context's limit, before the most."""
+        return Asked(asked_in({**(self._request.body or {}), **(self._request.extra_body or {})}).least)
+
+    def _note_cut_off(self, reply: Reply, at_s: float, error: str | None) -> None:
+        """Note that the answer was cut off, if it was: the agent may send the same request again."""
+        if error is not None and reply.ending(self._asked()).error is not None:
+            self._program.cut_off = CutOff(self._taken.tags, shape_of(self._request.body))
 
 
 def call_for(client: ClientState, bound: Program | None, request: Outgoing, sender: Sender) -> Call | None:

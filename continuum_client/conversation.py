@@ -127,7 +127,7 @@ class Conversation:
         self.failed = error is not None
         if error is None:
             ids = (tool.call_id for tool in reply.asked)
-            self.answer = frozenset(hashes_in([*ids, "".join(reply.text)]))
+            self.answer = frozenset(hashes_in([*ids, *map("".join, reply.texts.values())]))
 
 
 class Conversations:

@@ -8,18 +8,24 @@ of the response objects are replaced; openai's classes stay unchanged.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
+from continuum_traces.answers import ANY_LENGTH, Asked, EventBytes, only_usage
+
 from continuum_client.ending import later, unless_dropped
 from continuum_client.errors import once
-from continuum_client.reply import ENDS, Reply, only_usage
+from continuum_client.reply import Reply
 
 MAX_BODY_BYTES = 64 * 2**20
 """The longest raw answer, and the longest line of a raw stream, that is parsed."""
 NOT_RECORDED = ("recording", "a reply could not be recorded")
 """Key and text of the warning after an exception of our own code."""
+
+_EVENT = re.compile(rb".*?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
+"""An event with the blank line after it."""
 
 OnEnd = Callable[[Reply, float, str | None], None]
 """A function that is called once, when a reply has ended: with the reply, the client's clock in seconds, and the error
@@ -36,12 +42,19 @@ class WatchedReply:
         clock: the client's clock.
         listeners: are called in this order when the reply has ended.
         hide_usage: the caller gets no chunk with only the token counts, because it did not ask for the counts.
+        asked: the length that the request asks for.
     """
 
     def __init__(
-        self, reply: Reply, clock: Callable[[], float], listeners: Sequence[OnEnd], hide_usage: bool = False
+        self,
+        reply: Reply,
+        clock: Callable[[], float],
+        listeners: Sequence[OnEnd],
+        hide_usage: bool = False,
+        asked: Asked = ANY_LENGTH,
     ) -> None:
         self.reply = reply
+        self.asked = asked
         self.hide_usage = hide_usage
         self.waiting = False
         """Whether the caller waits for the next chunk. If the connection is closed then, the body has ended."""
@@ -57,9 +70,25 @@ class WatchedReply:
                 first_token_s = self.reply.first_token_s  # the clock is read only until the first token
                 self.reply.take(item, self._clock() if first_token_s is None else first_token_s)
             except Exception as error:  # noqa: BLE001 - like once.guard, which would cost a closure for every chunk
-                key, text = NOT_RECORDED
-                once.warn(key, f"{text}: {error!r}")
+                self._warn(error)
         return not (self.hide_usage and only_usage(item))
+
+    def events(self, events: bytes) -> bool:
+        """Read server-sent events, which have just arrived. Return whether the caller gets the last of them."""
+        item = None
+        if events and not self._ended:
+            try:
+                item = self.reply.take_events(events, self._clock)
+            except Exception as error:  # noqa: BLE001
+                self._warn(error)
+            if self.reply.done:
+                self.end()  # before the caller gets the event, because its next turn may come at once
+        return not (self.hide_usage and only_usage(item))
+
+    @staticmethod
+    def _warn(error: Exception) -> None:
+        key, text = NOT_RECORDED
+        once.warn(key, f"{text}: {error!r}")
 
     def whole(self, answer: Any) -> None:
         """Read the complete answer."""
@@ -67,10 +96,11 @@ class WatchedReply:
         self.end()
 
     def end(self, error: BaseException | str | None = None) -> None:
-        """Note that the reply has ended. Only the first call has an effect."""
+        """Note that the reply has ended. Only the first call has an effect. Without an ``error`` the reply itself says
+        whether it ended well."""
         if not self._ended:
             name, at_s = _name_of(error) if isinstance(error, BaseException) else error, self._clock()
-            unless_dropped(error, lambda: self._end(name, at_s))
+            unless_dropped(error, lambda: self._end(name or self.reply.ending(self.asked).error, at_s))
 
     def _end(self, error: str | None, at_s: float) -> None:
         with self._lock:
@@ -83,7 +113,10 @@ class WatchedReply:
         """Note that the connection was closed, perhaps because the reply is garbage. That is an error unless the server
         has sent the end of the answer."""
         if not self.waiting and not self._ended:
-            error, at_s = None if self.reply.finished else "closed before its end", self._clock()
+            at_s = self._clock()
+            if self.reply.stopped:
+                self.reply.done = self.reply.done or None  # the caller needs nothing that comes after the answer
+            error = self.reply.ending(self.asked).error if self.reply.stopped else "closed before its end"
             later(lambda: self._end(error, at_s))
 
     def __enter__(self) -> None:
@@ -216,41 +249,28 @@ class Events:
 
     def __init__(self, watched: WatchedReply) -> None:
         self._watched = watched
-        self._rest = b""
-        self._hidden = False
+        self._events = EventBytes()
+        watched.reply.done = False
 
     def feed(self, piece: bytes) -> bytes:
-        """Watch the lines that the piece completes. Return the bytes for the caller."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        kept = [line for line in lines if self._line(line)]
-        if not self._watched.hide_usage:
-            self._rest = self._rest[:MAX_BODY_BYTES]
-            return piece
-        return b"\n".join((*kept, b"")) if kept else b""
+        """Watch the events that the piece completes. Return the bytes for the caller."""
+        events = self._events.feed(piece)
+        if self._watched.hide_usage:
+            return b"".join(event for event in _EVENT.findall(events) if self._watched.events(event))
+        self._watched.events(events)
+        self._events.rest = self._events.rest[:MAX_BODY_BYTES]
+        return piece
 
     def last(self) -> bytes:
-        """Watch the last line if it has no line end. Return the rest of the bytes for the caller."""
-        rest, self._rest = self._rest, b""
-        if rest:
-            self._line(rest)
-        return rest if self._watched.hide_usage else b""
+        """Watch the last event if no blank line follows it. Return the rest of the bytes for the caller."""
+        rest = self._events.last()
+        shown = self._watched.events(rest)
+        return rest if self._watched.hide_usage and shown else b""
 
     def finish(self) -> None:
         """Note that all bytes have been received."""
         self.last()
         self._watched.end()
-
-    def _line(self, line: bytes) -> bool:
-        """Watch a line. Return whether the caller gets it."""
-        if not line.startswith(b"data:"):
-            hidden, self._hidden = self._hidden and not line.strip(), False  # the blank line of a hidden event
-            return not hidden
-        item = parsed(line[5:])
-        shown = self._watched.chunk(item) if isinstance(item, dict) else True
-        if line[5:].strip() == b"[DONE]" or (isinstance(item, dict) and item.get("type") in ENDS):
-            self._watched.end()  # before the caller gets the line, because its next turn may come at once
-        self._hidden = not shown
-        return shown
 
 
 class _Document:

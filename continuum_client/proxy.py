@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 from aiohttp import web
+from continuum_traces.answers import ToolAsked
 from continuum_traces.forwarding import BrokenOff, kept, pass_on, received, runner_of, session_to, target_of
 from continuum_traces.schema import MAX_PROGRAM_ID_CHARS
 from continuum_traces.urls import address_of, base_of, checked_url, path_of, root_of, web_proxy_of
@@ -34,7 +35,7 @@ from continuum_client.observe import Events, WatchedReply, parsed
 from continuum_client.options import ClientState
 from continuum_client.own_requests import OWN_TIMEOUT_S
 from continuum_client.recorder import tool_by_command
-from continuum_client.reply import Reply, ToolAsked
+from continuum_client.reply import Reply
 from continuum_client.state import TaggedProgram
 from continuum_client.tagging import check_tool
 from continuum_client.tools import ToolRun
@@ -168,8 +169,8 @@ class Proxy:
     def _turn_ended(self, program: TaggedProgram | None, reply: Reply | None, at_s: float) -> None:
         if program is None or reply is None:
             return self.tally.add(None, None, None)
-        if reply.finished:
-            self._ended[program] = at_s, reply.asked
+        if reply.stopped and reply.ending().error is None:
+            self._ended[program] = at_s, reply.calls
         self.tally.add(program.id, reply.prompt_tokens, reply.cached_tokens)
         if self._watcher is not None:
             self._watcher.turn(reply)

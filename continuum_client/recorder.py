@@ -324,7 +324,7 @@ class Ledger:
             prompt_tokens=reply.prompt_tokens,
             output_tokens=reply.output_tokens,
             cached_tokens=reply.cached_tokens,
-            tools=tuple(key_of(tool, self.recorder.tool_key) for tool in reply.asked),
+            tools=tuple(key_of(tool, self.recorder.tool_key) for tool in reply.calls),
             is_last=ended.is_last,
             error=ended.error,
             turn_id=ended.turn_id,

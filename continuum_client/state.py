@@ -8,7 +8,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from continuum_traces.lines import metadata_fault
@@ -27,6 +27,19 @@ if TYPE_CHECKING:
     from continuum_client.recorder import Ledger
     from continuum_client.tools import Predict
     from continuum_client.turns import EndedCall
+
+
+_OF_A_TURN = ("turn_id", "is_last_step", "last_func_call", "last_tool_duration_s")
+"""Tags that every try of a turn has."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """A call whose answer was cut off."""
+
+    tags: Tags
+    prompt: object
+    """The shape of its prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,8 @@ class TaggedProgram:
         self._predict = check_predict(predict) or client.predict
         self._runs: list[ToolRun] = []
         self._turns = itertools.count()
+        self.cut_off: CutOff | None = None
+        """The latest call, if its answer was cut off."""
         self._releases: dict[str, PendingRelease] = {}
         """By base URL, of the servers to which calls of this program were sent."""
         self._lock = threading.Lock()
@@ -127,10 +142,13 @@ class TaggedProgram:
         if self.ledger is not None:
             self.ledger.end_turn(ended)
 
-    def take(self) -> CallTags:
+    def take(self, before: Tags | None = None) -> CallTags:
         """Return the tags of a call that is about to be sent.
 
         Tools, prediction, hints and last step are then forgotten, because only one call sends them.
+
+        Args:
+            before: the tags of the latest call, if this call is another try of its turn.
         """
         do_what_is_left()
         with self._lock:
@@ -153,6 +171,9 @@ class TaggedProgram:
             turn_id=f"{number}-{uuid.uuid4().hex[:8]}",  # a forked process counts from the same number
             kv_ttl_s=kv_ttl_s,
         )
+        if before is not None:
+            same = {name: value for name in _OF_A_TURN if (value := getattr(before, name)) is not None}
+            tags = replace(tags, **same)
         return CallTags(tags, runs, by_agent)
 
     def give_back(self, taken: CallTags) -> None:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from continuum_traces.answers import ToolAsked
 from continuum_traces.lines import digest
 from continuum_traces.schema import ToolCall, Turn
 
 from continuum_client.conversation import NO_SHAPE, Shape
-from continuum_client.reply import Content, Reply, ToolAsked
+from continuum_client.reply import Content, Reply
 from continuum_client.tools import ToolRun
 
 
@@ -67,8 +68,8 @@ def join(before: EndedCall | None, now: EndedCall) -> Join:
     if prompt < previous:
         kept = min(now.reply.cached_tokens or 0, prompt)
         return Join(prompt - kept, kept_tokens=kept)
-    output = max(1, before.reply.output_tokens or 0)
-    carried = min(output - min(output, before.reply.reasoning_tokens), prompt - previous)
+    output, choices = max(1, before.reply.choice_tokens or 0), max(1, len(before.reply.reasons))
+    carried = min(output - min(output, before.reply.reasoning_tokens // choices), prompt - previous)
     return Join(prompt - previous - carried, carried_tokens=None if carried == output else carried)
 
 
@@ -88,12 +89,12 @@ def turn_of(
     tools_s = max((call.end_s for call in calls), default=0.0)
     return Turn(
         new_input_tokens=joined.new_input_tokens,
-        output_tokens=max(1, reply.output_tokens or 0),
+        output_tokens=max(1, reply.choice_tokens or 0),
         carried_tokens=carried_tokens,
         kept_tokens=joined.kept_tokens,
         tool_calls=calls,
         gap_overhead_s=0.0 if gap_s is None else max(0.0, round(gap_s - tools_s, 6)),
-        text="".join(reply.text) or None if reply.content == "full" else None,
+        text=reply.text or None if reply.content == "full" else None,
         cached_tokens=reply.cached_tokens,
         ttft_s=since(ended.sent_s, reply.first_token_s),
         llm_s=since(ended.sent_s, ended.finish_s),
@@ -111,7 +112,7 @@ def calls_after(ended: EndedCall, runs: Sequence[ToolRun], key: Callable[[str, s
         runs: the measured tools.
         key: a function from a tool's name and arguments to the name to record.
     """
-    asked = ended.reply.asked
+    asked = ended.reply.calls
     content = ended.reply.content
     if not runs:
         return tuple(ToolCall(key_of(tool, key), **_arguments(tool, content)) for tool in asked)

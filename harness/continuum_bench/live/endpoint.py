@@ -91,15 +91,8 @@ class Endpoint:
         )
 
 
-class _Model(msgspec.Struct):
-    id: str
-    max_model_len: int | None = None
-    owned_by: str | None = None
-    created: int | None = None
-
-
 class _Models(msgspec.Struct):
-    data: list[_Model] = []
+    data: Any = None
 
 
 class _Facts(msgspec.Struct):
@@ -124,7 +117,7 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     check_url(base_url)
     base = base_of(base_url)
     try:
-        models = get_json(joined(base, "/models"), api_key, _Models).data
+        models = _models(get_json(joined(base, "/models"), api_key, _Models).data)
     except urllib.error.HTTPError as error:
         asked = (
             "is the API key set (OPENAI_API_KEY, --api-key-env)"
@@ -141,9 +134,28 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     state = (_states(root, api_key) or [{}])[0]
     version = _maybe(f"{root}/version", api_key).version
     engine = _maybe(f"{root}/continuum/engine", api_key)
-    names, owner = tuple(model.id for model in models), owner_of(msgspec.to_builtins(first)) or None
-    facts = first.max_model_len, version, state, engine.emulated, owner, _kv_pool(root), engine.server
+    names, owner = tuple(model["id"] for model in models), owner_of(first) or None
+    facts = _length(first.get("max_model_len")), version, state, engine.emulated, owner, _kv_pool(root), engine.server
     return Endpoint(base, names, *facts)
+
+
+def _models(listed: Any) -> list[dict[str, Any]]:
+    """Return the models that have an id; other facts may be missing or odd.
+
+    Raises:
+        ValueError: it is no list.
+    """
+    if not isinstance(listed, list):
+        raise ValueError(f"/models: expected a list in `data`, found {listed!r:.60}")
+    return [model for model in listed if isinstance(model, dict) and isinstance(model.get("id"), str) and model["id"]]
+
+
+def _length(value: Any) -> int | None:
+    """Return a number of tokens; None: the server does not say one."""
+    try:
+        return int(value) if not isinstance(value, bool) and 0 < float(value) == int(value) else None
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def plugin_errors(root: str, api_key: str | None) -> int:

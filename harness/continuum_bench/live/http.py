@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import msgspec
+from continuum_traces.answers import Answer, Ending, EventBytes, asked_in
 from continuum_traces.urls import web_proxy_of
 
 from continuum_bench.options.declare import number_in
@@ -64,65 +65,30 @@ class RequestFailed(Exception):
     """A request got no complete answer.
 
     Attributes:
-        kind: http-429, http-500 ..., connection, timeout, stream, invalid-json.
+        kind: http-429, http-500 ..., connection, timeout, or the code of an ``Ending``: stream, short ...
         again: whether another try may help.
         retry_after_s: seconds that the server asks to wait before another try; None: it does not say.
+        missing: by how many tokens the answer was too short.
     """
 
-    def __init__(self, kind: str, message: str, again: bool, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, kind: str, message: str, again: bool, retry_after_s: float | None = None, missing: int = 0
+    ) -> None:
         super().__init__(f"{kind}: {message}")
         self.kind = kind
         self.again = again
         self.retry_after_s = retry_after_s
+        self.missing = missing
 
 
 @dataclass(slots=True)
-class Reply:
+class Reply(Answer):
     """The answer to a streamed request. Instants are on the driver's clock."""
 
-    first_token_s: float | None = None
     finish_s: float = 0.0
-    chunks_s: list[float] | None = None
-    """The instant of each chunk with output tokens; None: chunks are not read immediately."""
-    token_ids: list[int] = field(default_factory=list)
-    text: str = ""
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int | None = None
-    """None: the server does not say."""
-    ended: bool = False
-    """The server sent a finish reason or [DONE]."""
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-
-
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    text: str | None = None
-    delta: _Delta | None = None
-    token_ids: list[int] | None = None
-    finish_reason: str | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
-    error: Any = None
-
-
-decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -149,7 +115,7 @@ class StreamingClient:
         Raises:
             RequestFailed: no complete answer; ``kind`` says why.
         """
-        reply = Reply(chunks_s=[] if self._every_chunk else None)
+        reply = Reply(with_text=True, done=False, chunks_s=[] if self._every_chunk else None)
         try:
             async with (
                 asyncio.timeout(self._limit_s),
@@ -163,9 +129,12 @@ class StreamingClient:
             raise RequestFailed(kind, str(error) or type(error).__name__, again=True) from error
         except TimeoutError as error:
             raise RequestFailed("timeout", "the request took too long", again=True) from error
-        if reply.first_token_s is None or not reply.ended:
-            point = "without a token" if reply.first_token_s is None else "in the middle of the answer"
-            raise RequestFailed("stream", f"ended {point}", again=True)
+        ended = reply.ending(asked_in(body))
+        if ended.error is None and reply.first_token_s is None:
+            if not reply.output_tokens:
+                raise RequestFailed("stream", "ended without a token", again=True)
+            reply.first_token_s = reply.finish_s  # tokens without text
+        _check(ended)
         return reply
 
     async def _read(self, stream: _Stream) -> None:
@@ -177,9 +146,8 @@ class StreamingClient:
             await stream.ended()
         finally:
             self._open.discard(stream)
-        stream.take(content.read_nowait())
-        if not stream.reply.finish_s:
-            stream.reply.finish_s = self._clock()
+        stream.take(content.read_nowait(), whole=True)
+        stream.reply.finish_s = stream.reply.finish_s or self._clock()
 
     async def read_along(self) -> None:
         """Read all streams every ``READ_EVERY_S`` until cancelled, so that long answers do not fill the buffer and
@@ -199,14 +167,16 @@ class _Stream:
         self.content = response.content
         self._response = response
         self._clock = clock
-        self._rest = b""
+        self._events = EventBytes()
         self._failure: RequestFailed | None = None
 
-    def take(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                _take(self.reply, line[5:].strip(), self._clock)
+    def take(self, piece: bytes, whole: bool = False) -> None:
+        reply, events = self.reply, self._events.feed(piece)
+        reply.take_events(events + self._events.last() if whole else events, self._clock, _decode)
+        if reply.done and not reply.finish_s:
+            reply.finish_s = self._clock()
+        if reply.fault is not None:
+            _check(reply.fault)
 
     def read_along(self) -> None:
         if self.content.is_eof() or self.content.exception() is not None:
@@ -232,6 +202,11 @@ class _Stream:
             raise self._failure or error from None
 
 
+def _check(ended: Ending) -> None:
+    if ended.error is not None:
+        raise RequestFailed(ended.code, ended.why, again=True, missing=ended.missing)
+
+
 def _refusal(response: aiohttp.ClientResponse, text: str) -> RequestFailed:
     again = response.status in (408, 409, 429) or response.status >= 500
     return RequestFailed(f"http-{response.status}", text[:500], again, retry_after_s(response.headers))
@@ -245,37 +220,3 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """
     seconds = number_in(headers.get("Retry-After", ""))
     return seconds if seconds >= 0 else None
-
-
-def _take(reply: Reply, payload: bytes, clock: Clock) -> None:
-    if payload == b"[DONE]":
-        reply.ended, reply.finish_s = True, clock()
-        return
-    try:
-        chunk = decode_chunk(payload)
-    except msgspec.DecodeError as error:
-        raise RequestFailed("invalid-json", f"{error}: {payload[:200]!r}", again=True) from error
-    if chunk.error is not None:
-        raise RequestFailed("stream", str(chunk.error)[:500], again=True)
-    for choice in chunk.choices:
-        _take_choice(reply, choice, clock)
-    if chunk.usage is not None:
-        usage, details = chunk.usage, chunk.usage.prompt_tokens_details
-        reply.prompt_tokens, reply.output_tokens = usage.prompt_tokens, usage.completion_tokens
-        reply.cached_tokens = details.cached_tokens if details is not None else None
-
-
-def _take_choice(reply: Reply, choice: _Choice, clock: Clock) -> None:
-    delta = choice.delta
-    text = choice.text if delta is None else (delta.content or delta.reasoning_content)
-    if choice.token_ids:
-        reply.token_ids += choice.token_ids
-    if text:
-        reply.text += text
-    if (text or choice.token_ids) and (reply.first_token_s is None or reply.chunks_s is not None):
-        now_s = clock()
-        reply.first_token_s = reply.first_token_s or now_s
-        if reply.chunks_s is not None:
-            reply.chunks_s.append(now_s)
-    if choice.finish_reason is not None:
-        reply.ended = True
