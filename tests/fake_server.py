@@ -237,7 +237,7 @@ class FakeServer:
             self._at_once -= 1
 
     async def _answer(self, request: web.BaseRequest, seen: Seen) -> web.StreamResponse:
-        if seen.route is None:
+        if seen.route is None and (self.handler is None or not seen.path.endswith("/messages")):
             await asyncio.sleep(self.delays_s.get(seen.path, 0.0))
             return self._own(seen.path)
         if self.handler is not None:
@@ -373,7 +373,8 @@ async def good(request: Any, number: int, usage: bool = True) -> web.StreamRespo
     count = body.get("max_tokens") or body["max_completion_tokens"]
     for token in range(count):
         choice = {"text": "x", "token_ids": [1000 + token]} if "prompt" in body else {"delta": {"content": "x "}}
-        await stream.write(as_event({"choices": [choice]}))
+        reason = "length" if token + 1 == count else None
+        await stream.write(as_event({"choices": [{**choice, "finish_reason": reason}]}))
     if usage:
         counts = {"prompt_tokens": len(body["prompt"]) if "prompt" in body else 100, "completion_tokens": count}
         usages = {**counts, "prompt_tokens_details": {"cached_tokens": 16}}

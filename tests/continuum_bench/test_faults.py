@@ -114,7 +114,7 @@ def answers_once(sent: bytes) -> str:
     ("sent", "said"),
     [
         (b"SSH-2.0-OpenSSH_9.6\r\n", "no OpenAI-compatible server answers: SSH-2.0-OpenSSH_9.6\n"),
-        (b'{"data": null}', "no OpenAI-compatible server answers: Expected `array`, got `null` - at `$.data`\n"),
+        (b'{"data": null}', "no OpenAI-compatible server answers: /models: expected a list in `data`, found None\n"),
         (b"[" * 100_000, "no OpenAI-compatible server answers: "),
         (b'{"data": []}', "serves no model\n"),
     ],

@@ -39,9 +39,11 @@ GREP = [{"type": "function", "function": {"name": "grep", "parameters": {"type":
 
 
 @contextmanager
-def through(server: FakeServer, record: Path | None = None, dialect: str = "vllm") -> Iterator[httpx.Client]:
+def through(
+    server: FakeServer, record: Path | None = None, dialect: str = "vllm", content: str = "digest"
+) -> Iterator[httpx.Client]:
     """An HTTP client whose requests go through a proxy of a program ``p``, which has ended in the end."""
-    proxy = Proxy(server.url, proxy_state(dialect, None if record is None else str(record), "digest"), "p")
+    proxy = Proxy(server.url, proxy_state(dialect, None if record is None else str(record), content), "p")
     limits = httpx.Limits(max_connections=None)
 
     async def tasks() -> int:
@@ -242,7 +244,7 @@ def events_of_anthropic() -> list[dict[str, Any]]:
 
 
 def test_anthropic_s_stream_and_answer_are_read_alike() -> None:
-    stream, whole = Reply("full"), Reply("full")
+    stream, whole = Reply(content="full"), Reply(content="full")
     for number, event in enumerate(events_of_anthropic()):
         stream.take(event, float(number))
     tool = {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": "ls"}}
@@ -251,7 +253,7 @@ def test_anthropic_s_stream_and_answer_are_read_alike() -> None:
     whole.take({"type": "message", "model": "m", "content": content, "stop_reason": "tool_use", "usage": usage})
     for reply in (stream, whole):
         assert (reply.prompt_tokens, reply.cached_tokens, reply.output_tokens) == (100, 60, 25)
-        assert (reply.model, reply.finished, "".join(reply.text)) == ("m", True, "Let me see.")
+        assert (reply.model, reply.stopped, reply.text) == ("m", True, "Let me see.")
         assert [(tool.name, "".join(tool.arguments)) for tool in reply.asked] == [("bash", '{"command": "ls"}')]
     assert (stream.first_token_s, whole.first_token_s) == (2.0, None)
 

@@ -214,10 +214,8 @@ class Answer:
                 self.model = fields.get("model")
             for number, choice in enumerate(choices):
                 self._choice(number, choice if type(choice) is dict else fields_of(choice), now_s)
-        elif isinstance(kind := fields.get("type"), str):
-            self._event(kind, fields, now_s)
-        elif kind := fields.get("object"):
-            self._object(str(kind), fields)
+        elif kind := fields.get("object") if fields.get("object") in ("response", "error") else fields.get("type"):
+            self._event(str(kind), fields, now_s)
         if error := fields.get("error"):
             self._failed(error)
 
@@ -306,8 +304,10 @@ class Answer:
     # ------------------------------------------------------------------- Responses, and Anthropic's Messages
 
     def _event(self, kind: str, fields: Mapping[str, Any], now_s: float | None) -> None:
-        """Read an event, or Anthropic's whole message, by its type."""
-        if kind in _ANTHROPIC:
+        """Read an event by its type, or a whole answer without choices."""
+        if kind == "response":
+            self._response(fields)
+        elif kind in _ANTHROPIC:
             self._anthropic(kind, fields, now_s)
         elif kind.endswith(".delta") and fields.get("delta"):
             self._token(now_s)
@@ -320,13 +320,6 @@ class Answer:
             self._failed(fields.get("error") or fields)
         if kind in _LAST:
             self.done = True
-
-    def _object(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """Read an answer without choices or type, by the name of its kind."""
-        if kind == "response":
-            self._response(fields)
-        elif kind == "error":
-            self._failed(fields.get("error") or fields)
 
     def _response(self, response: Mapping[str, Any]) -> None:
         """Read an answer of the Responses API."""

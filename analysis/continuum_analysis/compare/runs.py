@@ -49,6 +49,8 @@ class Run:
     """Set only if the runs of a comparison have different routers."""
     plugin_errors: int = 0
     """Exceptions in the server's policy during the run, in which vLLM scheduled without it: no result of the policy."""
+    notes: tuple[str, ...] = ()
+    """What the load generator says of the lengths of prompts and answers; shown beside the run's numbers."""
 
     @property
     def arm(self) -> str:
@@ -118,7 +120,9 @@ def read_run_metrics(folder: Path, alone_s: Mapping[str, float] | None = None) -
     """
     manifest = read_manifest(folder) if (folder / MANIFEST).exists() else Manifest(policy=_name_of(folder))
     facts = read_json(folder / ENGINE) if (folder / ENGINE).is_file() else {}
-    return Run(folder, manifest, analyze_run(folder, alone_s), plugin_errors=int(facts.get("plugin_errors", 0)))
+    notes = tuple(note for note in facts.get("notes") or () if isinstance(note, str))
+    errors = int(facts.get("plugin_errors", 0))
+    return Run(folder, manifest, analyze_run(folder, alone_s), plugin_errors=errors, notes=notes)
 
 
 def _name_of(record: Path) -> str:

@@ -319,7 +319,7 @@ def _assumed(arms: Mapping[str, Sequence[Run]]) -> Iterator[str]:
 
 
 def _warnings(arms: Mapping[str, Sequence[Run]]) -> Iterator[str]:
-    """Yield warnings about the means: unfinished programs, lateness, policies that raised."""
+    """Yield warnings about the means: unfinished programs, policies that raised, lengths, lateness."""
     for run in (run for group in arms.values() for run in group):
         facts, where = run.metrics.facts, f"{run.arm}, seed {run.manifest.seed}"
         if left_out := len(facts.unfinished) + len(facts.failed):
@@ -334,6 +334,7 @@ def _warnings(arms: Mapping[str, Sequence[Run]]) -> Iterator[str]:
                 f"{where}: the server caught {run.plugin_errors} exceptions in its policy (its log has them) and "
                 "scheduled without it; these times are no result of the policy"
             )
+        yield from (f"{where}: {note}" for note in run.notes)
         if late := lateness_warning(facts):
             yield f"{where}: {late}"
 

@@ -19,7 +19,7 @@ from continuum_bench.live.endpoint import Endpoint, plugin_errors, probe_server
 from continuum_bench.live.load import LoadCounters, LoadOptions, plays_of
 from continuum_bench.live.processes import play
 from continuum_bench.live.recording import LiveRecorder, remove_unfinished, take_scheduler_records
-from continuum_bench.live.results import client_side, report_generator
+from continuum_bench.live.results import client_side, length_notes, report_generator
 from continuum_bench.live.server_metrics import server_metrics
 from continuum_bench.lock import locked
 from continuum_bench.options.run import LiveOptions, RunOptions
@@ -174,7 +174,8 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
     errors = plugin_errors(root, key)
     counters.plugin_errors = errors - errors_before if errors >= errors_before else errors  # fewer: it was restarted
     counts = {each.name: getattr(counters, each.name) for each in fields(counters)}
-    write_json(folder / ENGINE, {**counts, "wall_s": since_s(), **rows_of(folder)})
+    notes = length_notes(counters, steered=run.load.prompts == "text")
+    write_json(folder / ENGINE, {**counts, "notes": notes, "wall_s": since_s(), **rows_of(folder)})
     report_generator(counters)
     return counters
 

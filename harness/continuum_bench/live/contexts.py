@@ -1,4 +1,4 @@
-"""A program's context for a real server: token ids with exact lengths, or text with approximate lengths.
+"""A program's context for a real server: token ids with exact lengths, or text whose length is steered.
 
 The new tokens of each program are its own. Prefixes therefore match exactly where those of a real agent would.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -51,7 +52,7 @@ class TokenContext:
 
     def add_output(self, index: int, turn: Turn, answer: Reply) -> None:
         """Append the generated tokens, or as many other ids if the server returned none."""
-        if len(answer.token_ids) == turn.output_tokens:
+        if len(answer.token_ids) == turn.output_tokens and all(type(token) is int for token in answer.token_ids):
             carried = answer.token_ids[turn.output_tokens - turn.carried :]
             self._prompt += b"".join(b"%d," % token for token in carried)
         else:
@@ -63,43 +64,140 @@ class TokenContext:
         return {"prompt": msgspec.Raw(b"[" + self._prompt[:-1] + b"]"), "return_token_ids": True, **lengths}
 
 
-class TextContext:
-    """Prompts as text, for ``/v1/chat/completions``, which takes no token ids. Lengths are correct to a few per cent.
+@dataclass(slots=True)
+class TokenRates:
+    """How a server counts the tokens of text: a number for each word of ours, and one for each message. The load
+    generator learns both from the prompt lengths that the server reports (recursive least squares)."""
 
-    Words are drawn from a list of common words, most of which are one token in every vocabulary. The number of tokens
-    per word is corrected after each turn by the prompt length that the server reports.
+    per_word: float = 1.0
+    per_message: float = 4.0
+    _of_word: float = 0.05
+    _of_both: float = 0.0
+    _of_message: float = 16.0
+
+    def learn(self, words: int, messages: int, tokens: float) -> None:
+        """Learn from so many new words and messages, which the server counted as so many tokens."""
+        gain_word = self._of_word * words + self._of_both * messages
+        gain_message = self._of_both * words + self._of_message * messages
+        noise = 1.0 + (0.01 * words) ** 2
+        scale = noise + gain_word * words + gain_message * messages
+        error = (tokens - self.per_word * words - self.per_message * messages) / scale
+        self.per_word = min(4.0, max(0.25, self.per_word + gain_word * error))
+        self.per_message = min(64.0, max(0.0, self.per_message + gain_message * error))
+        self._of_word -= gain_word * gain_word / scale
+        self._of_both -= gain_word * gain_message / scale
+        self._of_message -= gain_message * gain_message / scale
+
+
+@dataclass(slots=True)
+class _Message:
+    role: str
+    text: str
+    tokens: float
+    """By the server's count, as far as it is known, with those around the text."""
+
+    def cut(self, tokens: float, around: float, from_end: bool = False) -> None:
+        """Keep so many tokens of the message, of which ``around`` are not of the text."""
+        chars = round(len(self.text) * max(0.0, tokens - around) / max(1.0, self.tokens - around))
+        self.text = self.text[len(self.text) - chars :] if from_end else self.text[:chars]
+        self.tokens = tokens
+
+
+class TextContext:
+    """Prompts as text, for ``/v1/chat/completions``, which takes no token ids.
+
+    Words are drawn from a list of common words, most of which are one token in every vocabulary. After each turn the
+    server says how many tokens the prompt had. The next message is as long as the trace's next prompt then needs, so
+    that errors do not add up.
+
+    Args:
+        rates: what is known of the server's tokens; programs share it.
     """
 
     path = "/chat/completions"
     exact_lengths = False
 
-    def __init__(self, program: Program, key: str, shared_key: str) -> None:
+    def __init__(self, program: Program, key: str, shared_key: str, rates: TokenRates) -> None:
         self._key = key
-        self._messages: list[dict[str, str]] = []
-        self.tokens_per_word = 1.0
+        self._rates = rates
+        self._messages: list[_Message] = []
+        self._target = 0
+        """The tokens that the trace's prompt has."""
+        self._new_words, self._new_messages, self._known = 0, 0, 0.0
+        """Our words and the messages since the latest count, and the tokens that are known without a count."""
         if program.shared_prefix_id is not None:
-            text = self._words(f"{shared_key}/{program.shared_prefix_id}", program.shared_prefix_tokens)
-            self._messages.append({"role": "system", "content": text})
+            self._target = program.shared_prefix_tokens
+            self._add("system", f"{shared_key}/{program.shared_prefix_id}", self._target)
+
+    @property
+    def tokens(self) -> float:
+        return sum(message.tokens for message in self._messages)
 
     def keep(self, tokens: int) -> None:
-        """Keep everything: text is never cut, because the number of tokens of its words is not known exactly."""
+        self._target = min(self._target, tokens)
+        self._shorten(self._target)
 
     def add_input(self, index: int, turn: Turn, tokens: int) -> None:
-        self._messages.append({"role": "user", "content": self._words(f"{self._key}/{index}", max(1, tokens))})
+        self._target += tokens
+        self._shorten(self._target - 1 - self._rates.per_message)
+        self._add("user", f"{self._key}/{index}", self._target - self.tokens)
 
     def add_output(self, index: int, turn: Turn, answer: Reply) -> None:
-        """Append the whole answer, and correct the number of tokens per word by the reported prompt length."""
-        self._messages.append({"role": "assistant", "content": answer.text or "(no text)"})
-        if answer.prompt_tokens:
-            words = sum(len(message["content"].split()) for message in self._messages)
-            self.tokens_per_word = min(4.0, max(0.25, answer.prompt_tokens / max(1, words)))
+        """Correct the lengths by the reported length of the prompt, and append the last ``turn.carried`` tokens of the
+        answer; words of ours if the answer has no text."""
+        if answer.prompt_tokens and 0.25 <= answer.prompt_tokens / max(1.0, self.tokens) <= 4.0:
+            self._correct(answer.prompt_tokens)
+        self._target += turn.carried
+        visible = (answer.output_tokens or turn.output_tokens) - answer.reasoning_tokens
+        if turn.carried <= 0:
+            return
+        if not answer.text.strip() or visible <= 0:
+            return self._add("assistant", f"{self._key}/{index}/answer", turn.carried + self._rates.per_message)
+        message = _Message("assistant", answer.text, visible)
+        message.cut(min(turn.carried, visible), 0.0, from_end=True)
+        self._known += message.tokens
+        message.tokens += self._rates.per_message
+        self._new_messages += 1
+        self._messages.append(message)
 
     def body(self, turn: Turn) -> dict[str, Any]:
         """Return the part of the request that depends on the turn."""
-        return {"messages": self._messages, "max_tokens": turn.output_tokens}
+        messages = [{"role": message.role, "content": message.text} for message in self._messages]
+        return {"messages": messages, "max_tokens": turn.output_tokens}
 
-    def _words(self, key: str, tokens: int) -> str:
-        return " ".join(random.Random(key).choices(_WORDS, k=max(1, round(tokens / self.tokens_per_word))))
+    def _add(self, role: str, key: str, tokens: float) -> None:
+        """Append so many tokens. Two messages of one role in a row become one, as chat templates want."""
+        again = bool(self._messages) and self._messages[-1].role == role
+        words = max(1, round((tokens - (0.0 if again else self._rates.per_message)) / self._rates.per_word))
+        text = " ".join(random.Random(key).choices(_WORDS, k=words))
+        self._new_words += words
+        if again:
+            self._messages[-1].text += f" {text}"
+            self._messages[-1].tokens += words * self._rates.per_word
+            return
+        self._new_messages += 1
+        self._messages.append(_Message(role, text, words * self._rates.per_word + self._rates.per_message))
+
+    def _shorten(self, tokens: float) -> None:
+        """Cut the end of the context, so that it has at most so many tokens."""
+        while self._messages and (over := self.tokens - tokens) > 0.5:
+            last = self._messages[-1]
+            rest = last.tokens - over
+            if rest > self._rates.per_message + 1:
+                last.cut(rest, self._rates.per_message)
+            else:
+                self._messages.pop()
+            self._new_words = self._new_messages = 0  # what is cut is not known exactly, so nothing is learned from it
+
+    def _correct(self, counted: int) -> None:
+        """Learn from the prompt's length, and give the difference to the newest messages."""
+        over = counted - self.tokens
+        if self._new_words:
+            before = self.tokens - self._known - self._new_words * self._rates.per_word
+            before -= self._new_messages * self._rates.per_message
+            self._rates.learn(self._new_words, self._new_messages, counted - before - self._known)
+        self._messages[-1].tokens = max(1.0, self._messages[-1].tokens + over)
+        self._new_words, self._new_messages, self._known = 0, 0, 0.0
 
 
 def _ids(key: str, count: int) -> bytes:

@@ -19,7 +19,7 @@ from continuum_traces.schema import ArrivalRecord, TurnRecord
 from continuum_traces.token_gaps import gaps_ms
 from continuum_traces.urls import joined, root_of
 
-from continuum_bench.live.contexts import TextContext, TokenContext
+from continuum_bench.live.contexts import TextContext, TokenContext, TokenRates
 from continuum_bench.live.http import Reply, RequestFailed, StreamingClient, open_session, post
 from continuum_bench.live.load import LivePlay, LoadCounters, LoadOptions
 from continuum_client.tagging import merged_body, tag_body, tag_headers
@@ -40,6 +40,8 @@ class _UnderWay:
     play: LivePlay
     context: TokenContext | TextContext
     conversation: Conversation[Reply]
+    prompt_tokens: list[int]
+    """The prompt lengths of the trace, by turn."""
     sent_s: float | None = None
     """The instant at which the current turn was sent; None between turns."""
     failed_tries: tuple[str, ...] = ()
@@ -65,6 +67,7 @@ class LoadDriver:
         self._session: aiohttp.ClientSession
         self._client: StreamingClient
         self._abandoned: list[str] = []
+        self._rates = TokenRates()
 
     def now_s(self) -> float:
         return self._clock() - self._zero_s
@@ -147,19 +150,19 @@ class LoadDriver:
 
     def _begin(self, play: LivePlay, due_s: float) -> _UnderWay:
         salt, job = self._options.salt, play.job
-        kind = TokenContext if self._options.prompts == "tokens" else TextContext
-        context = kind(job.program, f"{salt}/{play.number}", salt)
+        exact, names = self._options.prompts == "tokens", (f"{salt}/{play.number}", salt)
+        context = TokenContext(job.program, *names) if exact else TextContext(job.program, *names, self._rates)
         conversation = converse(
             job.program,
             job.program_id,
             due_s,
             context,
             lambda index: f"{index}-{play.number}-{salt[:8]}",  # every run against a server has turn ids of its own
-            kind.exact_lengths,
+            exact,
             job.hints,
             job.sends,
         )
-        return _UnderWay(play, context, conversation)
+        return _UnderWay(play, context, conversation, job.program.prompt_tokens())
 
     async def _converse(self, under_way: _UnderWay) -> bool:
         """Carry out the actions of the program's conversation. Returns False if a turn got no answer."""
@@ -186,6 +189,7 @@ class LoadDriver:
         except RequestFailed as error:
             said = self._without_key(str(error))
             return Ended(sent_s, self.now_s(), error=said, failed_tries=under_way.failed_tries)
+        self.counters.count(reply, under_way.prompt_tokens[send.index], send.turn.output_tokens)
         answered = Ended(
             sent_s=sent_s,
             finish_s=reply.finish_s,
@@ -219,6 +223,8 @@ class LoadDriver:
                 return await self._client.post(url, body, headers)
             except RequestFailed as error:
                 self.counters.errors[error.kind] += 1
+                self.counters.short_answers += error.missing > 0
+                self.counters.missing_tokens += error.missing
                 under_way.failed_tries += (error.kind,)
                 if not error.again or attempt == options.retries:
                     raise

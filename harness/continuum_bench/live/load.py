@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from continuum_traces.answers import Answer
 from continuum_traces.conversation import Job
 
 from continuum_bench.options.run import LiveOptions
@@ -55,8 +56,30 @@ class LoadCounters:
     programs_failed: int = 0
     programs_stopped: int = 0
     """Programs that were running when the run was stopped."""
+    short_answers: int = 0
+    """Answers that ended before the length that was asked for; they count as failed tries."""
+    missing_tokens: int = 0
+    """The tokens that short answers lack."""
+    prompt_tokens: int = 0
+    """By the server's count, of the turns for which it says one."""
+    trace_prompt_tokens: int = 0
+    """The prompt tokens of the same turns in the trace."""
+    output_tokens: int = 0
+    trace_output_tokens: int = 0
+    uncounted_turns: int = 0
+    """Turns without the server's token counts."""
     plugin_errors: int = 0
     """Exceptions in the server's policy during the run, which only the main process counts."""
+
+    def count(self, answer: Answer, prompt_tokens: int, output_tokens: int) -> None:
+        """Count a turn that has these lengths in the trace."""
+        if answer.prompt_tokens is None or answer.output_tokens is None:
+            self.uncounted_turns += 1
+            return
+        self.prompt_tokens += answer.prompt_tokens
+        self.output_tokens += answer.output_tokens
+        self.trace_prompt_tokens += prompt_tokens
+        self.trace_output_tokens += output_tokens
 
     def add(self, other: LoadCounters) -> None:
         """Add another process's counters."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from continuum_analysis.compare.summary import ArmSummary
+from continuum_traces.names import counted
 
 from continuum_bench.live.load import LoadCounters
 from continuum_bench.show import print_notice
@@ -20,3 +21,25 @@ def report_generator(counters: LoadCounters) -> None:
     if counters.errors:
         kinds = ", ".join(f"{count} x {kind}" for kind, count in counters.errors.items())
         print_notice(f"errors: {kinds}; {counters.retries} tries again, {counters.programs_failed} programs failed")
+
+
+def length_notes(counters: LoadCounters, steered: bool) -> list[str]:
+    """Return what the table of a run must say about the lengths of its prompts and answers.
+
+    Args:
+        counters: what the load generator counted.
+        steered: whether prompts are text, so that their lengths are never exact.
+    """
+    notes = []
+    if counters.short_answers:
+        short, missing = counted(counters.short_answers, "answer"), counters.missing_tokens
+        notes.append(f"{short} ended too early, {missing:,} tokens before the length that was asked for: failed tries")
+    if counters.uncounted_turns:
+        notes.append(f"the server sent no token counts for {counted(counters.uncounted_turns, 'turn')}")
+    for name, tokens, planned in (
+        ("prompts", counters.prompt_tokens, counters.trace_prompt_tokens),
+        ("answers", counters.output_tokens, counters.trace_output_tokens),
+    ):
+        if planned and (tokens != planned or (steered and name == "prompts")):
+            notes.append(f"{name} had {tokens / planned:.3f} of the trace's tokens, by the server's count")
+    return notes
