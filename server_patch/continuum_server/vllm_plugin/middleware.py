@@ -32,6 +32,7 @@ from continuum_server.vllm_plugin.plugin_settings import read_settings
 from continuum_server.vllm_plugin.request_tags import Caller, UnreadableBody, normalize_tags
 from continuum_server.vllm_plugin.routes import Carrier, Find, finder, guarded
 from continuum_server.vllm_plugin.state import LISTED, StateCache, engine_state
+from continuum_server.vllm_plugin.stopping import STOPPING, WholeOrError, set_at_shutdown
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -46,10 +47,6 @@ METRICS_LIMIT_S = 1.0
 """How long ``/metrics``, and a request with a malformed tag, wait for the engine's answer."""
 ANSWER_LIMIT_S = 5.0
 """How long ``/continuum/`` waits for the engine's answer."""
-
-
-STOPPING = {"error": {"message": "the server is stopping", "type": "ServiceUnavailableError", "code": 503}}
-"""The answer to requests that arrive while the server finishes earlier ones. vLLM's would be an empty text."""
 
 
 class NoAnswer(Exception):
@@ -77,7 +74,7 @@ class ContinuumMiddleware:
             return
         if self._draining is None:
             self._find = finder(scope["app"])  # at the first request vLLM has added all its routes
-            self._draining = _set_at_shutdown(scope["app"].state)
+            self._draining = set_at_shutdown(scope["app"].state)
             self._states = self._new_states(scope["app"].state)
             self._ours_only = read_settings(_additional_config(scope)).recognise == "none"
         path, method = scope["path"].removeprefix(scope.get("root_path", "")), scope["method"]
@@ -89,7 +86,7 @@ class ContinuumMiddleware:
             if self._draining.is_set():
                 await _json(503, STOPPING)(scope, receive, send)
             else:
-                await self._generate(carrier, path, scope, receive, send)
+                await self._generate(carrier, path, scope, receive, WholeOrError(send, self._draining))
         else:
             await self._app(scope, receive, send)
 
@@ -251,21 +248,6 @@ def _late(limit_s: float) -> NoAnswer:
 
 
 _SESSION = {name.lower().encode() for name in (*SESSION_HEADERS, FINAL_HEADER)}
-
-
-def _set_at_shutdown(state: Any) -> threading.Event:
-    """Return an event that is set when vLLM shuts its engine down, for which the engine first finishes its requests."""
-    draining = threading.Event()
-    client: Any = getattr(state, "engine_client", None)
-    shutdown: Any = getattr(client, "shutdown", None)
-
-    def note_and_shut_down(*args: Any, **kwargs: Any) -> Any:
-        draining.set()
-        return shutdown(*args, **kwargs)
-
-    if shutdown is not None:
-        client.shutdown = note_and_shut_down
-    return draining
 
 
 def _read(answer: str) -> Any:
