@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, islice
 from typing import Any
 
-from continuum_server.policy.facts import Machine, PrefillCurve, ProgramState, TurnState
+from continuum_server.policy.facts import Machine, PrefillCurve, ProgramState, TurnFinish, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.recognise import Prompt, Recogniser
 from continuum_server.policy.registry import POLICIES, make_policy
@@ -254,15 +254,15 @@ def hook_us(policy: str, hinted: bool, turns: int) -> float:
     machine = Machine(PrefillCurve(1.5e-9, 5.5e-5, 0.0), kv_tokens=440_000)
     table, chance = ProgramTable(make_policy(policy, {}, machine), Guards(), machine.kv_tokens), random.Random(0)
     now_s, spent = 0.0, []
-    program = table.program_for("p", now_s)
+    program = table.identity.program_for("p", now_s)
     for number in range(turns):
         gap_s = chance.lognormvariate(1.0, 1.5)
-        turn = TurnState(program, 0, str(number), now_s, 20_000, table.next_sequence())
+        turn = TurnState(program, 0, str(number), now_s, 20_000, table.identity.next_sequence())
         turn.tool_hint_s, turn.ran_s = (gap_s, 1.0) if hinted else (None, None)
         began = time.perf_counter()  # noqa: TID251 - a benchmark
         table.arrive(turn, now_s)
         table.start(turn, now_s, 0, 16)
-        table.finish(turn, now_s, 20_000, 100, "ls")
+        table.finish(TurnFinish(turn, now_s, 20_000, 100, "ls"))
         if number > 1000:
             spent.append(time.perf_counter() - began)  # noqa: TID251 - a benchmark
         now_s += gap_s

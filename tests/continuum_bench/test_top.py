@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from bench_cli import bench, refused, succeeded
 from continuum_bench.top import Server, view
-from continuum_server.policy.facts import Hold
+from continuum_server.policy.facts import Hold, TurnFinish
 from continuum_server.vllm_plugin.online import Online
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
@@ -45,9 +45,9 @@ def state_of(prefix: str = "", hits: int = 0) -> Json:
         turn.is_last = name == "ended"
         table.start(turn, now_s, hit_tokens, block_size=16)
         if name != LONG:
-            table.finish(turn, now_s, 12_345, 20, "ls")
+            table.finish(TurnFinish(turn, now_s, 12_345, 20, "ls"))
         if name == "held":
-            table.pin(turn, now_s, Hold(60.0), [1])
+            table.pins.add(turn, now_s, Hold(60.0), [1])
     for _ in range(hits):
         online.write(SchedulerEvent(now_s, "unpin", "p", 0, reason="hit"))
     page = {"engines": [engine_state(json.loads(online.call("state", "{}")))]}

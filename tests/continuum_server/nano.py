@@ -129,7 +129,7 @@ def play(jobs: Sequence[Job], policy: str = "vllm", options: dict[str, Any] | No
         played.loop.advance(lambda: float("inf"))
     assert played.free_blocks() == free, "blocks leaked"
     assert not scheduler.table.pins
-    assert scheduler.table.pinned_tokens == 0
+    assert scheduler.table.pins.tokens == 0
     assert scheduler.kv_cache_manager.reset_prefix_cache()  # fails while any block is referred to
     assert len(played.of("pin")) == len(played.of("unpin"))
     check_turns(turns, jobs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from continuum_server.policy.facts import Hold, Machine, Orders, PrefillCurve, Step, Stored, TurnState
+from continuum_server.policy.facts import Hold, Machine, Orders, PrefillCurve, Step, Stored, TurnFinish, TurnState
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Prompt
 from continuum_server.policy.registry import make_policy
@@ -36,8 +36,8 @@ class Driver:
         """A request with so many prompt tokens, or with these blocks of 16 tokens; ``facts`` are of ``TurnState``."""
         tokens, blocks = (prompt, ()) if isinstance(prompt, int) else (16 * len(prompt), prompt)
         shown = Prompt(tokens, blocks) if blocks else Prompt()
-        program = self.table.program_for(program_id, self.now_s, parent, shown, key)
-        sequence = self.table.next_sequence()
+        program = self.table.identity.program_for(program_id, self.now_s, parent, shown, key)
+        sequence = self.table.identity.next_sequence()
         request_id = f"{key}/{program_id}/{sequence}"
         turn = TurnState(
             program, 0, request_id, self.now_s, tokens, sequence, is_last=last, blocks=blocks or None, **facts
@@ -47,7 +47,7 @@ class Driver:
 
     def start(self, turn: TurnState, hit_tokens: int = 0, **reloaded: Any) -> TurnState:
         self.table.start(turn, self.now_s, hit_tokens, 16, **reloaded)
-        self.table.unpin(turn.program.program_id)
+        self.table.pins.end(turn.program.program_id)
         return turn
 
     def finish(
@@ -57,9 +57,9 @@ class Driver:
         if not turn.running:
             self.start(turn)
         blocks = range(turn.sequence * 10**6, turn.sequence * 10**6 + context)
-        hold = self.table.finish(turn, self.now_s, context, 10, tool, stored, lambda: blocks)
+        hold = self.table.finish(TurnFinish(turn, self.now_s, context, 10, tool, stored), lambda: blocks)
         if hold is not None:
-            self.table.pin(turn, self.now_s, hold, blocks)
+            self.table.pins.add(turn, self.now_s, hold, blocks)
         return hold
 
     def turn(
@@ -72,7 +72,7 @@ class Driver:
 
     def gaps(self, tool: str | None, *seconds: float) -> None:
         """Samples of a tool's time, from a program of their own."""
-        name = f"sampler-{self.table.next_sequence()}"
+        name = f"sampler-{self.table.identity.next_sequence()}"
         for gap_s in seconds:
             self.turn(name, tool, gap_s)
         self.turn(name, last=True)
@@ -80,8 +80,8 @@ class Driver:
     def step(self, seconds: float = 0.0, batch_tokens: int = 0) -> Orders:
         """Time passes, holds that are over end, and the policy gives its orders."""
         self.now_s += seconds
-        for pin in self.table.expired(self.now_s):
-            self.table.unpin(pin.program.program_id)
+        for pin in self.table.pins.expired(self.now_s):
+            self.table.pins.end(pin.program.program_id)
         return self.table.step(Step(self.now_s, batch_tokens))
 
     def admitted(self, seconds: float = 0.0) -> list[str]:

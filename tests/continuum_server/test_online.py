@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_server.policy.facts import Hold
+from continuum_server.policy.facts import Hold, TurnFinish
 from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.online import Online
 from continuum_server.vllm_plugin.plugin_settings import Settings
@@ -81,10 +81,10 @@ def test_the_state_lists_programs_by_what_they_do(online: Online, scheduler: Any
         table.start(turn, now_s, hit_tokens=2, block_size=16)
         turn.is_last = name == "ended"
         if name != "runs":
-            table.finish(turn, now_s, context_tokens=20, output_tokens=17, tool="ls")
+            table.finish(TurnFinish(turn, now_s, context_tokens=20, output_tokens=17, tool="ls"))
         if name in ("held", "soft"):
             hold = Hold(60.0) if name == "held" else Hold(0.0, soft_s=30.0)
-            table.pin(turn, now_s, hold, [1])
+            table.pins.add(turn, now_s, hold, [1])
     scheduler.release_program("p-released")
     rows = engine_state(online.snapshot())["program_list"]
     said = [(row["program_id"], row["state"]) for row in rows if row["program_id"] != "1" * 16 + ":theirs"]
@@ -102,7 +102,7 @@ def test_the_state_lists_programs_by_what_they_do(online: Online, scheduler: Any
     assert [len(cut[name]) for name in ("program_list", "pins", "soft_holds")] == [1, 1, 1]
     assert (cut["pins_held"], cut["programs"], engine_state(online.snapshot(), 0)["pins"]) == (1, 6, [])
     for name in ("p-held", "p-soft"):
-        table.unpin(name)
+        table.pins.end(name)
 
 
 @pytest.mark.parametrize("programs", [LISTED - 1, LISTED, LISTED + 1])

@@ -37,7 +37,7 @@ def test_pins_count_the_blocks_they_hold(policy: str, options: dict[str, Any]) -
     table, most_pins = scheduler.table, 0
     while loop.step():
         held = {block.block_id for blocks in scheduler.held.blocks.values() for block in blocks}
-        assert table.pinned_tokens == len(held) * scheduler.block_size
+        assert table.pins.tokens == len(held) * scheduler.block_size
         most_pins = max(most_pins, len(table.pins))
     assert most_pins == 20
 

@@ -12,7 +12,7 @@ from continuum_traces.schema import SchedulerEvent, UnpinReason
 from vllm.v1.request import Request
 
 from continuum_server.policy.facts import ProgramState
-from continuum_server.policy.program_table import Pin
+from continuum_server.policy.pins import Pin
 from continuum_server.vllm_plugin import touch_points
 
 
@@ -48,7 +48,7 @@ class HeldKv:
         scheduler, program, pins = self._scheduler, pin.program, self._scheduler.table.pins
         was_pinned = program.program_id in pins
         try:
-            scheduler.table.unpin(program.program_id)
+            scheduler.table.pins.end(program.program_id)
         finally:  # the record says what the table says, even after a failure
             ended = was_pinned and program.program_id not in pins
             if ended:
@@ -61,7 +61,7 @@ class HeldKv:
     def release_program(self, program: ProgramState, now_s: float, reason: UnpinReason) -> None:
         """End the program's pin or soft hold, if it has one."""
         table, program_id = self._scheduler.table, program.program_id
-        pin = table.pins.get(program_id) or table.soft.get(program_id)
+        pin = table.pins.get(program_id) or table.pins.soft.get(program_id)
         if pin is not None:
             self.release(pin, now_s, reason)
 
@@ -71,15 +71,15 @@ class HeldKv:
         In this order, because at the end of a stretch of the virtual engine the last step is before the deadline.
         """
         scheduler, table = self._scheduler, self._scheduler.table
-        while table.soft_tokens > touch_points.free_block_count(scheduler) * table.block_size:
-            self.release(next(iter(table.soft.values())), now_s, "pressure")
-        for pin in table.expired(now_s) if self.blocks else ():
+        while table.pins.soft_tokens > touch_points.free_block_count(scheduler) * table.block_size:
+            self.release(next(iter(table.pins.soft.values())), now_s, "pressure")
+        for pin in table.pins.expired(now_s) if self.blocks else ():
             self.expire(pin, now_s)
 
     def expire(self, pin: Pin, now_s: float) -> None:
         """End a pin or a soft hold, because its time is over. A pin may continue as a soft hold."""
         if pin.soft_until_s > now_s and self._unpin(pin, now_s, "expired"):
-            self._scheduler.table.soften(pin)
+            self._scheduler.table.pins.soften(pin)
         else:
             self.release(pin, now_s, "expired")
 
@@ -108,7 +108,7 @@ class HeldKv:
 
     def _soft(self, request: Request, arguments: dict[str, Any]) -> Iterable[Sequence[Pin]]:
         """Return the soft holds, to be released one by one until the request fits."""
-        return ([pin] for pin in [*self._scheduler.table.soft.values()])
+        return ([pin] for pin in [*self._scheduler.table.pins.soft.values()])
 
     def _victims(self, request: Request, arguments: dict[str, Any]) -> Iterable[Sequence[Pin]]:
         """Return the pins to release, group by group, until the request fits.

@@ -22,7 +22,8 @@ from continuum_traces.schema import SchedulerEvent
 
 from continuum_server.policy.base import Policy
 from continuum_server.policy.facts import ProgramState
-from continuum_server.policy.program_table import Pin, ProgramTable
+from continuum_server.policy.pins import Pin
+from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.programs import name_of
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
@@ -72,7 +73,7 @@ class Online:
         outputs = OutputTools(scheduler.vllm_config, settings.tool_parser)
         scheduler.output_tool, scheduler.stop_string = outputs, outputs.stop_string
         if self._recorder is not None:
-            scheduler.table.known.resume_turns(self._recorder.resumed.turn_numbers)
+            scheduler.table.identity.programs.resume_turns(self._recorder.resumed.turn_numbers)
             self._recorder.settle(self._clock())
         self._statistics.load()
         touch_points.add_utility(UTILITY, self.call)
@@ -144,16 +145,16 @@ class Online:
             "guards": asdict(table.guards),
             "now_s": now_s,
             "pins": _rows(table.pins.values(), namespace),
-            "soft_holds": _rows(table.soft.values(), namespace),
+            "soft_holds": _rows(table.pins.soft.values(), namespace),
             "pins_held": len(table.pins),
-            "pinned_tokens": table.pinned_tokens,
+            "pinned_tokens": table.pins.tokens,
             "block_tokens": table.block_size,
             "longest_wait_s": self._metrics.longest_wait_s(now_s),
             "free_blocks": touch_points.free_block_count(scheduler),
             "pool_blocks": touch_points.pool_blocks(scheduler),
-            "programs": len(table.known),
+            "programs": len(table.identity.programs),
             "program_list": self._program_rows(namespace),
-            "recognised_by": dict(+table.known.recognised),
+            "recognised_by": dict(+table.identity.programs.recognised),
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),
             "delay_s": believed.get("delay_estimate_seconds"),
@@ -185,7 +186,7 @@ class Online:
     def _program_row(self, program: ProgramState, namespace: str | None) -> tuple[Any, ...]:
         """Return the values of ``PROGRAM_ROW``."""
         scheduler, turn, key = self._scheduler, program.turn, program.program_id
-        pin = scheduler.table.pins.get(key) or scheduler.table.soft.get(key)
+        pin = scheduler.table.pins.get(key) or scheduler.table.pins.soft.get(key)
         request = scheduler.requests.get(turn.request_id) if turn is not None else None
         since_s = turn.since_s if turn is not None else pin.since_s if pin is not None else program.last_finish_s
         return (

@@ -19,7 +19,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 from continuum_server.policy.base import Rank
-from continuum_server.policy.facts import Machine, Step, Stored, TurnState
+from continuum_server.policy.facts import Machine, Step, Stored, TurnFinish, TurnState
 from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.registry import make_policy
 from continuum_server.vllm_plugin import touch_points
@@ -195,8 +195,8 @@ class ProgramSchedulerMixin(Scheduler):
             self._end_in_record(turn)
         self._loads.clear()
         self._turn_of.clear()
-        before, self.table = self.table, self._new_table()
-        self.wall.attempt("turn numbers", lambda: self.table.known.resume_turns(before.known.turn_numbers()))
+        programs, self.table = self.table.identity.programs, self._new_table()
+        self.wall.attempt("turn numbers", lambda: self.table.identity.programs.resume_turns(programs.turn_numbers()))
         self.wall.attempt("statistics", load_statistics, self.table.policy)
         if self.online is not None:
             self.wall.attempt("statistics", self.online.learns, self.table.policy)
@@ -275,7 +275,7 @@ class ProgramSchedulerMixin(Scheduler):
             self.held.release_program(turn.program, now_s, "abort")
 
     def _finished_well(self, request: Request, turn: TurnState, tool: str | None, now_s: float) -> None:
-        siblings = self.table.known.with_key(turn.program.id_key) if turn.is_last else []
+        siblings = self.table.identity.programs.with_key(turn.program.id_key) if turn.is_last else []
         full: touch_points.Blocks = []
         ids: list[int] = []
 
@@ -287,12 +287,11 @@ class ProgramSchedulerMixin(Scheduler):
         stored = self._stored(request)
         # the old pin can be released now, because the request still references its blocks
         self.held.release_program(turn.program, now_s, "last" if turn.is_last else "hit")
-        hold = self.table.finish(
-            turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, blocks, request.output_token_ids
-        )
+        finish = TurnFinish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored)
+        hold = self.table.finish(finish, blocks, request.output_token_ids)
         if hold is not None and (full or blocks()):
             self.held.hold(turn.program, full)
-            pin = self.table.pin(turn, now_s, hold, ids)
+            pin = self.table.pins.add(turn, now_s, hold, ids)
             if hold.ttl_s > 0.0:
                 estimates = {"delay_estimate_s": hold.delay_estimate_s, "eta": hold.eta}
                 self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.tokens, **estimates)
@@ -328,15 +327,15 @@ class ProgramSchedulerMixin(Scheduler):
         Args:
             namespace: digest of the client's API key. Another key's program with the same id is another program.
         """
-        programs = self.table.known.of(program_id, namespace)
-        held = [program for program in programs if self.table.holds(program)]
+        programs = self.table.identity.programs.of(program_id, namespace)
+        held = [program for program in programs if self.table.pins.holds(program)]
         for program in programs:
             self.held.release_program(program, self.clock(), "last")
             self.table.end_program(program)
         return bool(held)
 
     def release_all(self, reason: UnpinReason) -> None:
-        for pin in [*self.table.pins.values(), *self.table.soft.values()]:
+        for pin in [*self.table.pins.values(), *self.table.pins.soft.values()]:
             self.held.release(pin, self.clock(), reason)
 
     # ------------------------------------------------------------------------------------- queue

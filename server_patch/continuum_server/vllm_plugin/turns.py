@@ -50,14 +50,14 @@ def program_of(
     prompt = Prompt(request.num_prompt_tokens, touch_points.block_hashes(request), request.prompt_token_ids)
     name, namespace = request.request_id, caller.namespace
     if prompt.blocks and tags.program_id is None and recognise == "ids,prompts":
-        program = table.recognise(name, now_s, prompt, namespace)
+        program = table.identity.recognise(name, now_s, prompt, namespace)
         program.recognised_by = "prompt"
     elif caller.weak:
         is_session = caller.source.startswith("header:")  # a key for caches in the body may be that of a whole company
-        program = table.recognise(name, now_s, prompt, namespace, tags.program_id, is_session)
+        program = table.identity.recognise(name, now_s, prompt, namespace, tags.program_id, is_session)
         program.recognised_by = caller.source
     else:
-        program = table.program_for(tags.program_id or name, now_s, tags.parent_id, prompt, namespace)
+        program = table.identity.program_for(tags.program_id or name, now_s, tags.parent_id, prompt, namespace)
         program.recognised_by = caller.source or ("" if tags.program_id is None else "tag")
     return program
 
@@ -73,7 +73,7 @@ def make_turn(
         request_id=request.request_id,
         arrival_s=now_s,
         prompt_tokens=request.num_prompt_tokens,
-        sequence=table.next_sequence(),
+        sequence=table.identity.next_sequence(),
         is_last=bool(tags.is_last_step),
         tool_hint=tags.pred_tool,
         tool_hint_s=tags.pred_tool_s,

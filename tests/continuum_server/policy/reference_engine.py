@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from math import isnan
 
 from continuum_server.policy.base import Future, Rank
-from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnState
-from continuum_server.policy.program_table import Guards, Pin, ProgramTable
+from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnFinish, TurnState
+from continuum_server.policy.pins import Pin
+from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.recognise import Prompt
 from continuum_server.policy.registry import make_policy
 
@@ -61,8 +62,8 @@ class Engine:
 
     def arrive(self, name: str, chain: tuple[str, ...], parent: str | None = None, **tags: object) -> Request:
         tokens = len(chain) * BLOCK_SIZE
-        program = self.table.program_for(name, self.now_s, parent, Prompt(tokens, chain))
-        sequence = self.table.next_sequence()
+        program = self.table.identity.program_for(name, self.now_s, parent, Prompt(tokens, chain))
+        sequence = self.table.identity.next_sequence()
         turn = TurnState(program, 0, str(sequence), self.now_s, tokens, sequence, blocks=chain, **tags)  # type: ignore[arg-type]
         self.table.arrive(turn, self.now_s)
         self.waiting.append(Request(turn, chain))
@@ -71,15 +72,15 @@ class Engine:
     def finish(self, request: Request, output: tuple[str, ...], tool: str | None) -> None:
         turn, chain = request.turn, request.chain + output
         self.running.remove(request)
-        siblings = self.table.known.with_key(turn.program.id_key) if turn.is_last else []
+        siblings = self.table.identity.programs.with_key(turn.program.id_key) if turn.is_last else []
         self.unpin_program(turn.program.program_id)
         turn.blocks = chain
         tokens = len(chain) * BLOCK_SIZE
         stored = None if self.machine.swap_token_s is None else Stored(tokens, tokens // 2)
-        hold = self.table.finish(turn, self.now_s, tokens, 1, tool, stored, lambda: chain)
+        hold = self.table.finish(TurnFinish(turn, self.now_s, tokens, 1, tool, stored), lambda: chain)
         if hold is not None:
             self.held[turn.program.program_id] = chain
-            self.table.pin(turn, self.now_s, hold, chain)
+            self.table.pins.add(turn, self.now_s, hold, chain)
         for program in siblings:
             self.unpin_program(program.program_id)
             self.table.end_program(program)
@@ -95,7 +96,7 @@ class Engine:
         self.table.preempt(request.turn, self.now_s)
 
     def release(self, name: str) -> None:
-        for program in self.table.known.of(name):
+        for program in self.table.identity.programs.of(name):
             self.unpin_program(program.program_id)
             self.table.end_program(program)
 
@@ -105,11 +106,11 @@ class Engine:
         """Let time pass, then schedule: pins that end, what the policy orders, then the queue."""
         self.now_s += seconds
         self.started = []
-        for pin in self.table.expired(self.now_s):
+        for pin in self.table.pins.expired(self.now_s):
             goes_on = pin.program.program_id in self.table.pins and pin.soft_until_s > self.now_s
             if goes_on:
-                self.table.unpin(pin.program.program_id)
-                self.table.soften(pin)
+                self.table.pins.end(pin.program.program_id)
+                self.table.pins.soften(pin)
             else:
                 self.unpin(pin)
         if self.table.policy.steps:
@@ -155,7 +156,7 @@ class Engine:
         """Into the batch, with room from pins where that is allowed."""
         if not self._fits(request):
             victims = self.table.victims(request.turn, must_free=not self.running)
-            for pin in [*self.table.soft.values(), *victims]:
+            for pin in [*self.table.pins.soft.values(), *victims]:
                 self.unpin(pin)
                 if self._fits(request):
                     break
@@ -181,10 +182,10 @@ class Engine:
         return {block for chain in chains for block in chain}
 
     def unpin(self, pin: Pin) -> None:
-        self.table.unpin(pin.program.program_id)
+        self.table.pins.end(pin.program.program_id)
         del self.held[pin.program.program_id]
 
     def unpin_program(self, program_id: str) -> None:
-        pin = self.table.pins.get(program_id) or self.table.soft.get(program_id)
+        pin = self.table.pins.get(program_id) or self.table.pins.soft.get(program_id)
         if pin is not None:
             self.unpin(pin)

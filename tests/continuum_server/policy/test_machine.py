@@ -163,19 +163,19 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def pins_are_what_is_held(self) -> None:
         table, held = self.engine.table, self.engine.held
-        assert set(table.pins) | set(table.soft) == set(held)
-        assert not set(table.pins) & set(table.soft)
+        assert set(table.pins) | set(table.pins.soft) == set(held)
+        assert not set(table.pins) & set(table.pins.soft)
         distinct = {block for name in table.pins for block in held[name]}
-        assert table.pinned_tokens == len(distinct) * BLOCK_SIZE
-        assert table.soft_tokens == sum(len(held[name]) for name in table.soft) * BLOCK_SIZE
-        assert table.pinned_tokens <= GUARDS.max_pinned_share * BLOCKS * BLOCK_SIZE
+        assert table.pins.tokens == len(distinct) * BLOCK_SIZE
+        assert table.pins.soft_tokens == sum(len(held[name]) for name in table.pins.soft) * BLOCK_SIZE
+        assert table.pins.tokens <= GUARDS.max_pinned_share * BLOCKS * BLOCK_SIZE
 
     @invariant()
     def no_pin_is_without_a_program(self) -> None:
         table = self.engine.table
-        for name, pin in [*table.pins.items(), *table.soft.items()]:
+        for name, pin in [*table.pins.items(), *table.pins.soft.items()]:
             if name in table.pins:  # a soft hold keeps no program from being forgotten
-                assert pin.program in table.known.of(pin.program.name)
+                assert pin.program in table.identity.programs.of(pin.program.name)
             assert pin.program.program_id == name
             assert pin.deadline_s <= self.engine.now_s + GUARDS.max_ttl_s
 
@@ -198,8 +198,9 @@ class Machine(RuleBasedStateMachine):
         table = self.engine.table
         here = len(self.engine.running) + len(self.engine.waiting)
         self.most = max(self.most, here + len(self.engine.held))
-        assert len(table.known) <= GUARDS.max_programs + self.most + 1
-        assert +table.known.recognised == Counter(each.recognised_by for each in table.known._programs.values())
+        assert len(table.identity.programs) <= GUARDS.max_programs + self.most + 1
+        programs = table.identity.programs
+        assert +programs.recognised == Counter(each.recognised_by for each in programs._programs.values())
         assert len(table._turns) == here
         assert len(table._waiting) <= len(self.engine.waiting)
 
@@ -215,7 +216,7 @@ class Machine(RuleBasedStateMachine):
         assert engine.running == engine.waiting == []
         engine.step(2 * GUARDS.max_ttl_s)
         assert not engine.held
-        assert engine.table.pinned_tokens == 0
+        assert engine.table.pins.tokens == 0
 
 
 @pytest.mark.parametrize("policy", SERVED)

@@ -27,12 +27,12 @@ def test_a_pin_expires_after_its_deadline_not_at_it_and_not_while_its_program_wa
     driver = Driver(**HELD)
     turn(driver, "a")
     assert driver.table.next_deadline_s() == 2.0
-    assert driver.table.expired(2.0) == []
-    (pin,) = driver.table.expired(2.0001)
+    assert driver.table.pins.expired(2.0) == []
+    (pin,) = driver.table.pins.expired(2.0001)
     assert pin.program.program_id == "a"
     turn(driver, "b")
     driver.arrive("b")
-    assert driver.table.expired(100.0) == []
+    assert driver.table.pins.expired(100.0) == []
     assert "b" in driver.table.pins
 
 
@@ -41,11 +41,11 @@ def test_soft_holds_cost_no_memory_and_no_search() -> None:
     driver = Driver("program-fcfs", POOL)
     for number in range(50):
         turn(driver, "user", [str(number)], soft_hold_s=100.0)
-    assert len(driver.table.known) <= IDLE_PROGRAMS_OF_AN_ID + 1
-    assert (len(driver.table.soft), driver.table.soft_tokens) == (50, 50 * 16)
-    assert all(pin.blocks == () for pin in driver.table.soft.values())
+    assert len(driver.table.identity.programs) <= IDLE_PROGRAMS_OF_AN_ID + 1
+    assert (len(driver.table.pins.soft), driver.table.pins.soft_tokens) == (50, 50 * 16)
+    assert all(pin.blocks == () for pin in driver.table.pins.soft.values())
     driver.step(1000.0)
-    assert (len(driver.table.soft), driver.table.soft_tokens) == (0, 0)
+    assert (len(driver.table.pins.soft), driver.table.pins.soft_tokens) == (0, 0)
 
 
 # ------------------------------------------------------------------------------------------- which program it is
@@ -97,15 +97,15 @@ def test_a_pin_is_no_place_in_front_for_another_prompt(kept: int, comes_first: b
     driver.now_s = 1.0
     back = driver.arrive("a", "abcdefghijklmnop"[:kept] + "XYZ")
     assert driver.table.pinned(back) == comes_first
-    assert driver.table.expired(10.0) == ([] if comes_first else [driver.table.pins["a"]])
+    assert driver.table.pins.expired(10.0) == ([] if comes_first else [driver.table.pins["a"]])
 
 
 def test_ids_belong_to_their_keys() -> None:
     driver = Driver("vllm")
     mine, yours = (turn(driver, "a", "abcd", key=key) for key in ("k1", "k2"))
     assert mine.program is not yours.program
-    assert driver.table.known.of("a", "k1") == [mine.program]
-    assert driver.table.known.of("a") == []
+    assert driver.table.identity.programs.of("a", "k1") == [mine.program]
+    assert driver.table.identity.programs.of("a") == []
     assert driver.arrive("a", "abcde", key="k2").program is yours.program
     assert driver.arrive("child", "xyz", parent="a", key="k3").program.family is None
     assert (mine.program.name, yours.program.name) == ("k1:a", "k2:a")
@@ -118,7 +118,7 @@ def test_guards_cap_time_and_share() -> None:
     driver = Driver(**{**LONG, "guards": Guards(max_ttl_s=1.0, max_pinned_share=0.15)})
     turn(driver, "a")
     turn(driver, "b")  # 100 of 150 tokens are pinned: no room for another 100
-    assert (list(driver.table.pins), driver.table.pinned_tokens, driver.table.next_deadline_s()) == (["a"], 100, 1.0)
+    assert (list(driver.table.pins), driver.table.pins.tokens, driver.table.next_deadline_s()) == (["a"], 100, 1.0)
 
 
 def test_a_client_has_as_many_pins_as_the_guard_says() -> None:
@@ -146,11 +146,11 @@ def test_pins_yield_to_whom_they_may_the_latest_first(policy: str, yielding: Any
     driver = Driver(policy, replace(POOL, kv_tokens=100_000), Guards(pins_yield_to=yielding))
     for name in "abcd":
         turn(driver, name)
-        driver.table.unpin(name)
-        driver.table.pin(driver.arrive(name), 0.0, Hold(50.0), [name])
+        driver.table.pins.end(name)
+        driver.table.pins.add(driver.arrive(name), 0.0, Hold(50.0), [name])
         if name == "d":
-            driver.table.abort(driver.table.known.of("d")[0].turn)  # type: ignore[arg-type]
-    (asker,) = driver.table.known.of("b")
+            driver.table.abort(driver.table.identity.programs.of("d")[0].turn)  # type: ignore[arg-type]
+    (asker,) = driver.table.identity.programs.of("b")
     assert asker.turn is not None
     for must_free, expected in ((False, may), (True, must)):
         found = driver.table.victims(asker.turn, must_free)

@@ -297,17 +297,19 @@ def test_no_request_joins_another_conversation(seed: int) -> None:
 def test_an_id_of_several_conversations_counts_where_the_prompt_continues(is_family: bool) -> None:
     """Claude Code: the main agent sends the session's id, a sub-agent an id of its own and the session's as parent."""
     table, (main, other) = Driver("working-set").table, (prompt_of(words(name, 200)) for name in ("main", "other"))
-    first = table.recognise("r1", 0.0, main, session_id="session", is_family=is_family)
-    second = table.recognise("r2", 0.0, other, session_id="session", is_family=is_family)
+    first = table.identity.recognise("r1", 0.0, main, session_id="session", is_family=is_family)
+    second = table.identity.recognise("r2", 0.0, other, session_id="session", is_family=is_family)
     assert (first.name, second.name) == ("session" if is_family else "r1", "r2")
     assert (second.root is first, first.root is first) == (is_family, True)
-    assert (table.program_for("agent-7", 0.0, "session", other).root is first) == is_family
-    table.known.prompts.failed(first)  # now the same prompt is a retry, but not in another session
-    again = [table.recognise("r3", 0.0, main, session_id=session_id) for session_id in ("another", None, "session")]
+    assert (table.identity.program_for("agent-7", 0.0, "session", other).root is first) == is_family
+    table.identity.programs.prompts.failed(first)  # now the same prompt is a retry, but not in another session
+    again = [
+        table.identity.recognise("r3", 0.0, main, session_id=session_id) for session_id in ("another", None, "session")
+    ]
     assert [each is first for each in again] == [False, False, True]
 
 
 def test_short_prompts_under_one_id_of_several_conversations_are_not_joined() -> None:
     table, short = Driver("working-set").table, [prompt_of(words(text, 12)) for text in ("hi", "who")]
-    found = [table.recognise(f"r{n}", 0.0, prompt, None, "company") for n, prompt in enumerate(short)]
+    found = [table.identity.recognise(f"r{n}", 0.0, prompt, None, "company") for n, prompt in enumerate(short)]
     assert found[0] is not found[1]

@@ -46,7 +46,7 @@ def ends(driver: Driver, name: str, kind: str) -> None:
         driver.table.abort(turn)
     else:
         driver.finish(driver.start(turn))
-    for program in driver.table.known.of(name) if kind == "released" else ():
+    for program in driver.table.identity.programs.of(name) if kind == "released" else ():
         driver.table.end_program(program)
 
 

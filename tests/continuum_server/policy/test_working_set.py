@@ -125,7 +125,7 @@ def test_a_program_whose_tool_never_returns_loses_its_place() -> None:
     assert driver.table.next_deadline_s() == 2.0
     assert driver.admitted(2.0) == []
     driver.now_s = 2.001
-    assert {pin.program.program_id for pin in driver.table.expired(driver.now_s)} == set("abc")
+    assert {pin.program.program_id for pin in driver.table.pins.expired(driver.now_s)} == set("abc")
     assert driver.admitted() == ["d"]
     assert not any(driver.waits(late))
     assert not wait(driver, "a", 900)  # who was inside is never held back
@@ -247,7 +247,7 @@ def test_a_program_that_changed_half_of_its_prompt_waits_like_a_newcomer() -> No
     first.program.marks = marks_of(blocks, 0)
     waiting = driver.arrive("d", 300)
     for _ in range(20):
-        driver.table.next_sequence()
+        driver.table.identity.next_sequence()
     back = driver.arrive("a", [*blocks[:160], *"xyz"])
     assert back.program is first.program
     assert driver.waits(back) == [True]

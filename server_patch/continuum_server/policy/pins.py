@@ -1,0 +1,164 @@
+"""Pins: whose KV is held after a turn, until when, and how much memory that takes.
+
+Only the identities of blocks are known here. The scheduler owns the blocks, and tells when it holds or releases them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from continuum_server.policy.blocks import DistinctBlocks
+from continuum_server.policy.facts import NO_HOLD, Hold, ProgramState, TurnState
+
+
+@dataclass(slots=True)
+class Pin:
+    """A finished turn's KV that is held for its program's next turn."""
+
+    program: ProgramState
+    turn_index: int
+    since_s: float
+    deadline_s: float
+    tokens: int
+    """Tokens in its blocks, shared or not."""
+    blocks: Sequence[Hashable] = ()
+    client: str = ""
+    soft_until_s: float = -math.inf
+    """Until when the KV is kept as a soft hold after the deadline."""
+
+
+class Pins(Mapping[str, Pin]):
+    """Each program's pin, by ``ProgramState.program_id``, and the soft holds.
+
+    Args:
+        block_size: number of tokens per block of the KV pool.
+        max_tokens: number of tokens that all pins may hold. A block that several share counts once.
+        max_ttl_s: longest hold.
+        max_per_client: number of pins of one API key; None: no limit.
+    """
+
+    def __init__(self, block_size: int, max_tokens: float, max_ttl_s: float, max_per_client: int | None) -> None:
+        self.soft: dict[str, Pin] = {}
+        """Each program's soft hold: KV that its client asked to keep as long as nobody else wants the memory. The
+        oldest comes first, and is released first."""
+        self.soft_tokens = 0
+        """Tokens in the blocks of all soft holds. A block that several share counts several times."""
+        self._block_size = block_size
+        self._max_tokens = max_tokens
+        self._max_ttl_s = max_ttl_s
+        self._max_per_client = max_per_client
+        self._pins: dict[str, Pin] = {}
+        self._blocks = DistinctBlocks()
+        self._of_client: Counter[str] = Counter()
+        self._deadlines: list[tuple[float, int, Pin]] = []
+        """A heap. Entries of pins that have ended are skipped."""
+        self._ties = count()
+
+    def __getitem__(self, program_id: str) -> Pin:
+        return self._pins[program_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pins)
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def __contains__(self, program_id: object) -> bool:
+        return program_id in self._pins
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens in all pinned blocks. A block that several pins share counts once."""
+        return len(self._blocks) * self._block_size
+
+    def holds(self, program: ProgramState) -> bool:
+        """Whether the program's KV is held, by a pin or softly."""
+        return program.program_id in self._pins or program.program_id in self.soft
+
+    # ------------------------------------------------------------------------------ begin and end
+
+    def allowed(
+        self, hold: Hold, soft_s: float, blocks: Callable[[], Sequence[Hashable]], client: str | None
+    ) -> Hold | None:
+        """Return the hold within the limits; None: no hold.
+
+        Args:
+            soft_s: seconds of the soft hold that the client asks for.
+            blocks: see ``ProgramTable.finish``.
+        """
+        pinned = self._allowed_pin(hold, blocks, client)
+        soft_s = min(soft_s, self._max_ttl_s)
+        return pinned if soft_s <= (pinned or NO_HOLD).ttl_s else replace(pinned or NO_HOLD, soft_s=soft_s)
+
+    def _allowed_pin(self, hold: Hold, blocks: Callable[[], Sequence[Hashable]], client: str | None) -> Hold | None:
+        ttl_s = min(hold.ttl_s, self._max_ttl_s)
+        if ttl_s <= 0.0:
+            return None
+        room, wanted = self._max_tokens - self.tokens, blocks()
+        if len(wanted) * self._block_size > room and self._blocks.new(wanted) * self._block_size > room:
+            return None
+        if self._max_per_client is not None and self._of_client[client or ""] >= self._max_per_client:
+            return None
+        return hold if ttl_s == hold.ttl_s else replace(hold, ttl_s=ttl_s)
+
+    def add(self, turn: TurnState, now_s: float, hold: Hold, blocks: Sequence[Hashable]) -> Pin:
+        """Add a pin or a soft hold for these blocks, which the scheduler holds. The program must have neither."""
+        tokens, soft_until_s = len(blocks) * self._block_size, now_s + hold.soft_s
+        pin = Pin(turn.program, turn.index, now_s, now_s + hold.ttl_s, tokens, blocks, turn.client or "", soft_until_s)
+        if hold.ttl_s <= 0.0:
+            self.soften(pin)
+            return pin
+        self._of_client[pin.client] += 1
+        self._pins[turn.program.program_id] = pin
+        self._blocks.add(blocks)
+        heapq.heappush(self._deadlines, (pin.deadline_s, next(self._ties), pin))
+        return pin
+
+    def soften(self, pin: Pin) -> None:
+        """Continue a hold whose pin has ended as a soft hold."""
+        self.soft[pin.program.program_id] = pin
+        self.soft_tokens += pin.tokens
+        pin.deadline_s, pin.blocks = pin.soft_until_s, ()
+        heapq.heappush(self._deadlines, (pin.deadline_s, next(self._ties), pin))
+
+    def end(self, program_id: str) -> Pin | None:
+        """End the program's pin or its soft hold. Return its pin."""
+        soft, pin = self.soft.pop(program_id, None), self._pins.pop(program_id, None)
+        if soft is not None:
+            self.soft_tokens -= soft.tokens
+        if pin is not None:
+            self._blocks.remove(pin.blocks)
+            self._of_client[pin.client] -= 1
+            if not self._of_client[pin.client]:
+                del self._of_client[pin.client]
+            pin.blocks = ()  # the pin stays in ``_deadlines`` for a while
+        return pin
+
+    # -------------------------------------------------------------------------------------- time
+
+    def expired(self, now_s: float) -> list[Pin]:
+        """Return the pins and soft holds past their deadline. None expires while a request waits for its KV."""
+        out: list[Pin] = []
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] < now_s:
+            pin = heapq.heappop(deadlines)[2]
+            waits = pin.program.turn is not None and pin.program.turn.kept_share >= 1.0
+            if self._is_current(pin) and not waits:
+                out.append(pin)
+        return out
+
+    def next_expiry_s(self) -> float | None:
+        """Return the earliest time after which ``expired`` may return another pin; None: there is no pin."""
+        deadlines = self._deadlines
+        while deadlines and not self._is_current(deadlines[0][2]):
+            heapq.heappop(deadlines)
+        return deadlines[0][0] if deadlines else None
+
+    def _is_current(self, pin: Pin) -> bool:
+        program_id = pin.program.program_id
+        return self._pins.get(program_id) is pin or self.soft.get(program_id) is pin
