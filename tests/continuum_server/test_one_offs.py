@@ -109,6 +109,28 @@ def test_small_first_turns_are_one_offs_only_if_few_of_them_go_on() -> None:
     assert not driver.arrive("later", prompt=small).one_off
 
 
+def test_an_aborted_answer_counts_as_work_of_one_offs() -> None:
+    driver = Driver("program-fcfs", guards=Guards())
+    took(driver, "agent", 0.2 * WINDOW_S, tagged=True)
+    assert driver.table.one_offs.first
+    for number in range(100):
+        turn = driver.start(driver.arrive(f"chat-{number}", prompt=1, tagged=False))
+        driver.table.abort(turn, 1, round(0.05 * WINDOW_S * 1000))
+    assert not driver.table.one_offs.first
+
+
+def test_named_one_offs_are_learned_per_key_and_soon() -> None:
+    driver = Driver("program-fcfs", guards=Guards())
+    first = []
+    for number in range(20):
+        turn = driver.arrive(f"chat-{number}", prompt=100, key="chats")
+        first.append(turn.one_off)
+        driver.finish(turn)
+    assert first == [False] * 13 + [True] * 7
+    assert not driver.arrive("agent", prompt=100, key="agents").one_off
+    assert not driver.arrive("agent", prompt=100).one_off
+
+
 @each_policy(["program-fcfs", "working-set"])
 def test_a_target_for_first_tokens_lets_newcomers_in(policy: str) -> None:
     jobs = agents(12, 14, every_s=0.8)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.facts import ProgramState, TurnFinish
+from continuum_server.policy.identity import Identity
+from continuum_server.policy.pins import Pins
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Programs
 from continuum_server.policy.registry import POLICIES
@@ -29,9 +31,10 @@ OF_POLICY = (
     *("victim_rank", "step", "preemption_victims"),
 )
 OF_TABLE = (
-    *("program_for", "arrive", "turn", "start", "preempt", "finish", "abort", "drop", "end_program"),
-    *("step", "overdue", "pin", "unpin", "expired", "victims"),
+    *("arrive", "turn", "start", "preempt", "finish", "abort", "drop", "end_program"),
+    *("step", "overdue", "victims"),
 )
+OF_PINS = ("add", "end", "expired")
 OF_PROGRAMS = ("find", "with_key", "add", "note_busy", "note_idle", "note_failed", "forget")
 
 
@@ -105,6 +108,8 @@ def test_every_hook_may_raise(policy: str, share: float, monkeypatch: pytest.Mon
     free, table = scheduler.kv_cache_manager.block_pool.get_num_free_blocks(), scheduler.table
     faults.patch(monkeypatch, POLICIES[policy], OF_POLICY)
     faults.patch(monkeypatch, ProgramTable, OF_TABLE)
+    faults.patch(monkeypatch, Pins, OF_PINS)
+    faults.patch(monkeypatch, Identity, ("program_for",))
     faults.patch(monkeypatch, Programs, OF_PROGRAMS)
     scheduler.output_tool = faults.wrap(lambda request: "ls")
     loop.run()

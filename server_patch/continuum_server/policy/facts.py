@@ -57,6 +57,8 @@ class ProgramState:
     """Prompt tokens of the turn that arrived last."""
     marks: Sequence[tuple[int, Hashable]] = ()
     """Indices and hashes of some blocks of that prompt, the last block first (``programs.marks_of``)."""
+    compacted_from: int = 0
+    """Tokens of its context before its history was compacted, until a prompt is as long again; 0: it was not."""
     head: Hashable = None
     """Hash of the first block of that prompt."""
     shared_blocks: int | None = None

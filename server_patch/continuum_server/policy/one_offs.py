@@ -28,6 +28,8 @@ RECENT = 64
 """Number of first and second turns from which that share is learned."""
 SHAPES = 4096
 """Number of shapes of first prompts remembered. The shape that was not seen for longest is forgotten first."""
+UNKNOWN_NAMED = 16.0, 10.0
+"""Small first prompts with an id: so many first turns, and second ones, are assumed before the first."""
 UNKNOWN = 8.0, 2.0
 """Large first prompts without an id: so many first turns, and second ones, are assumed before the first."""
 ENOUGH = 12.0
@@ -47,8 +49,8 @@ class OneOffs:
         self._prefill = machine.prefill if machine.prefill.seconds(1) > 0.0 else USUAL_PREFILL
         self._token_s = None if machine.decode is None else machine.decode.full_token_s(machine.kv_tokens)
         self._taken = 1.0
-        self._named = RecentShare(RECENT, RECENT / 2, RECENT / 2)
-        """Of the programs that send an id and begin with a small prompt, the share that sent a second turn."""
+        self._named = Lru[str | None, RecentShare](lambda: RecentShare(RECENT, *UNKNOWN_NAMED), SHAPES)
+        """Of an API key's programs that send an id and begin with a small prompt, the share that sent a second turn."""
         self._shapes = Lru[Hashable, RecentShare](lambda: RecentShare(RECENT, *UNKNOWN), SHAPES)
         """The share of programs without ids that sent a second turn, by the shape of their first prompt: its first
         block, which is the same for all runs of an agent, or about its size."""
@@ -85,7 +87,7 @@ class OneOffs:
         if turn.program.family is not None or small != named:
             return []
         if named:
-            return [self._named]
+            return [self._named.of(turn.program.namespace)]
         key = turn.program.namespace
         alike: list[Hashable] = [("begins", turn.blocks[0])] if turn.blocks else []
         return [self._shapes.of((key, shape)) for shape in (*alike, ("size", prompt_tokens.bit_length()), "any")]
@@ -99,11 +101,15 @@ class OneOffs:
         seconds = self._prefill.marginal_prefill_s
         self._take(start.turn, seconds(start.turn.prompt_tokens) - seconds(start.hit_tokens))
 
-    def finished(self, turn: TurnState, context_tokens: int, output_tokens: int) -> None:
+    def worked(self, turn: TurnState, context_tokens: int, output_tokens: int) -> None:
+        """Note the work on an answer, whole or aborted."""
         if self._token_s is None:  # decode times are unknown: an output token counts as a prompt token
             self._take(turn, self._prefill.marginal_prefill_s(output_tokens))
         else:
             self._take(turn, output_tokens * context_tokens * self._token_s)
+
+    def finished(self, turn: TurnState, context_tokens: int, output_tokens: int) -> None:
+        self.worked(turn, context_tokens, output_tokens)
         if turn.tagged and turn.program.turns_arrived == 1:
             for share in self._shares(turn, turn.prompt_tokens):
                 share.add(trial=True, success=False)

@@ -144,6 +144,10 @@ class ProgramTable:
         known = turn.prompt_tokens if kept.blocks < 0 else kept.blocks * self.policy.machine.block_size
         turn.repeated_tokens = min(known, program.prompt_tokens)
         turn.kept_share, turn.compacted = kept.share, kept.compacted
+        if kept.compacted:
+            program.compacted_from = program.context_tokens
+        elif turn.prompt_tokens >= program.compacted_from:
+            program.compacted_from = 0
         program.arrival_s += (1.0 - kept.share) * (now_s - program.arrival_s)
         program.sequence += (1.0 - kept.share) * (turn.sequence - program.sequence)
 
@@ -257,14 +261,21 @@ class ProgramTable:
             return False
         return not self._returns.goes_on(turn.program, self.one_offs.is_small(turn.prompt_tokens), now_s)
 
-    def abort(self, turn: TurnState) -> None:
-        """Note that the turn was aborted or failed. It gives no sample, and its KV is not held."""
+    def abort(self, turn: TurnState, context_tokens: int = 0, output_tokens: int = 0) -> None:
+        """Note that the turn was aborted or failed. It gives no sample, and its KV is not held.
+
+        A program of which no turn finished is forgotten if it got a part of an answer: otherwise a client that aborts
+        and asks again would keep its place in the queue, and be served for ever without ending a turn.
+        """
         program = self._leave(turn)
+        self.one_offs.worked(turn, context_tokens, output_tokens)
         self.identity.programs.prompts.failed(program)
         program.last_finish_s = None
         self.identity.programs.note_failed(program, turn.index, turn.prompt)
         self.policy.turn_lost(turn)
         turn.blocks = None  # as in ``finish``
+        if output_tokens and not program.turns_finished:
+            self.identity.programs.forget(program)
 
     def drop(self, turn: TurnState) -> None:
         """Forget the turn after an error in the plugin, and release its program's pin."""

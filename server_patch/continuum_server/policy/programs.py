@@ -8,6 +8,8 @@ client gains nothing if it shares an id or uses an old one again (docs/server/pr
 A program keeps as much of its seniority as it keeps of its prompt: one that repeats three quarters of its own part is
 from then on three quarters as old as before. At seven eighths or more it keeps all of it. It also does if its history
 was compacted: its prompt is at most half of its last context and begins as before, and it is the only one with its id.
+Until its context is as long again as before, a prompt over twice as long as the last one keeps seniority only in
+proportion, because most of it is another history.
 """
 
 from __future__ import annotations
@@ -240,7 +242,10 @@ def kept_of(program: ProgramState, prompt: Prompt) -> Kept:
         return Kept(float(prompt.tokens > program.last_prompt_tokens), 0)
     for eighths, (index, block) in zip(EIGHTHS, program.marks, strict=True):
         if index < len(prompt.blocks) and prompt.blocks[index] == block:
-            return Kept(1.0 if eighths >= 7 else eighths / 8, index + 1)
+            share = 1.0 if eighths >= 7 else eighths / 8
+            if program.compacted_from and prompt.tokens > 2 * program.last_prompt_tokens:  # most is another history
+                share = min(share, program.last_prompt_tokens / prompt.tokens)
+            return Kept(share, index + 1)
     if prompt.blocks and prompt.blocks[0] == program.head and 2 * prompt.tokens <= program.context_tokens:
         return Kept(1.0, 0, compacted=True)
     return Kept(0.0, 0)

@@ -271,7 +271,7 @@ class ProgramSchedulerMixin(Scheduler):
         if well:
             self._finished_well(request, turn, tool, now_s)
         else:
-            self.table.abort(turn)
+            self.table.abort(turn, request.num_tokens, request.num_output_tokens)
             self.held.release_program(turn.program, now_s, "abort")
 
     def _finished_well(self, request: Request, turn: TurnState, tool: str | None, now_s: float) -> None:

@@ -212,6 +212,45 @@ def test_a_turn_is_overdue_after_the_guards_time_or_in_an_idle_engine() -> None:
     assert second.overdue
 
 
+@pytest.mark.parametrize(("turns", "output", "keeps"), [(0, 0, True), (0, 1, False), (1, 1, True)])
+def test_who_aborts_an_answer_before_the_first_turn_is_over_starts_again_in_line(
+    turns: int, output: int, keeps: bool
+) -> None:
+    driver = Driver("program-fcfs")
+    for _ in range(turns):
+        driver.turn("a")
+    driver.now_s = 10.0
+    first = driver.start(driver.arrive("a"))
+    driver.table.abort(first, 100 + output, output)
+    driver.now_s = 20.0
+    again = driver.arrive("a")
+    assert (again.program is first.program, again.index) == (keeps, turns)
+    assert again.program.arrival_s == (first.program.arrival_s if keeps else 20.0)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "arrival_s"),
+    [(8, 0.0), (9, 100.0 * (1 - 4 / 9)), (16, 75.0), (40, 90.0)],
+    ids=["twice as long", "more", "as long as before", "longer than before"],
+)
+def test_what_follows_a_compaction_keeps_seniority_in_proportion(blocks: int, arrival_s: float) -> None:
+    """A context of 16 blocks is compacted to 4, and the next prompt has many more."""
+    driver = Driver("program-fcfs")
+    driver.finish(driver.arrive("a", "abcdefghijklmnop"), context=16 * 16)
+    driver.finish(driver.arrive("a", "aXYZ"), context=4 * 16)
+    driver.now_s = 100.0
+    prompt = ["a", "X", "Y", "Z", *map(str, range(blocks - 4))]
+    assert driver.arrive("a", prompt).program.arrival_s == pytest.approx(arrival_s)
+
+
+def test_a_history_that_was_not_compacted_may_grow() -> None:
+    driver = Driver("program-fcfs")
+    driver.finish(driver.arrive("a", "abcd"), context=16 * 4)
+    driver.now_s = 100.0
+    grown = driver.arrive("a", ["a", "b", "c", "d", *map(str, range(40))])
+    assert grown.program.arrival_s == 0.0
+
+
 @pytest.mark.parametrize(
     ("now", "context", "beside", "goes_on"),
     [
