@@ -176,6 +176,8 @@ def test_tool_times_are_gaps_keyed_by_tool() -> None:
     ("kept", "added", "context", "hits", "delay_s"),
     [
         (600, 0, 600, 600, 0.0),
+        (600, 0, 600, 599, 0.0),  # the last block of a prompt is never needed from the cache
+        (600, 0, 600, 598, 5.0),
         (600, 0, 600, 0, 5.0),
         (600, 0, 6000, 600, 0.0),  # an answer of reasoning that never comes back
         (400, 1, 600, 400, 0.0),  # a prompt that was shortened: what it does not repeat cannot be lost
