@@ -79,3 +79,5 @@ def test_effect_sizes_by_hand() -> None:
     assert standardized_difference([5.0], [4.0]) is None
     assert standardized_difference([5.0, 6.0], [4.0, 5.0]) is None  # never varies: no size to give
     assert sooner_equal_later([3.0, 3.0, 3.0, 3.0], [2.0, 3.0, 4.0, 1.0]) == (2, 1, 1)
+    gains = [0.0009, 0.0011, -0.0009, -0.0011]  # to 1 ms equal
+    assert sooner_equal_later(gains, [0.0] * 4) == (1, 2, 1)
