@@ -180,15 +180,15 @@ def program_of(headers: Mapping[str, str], body: bytes) -> tuple[str | None, boo
         headers: by lower-case name.
         body: as received.
     """
-    tags, (found, _) = tags_from_headers(headers).tags, find_id(headers, {})
-    if found is not None and not found.weak:
-        return found.program_id, bool(tags.is_last_step)
+    tags, (foreign, _) = tags_from_headers(headers).tags, find_id(headers, {})
+    if foreign is not None and not foreign.weak:
+        return foreign.program_id, bool(tags.is_last_step)
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        return None if found is None else found.program_id, False
+        return None if foreign is None else foreign.program_id, False
     xargs = {**_object(data.get("vllm_xargs")), **_object(gather(data, headers, ANYBODY)[0].get("vllm_xargs"))}
     name = xargs.get("program_id")
     return _opening(data) if name is None else str(name), bool(xargs.get("is_last_step"))

@@ -25,10 +25,10 @@ def layers_of_stages(layers: int, stages: int) -> list[int]:
     """
     if not 1 <= stages <= layers:
         raise OutOfRange(f"{stages} pipeline stages: the model's {layers} layers make 1 to {layers} stages")
-    found = [layers // stages] * stages
+    counts = [layers // stages] * stages
     for number in range(2, layers % stages + 2):
-        found[-number] += 1
-    return found
+        counts[-number] += 1
+    return counts
 
 
 def staged(times: StepTimes, layers: int, stages: int, chunk_tokens: int) -> StepTimes:

@@ -34,7 +34,7 @@ def shorten_loops(scheduler: Scheduler) -> None:
     extras = pool.metrics_collector or pool.enable_kv_cache_events or coordinator.eagle_group_ids
     if replaces_loops() and plain and not extras:
         coordinator.__class__, managers[0].__class__ = ShortLookup, ShortCount
-        coordinator.found = Lru(Found, limit=256)  # type: ignore[attr-defined]
+        coordinator.lookups = Lru(Lookup, limit=256)  # type: ignore[attr-defined]
         pool.__class__ = ShortLoops
         scheduler._update_request_with_output = partial(append_output, scheduler)  # type: ignore[method-assign]
 
@@ -56,7 +56,7 @@ def append_output(
 
 
 @dataclass(slots=True)
-class Found:
+class Lookup:
     """The blocks that the last lookup of a prompt found in the cache."""
 
     blocks: list[KVCacheBlock] = field(default_factory=list)
@@ -71,7 +71,7 @@ class ShortLookup(UnitaryKVCacheCoordinator):
     A lookup therefore begins at the first block whose hash has changed since the last lookup of the prompt.
     """
 
-    found: Lru[Any, Found]
+    lookups: Lru[Any, Lookup]
     """By the prompt's first hash."""
 
     def find_longest_cache_hit(self, block_hashes: Any, max_cache_hit_length: int) -> tuple[Any, int, int]:
@@ -79,7 +79,7 @@ class ShortLookup(UnitaryKVCacheCoordinator):
         cached, most = pool.cached_block_hash_to_block._cache, max_cache_hit_length // self.block_size
         if most == 0:
             return ([],), 0, 0
-        before = self.found.of(block_hashes[0])
+        before = self.lookups.of(block_hashes[0])
         hits = _unchanged(before.blocks, block_hashes)[:most] if before.doubles == pool.doubles else []
         new = list(takewhile(bool, map(cached.get, islice(block_hashes, len(hits), most))))
         if dict in map(type, new):  # several blocks have the same hash

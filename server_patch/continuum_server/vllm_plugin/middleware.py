@@ -110,8 +110,8 @@ class ContinuumMiddleware:
         inside = path.removeprefix(PROGRAMS)
         if path.startswith(PROGRAMS) and inside.endswith(RELEASE) and method == "POST":
             return await self._release(inside.removesuffix(RELEASE), caller, scope)
-        known = "GET /continuum/state, GET /continuum/engine, POST /continuum/programs/{id}/release"
-        return 404, {"error": f"no such endpoint; there are: {known}"}
+        endpoints = "GET /continuum/state, GET /continuum/engine, POST /continuum/programs/{id}/release"
+        return 404, {"error": f"no such endpoint; there are: {endpoints}"}
 
     async def _state(self, caller: Caller, scope: Scope) -> tuple[int, dict[str, Any]]:
         limit = Request(scope).query_params.get("limit", str(LISTED))
@@ -135,7 +135,7 @@ class ContinuumMiddleware:
     # -------------------------------------------------------------------------------- vLLM's own
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        ours = (await self._our_metrics(scope)).encode()
+        added = (await self._our_metrics(scope)).encode()
         # without these headers vLLM answers in plain text, to which our metrics can be appended
         plain = [(k, v) for k, v in scope["headers"] if k.lower() not in (b"accept", b"accept-encoding")]
         start: Message = {}
@@ -149,7 +149,7 @@ class ContinuumMiddleware:
             elif message.get("more_body"):
                 await send(message)
             else:
-                extra = ours if start.get("status") == 200 else b""
+                extra = added if start.get("status") == 200 else b""
                 await send({**message, "body": message.get("body", b"") + extra})
 
         await self._app({**scope, "headers": plain}, receive, collect)

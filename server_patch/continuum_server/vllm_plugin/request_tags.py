@@ -198,14 +198,14 @@ def _tags(
     tags: Json = {}
     for read in reads:
         tags.update(tags_to_xargs(read.tags))
-    found, malformed = find_id(headers, data, ours_only)
-    ours: Json = {CLIENT_KEY: caller.client, NAMESPACE_KEY: caller.namespace}
-    if found is not None and "program_id" not in tags:
-        tags["program_id"] = found.program_id
-        if found.parent_id is not None:
-            tags.setdefault("parent_id", found.parent_id)
-        ours |= {SOURCE_KEY: found.source, WEAK_KEY: 1 if found.weak else None}
-    tags.update({key: value for key, value in ours.items() if value is not None})
+    foreign, malformed = find_id(headers, data, ours_only)
+    marks: Json = {CLIENT_KEY: caller.client, NAMESPACE_KEY: caller.namespace}
+    if foreign is not None and "program_id" not in tags:
+        tags["program_id"] = foreign.program_id
+        if foreign.parent_id is not None:
+            tags.setdefault("parent_id", foreign.parent_id)
+        marks |= {SOURCE_KEY: foreign.source, WEAK_KEY: 1 if foreign.weak else None}
+    tags.update({key: value for key, value in marks.items() if value is not None})
     rejected = [name for read in reads for name in read.rejected] + [key for key in _VALID if key in xargs]
     return tags, (*malformed, *rejected)
 

@@ -41,9 +41,9 @@ def carriers(app: Any) -> dict[str, Carrier]:
 
 def finder(app: Any) -> Find:
     """Return a function that maps a request's path to its carrier, or to None if the route carries no tags."""
-    known = carriers(app)
-    exact = {path: carrier for path, carrier in known.items() if "{" not in path}
-    patterns = [(re.compile(re.sub(r"\{[^}]*\}", ".+", path)), known[path]) for path in known if "{" in path]
+    by_path = carriers(app)
+    exact = {path: carrier for path, carrier in by_path.items() if "{" not in path}
+    patterns = [(re.compile(re.sub(r"\{[^}]*\}", ".+", path)), by_path[path]) for path in by_path if "{" in path]
 
     def find(path: str) -> Carrier | None:
         return exact.get(path) or next((carrier for pattern, carrier in patterns if pattern.fullmatch(path)), None)

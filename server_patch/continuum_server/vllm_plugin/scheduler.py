@@ -303,10 +303,10 @@ class ProgramSchedulerMixin(Scheduler):
         """Return how much of the request's KV tiers hold. Tiers that cannot be asked are assumed to hold all of it."""
         if self.table.policy.machine.swap_token_s is None:
             return None
-        found = touch_points.stored_chunks(self, request)
-        if found is None:
+        chunks = touch_points.stored_chunks(self, request)
+        if chunks is None:
             return Stored(request.num_tokens)
-        anywhere, in_dram, tokens = found
+        anywhere, in_dram, tokens = chunks
         return Stored(anywhere * tokens, (anywhere - in_dram) * tokens)
 
     def _obey(self, now_s: float) -> None:

@@ -317,8 +317,8 @@ def swap_token_s(scheduler: Scheduler) -> float | None:
 def _offloading(scheduler: Scheduler) -> Any:
     """Return the scheduler's side of vLLM's offloading connector; None: there is none, or an older vLLM's."""
     side = getattr(scheduler.connector, "connector_scheduler", None)
-    known = importlib.util.find_spec("vllm.v1.kv_offload.base") is not None and hasattr(side, "config")
-    return side if known and getattr(side, "manager", None) is not None else None
+    has_tiers = importlib.util.find_spec("vllm.v1.kv_offload.base") is not None and hasattr(side, "config")
+    return side if has_tiers and getattr(side, "manager", None) is not None else None
 
 
 def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int] | None:
