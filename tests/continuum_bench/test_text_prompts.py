@@ -1,0 +1,44 @@
+"""Prompts as text: they have the trace's lengths within 2% from the second turn on, however a server counts."""
+
+from __future__ import annotations
+
+import pytest
+from continuum_bench.live.contexts import TextContext, TokenRates
+from continuum_bench.live.http import Reply
+from continuum_traces.conversation import open_turn
+from continuum_traces.schema import Program, Turn
+
+
+def ratios(turns: list[Turn], per_word: float, per_message: int, thoughts: int = 0) -> list[float]:
+    """The length of each prompt, by a server that counts so many tokens for a word and a message, to the trace's."""
+    program = Program("p", tuple(turns))
+    context, found = TextContext(program, "key", "run", TokenRates()), []
+    for index, turn in enumerate(turns):
+        open_turn(context, program, index)
+        sent = context.body(turn)["messages"]
+        tokens = sum(round(len(message["content"].split()) * per_word) + per_message for message in sent)
+        found.append(tokens / program.prompt_tokens()[index])
+        text = "w " * round((turn.output_tokens - thoughts) / per_word)
+        reply = Reply(prompt_tokens=tokens, output_tokens=turn.output_tokens, reasoning_tokens=thoughts)
+        reply.texts[0] = [text]
+        context.add_output(index, turn, reply)
+    return found
+
+
+CARRIED = [Turn(400, 200, carried_tokens=20), *[Turn(60, 200, carried_tokens=20)] * 7]
+SHORT = [Turn(400, 10), *[Turn(8, 10)] * 11]
+ORDINARY = [Turn(2000, 100), *[Turn(300, 100)] * 7]
+COMPACTED = [Turn(2000, 100), Turn(300, 100), Turn(200, 100, kept_tokens=500), Turn(300, 50), Turn(300, 50)]
+
+
+@pytest.mark.parametrize(("per_word", "per_message"), [(1.0, 4), (1.3, 4), (1.2, 6)])
+@pytest.mark.parametrize("turns", [CARRIED, SHORT, ORDINARY, COMPACTED], ids=["carried", "short", "ordinary", "kept"])
+def test_the_length_is_the_trace_s_from_the_second_turn_on(
+    turns: list[Turn], per_word: float, per_message: int
+) -> None:
+    for ratio in ratios(turns, per_word, per_message)[1:]:
+        assert ratio == pytest.approx(1.0, abs=0.02)
+
+
+def test_thoughts_are_not_carried() -> None:
+    assert ratios(CARRIED, 1.0, 4, thoughts=180)[1:] == pytest.approx([1.0] * 7, abs=0.02)

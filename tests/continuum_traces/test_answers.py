@@ -1,0 +1,75 @@
+"""How answers end: cut at each byte, too short, too long, miscounted. test_stream_shapes has the forms of streams."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from continuum_traces.answers import ANY_LENGTH, Answer, Asked, EventBytes, asked_in
+
+
+def stream(tokens: int | None = 3, ids: int = 0, reason: str = "length", choices: int = 1) -> bytes:
+    events: list[Any] = [
+        {"choices": [{"index": index, "text": "x", "token_ids": [1] * ids, "finish_reason": reason}]}
+        for index in range(choices)
+    ]
+    if tokens is not None:
+        events.append({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": tokens}})
+    return b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events) + b"data: [DONE]\n\n"
+
+
+def read(data: bytes) -> Answer:
+    answer, events = Answer(done=False), EventBytes()
+    answer.take_events(events.feed(data), lambda: 1.0)
+    answer.take_events(events.last(), lambda: 1.0)
+    return answer
+
+
+@pytest.mark.parametrize("asked", [ANY_LENGTH, Asked(3, 3)])
+def test_an_answer_that_is_cut_at_any_byte_did_not_end_well(asked: Asked) -> None:
+    whole = stream()
+    complete = len(whole) - len("\n\n")  # the blank line says nothing more
+    ended = [read(whole[:size]).ending(asked).error is None for size in range(len(whole) + 1)]
+    assert ended == [size >= complete for size in range(len(whole) + 1)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked", "code"),
+    [
+        (stream(9), Asked(10, 10), "short"),
+        (stream(10), Asked(10, 10), ""),
+        (stream(11), Asked(10, 10), "long"),
+        (stream(9, reason="stop"), Asked(0, 10), ""),
+        (stream(9), Asked(0, 10), "short"),  # it says that it reached the limit
+        (stream(9, reason="abort"), Asked(0, 10), "short"),
+        (stream(10, reason="abort"), Asked(10, 10), "stream"),
+        (stream(9, reason="stop"), Asked(10), "short"),
+        (stream(19, reason="stop", choices=2), Asked(10, 10), "short"),
+        (stream(20, reason="stop", choices=2), Asked(10, 10), ""),
+        (stream(10, ids=10), Asked(10, 10), ""),
+        (stream(10, ids=9), Asked(10, 10), "miscounted"),
+        (stream(None, ids=9), Asked(10, 10), "short"),
+        (stream(None), Asked(10, 10), ""),  # at the limit, it says
+        (stream(None, reason="stop"), Asked(10, 10), "stream"),
+    ],
+)
+def test_lengths(answer: bytes, asked: Asked, code: str) -> None:
+    ending = read(answer).ending(asked)
+    assert (ending.code, ending.error is None) == (code, not code)
+    assert (ending.missing > 0) == (code == "short")
+
+
+@pytest.mark.parametrize(
+    ("body", "asked"),
+    [
+        ({}, ANY_LENGTH),
+        ({"max_tokens": 7}, Asked(0, 7)),
+        ({"max_completion_tokens": 7, "min_tokens": 3}, Asked(3, 7)),
+        ({"max_tokens": 7, "ignore_eos": True}, Asked(7, 7)),
+        ({"max_tokens": 7, "ignore_eos": True, "stop": ["x"]}, Asked(0, 7)),
+        ({"max_tokens": None, "min_tokens": "3"}, Asked(3)),
+    ],
+)
+def test_the_length_that_a_request_asks_for(body: dict[str, Any], asked: Asked) -> None:
+    assert asked_in(body) == asked
