@@ -133,6 +133,7 @@ def by_proxy(row: Row, server: FakeServer, record: Path) -> None:
         client.post(f"/v1{row['path']}", json=body_of(row))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::continuum_client.ContinuumWarning")
 @pytest.mark.parametrize("reader", [by_client, by_instrument, by_proxy])
 def test_records_mean_what_the_rows_say(reader: Callable[[Row, FakeServer, Path], None], tmp_path: Path) -> None:
