@@ -159,6 +159,7 @@ def test_the_last_line_of_a_stream_may_be_unfinished(tmp_path: Path, end: str) -
     events = (
         {**base, "choices": [choice]},
         {**base, "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 7}},
+        "[DONE]",
     )
     sent = b"".join(map(as_event, events)).decode().removesuffix("\n\n") + end
 
