@@ -41,6 +41,8 @@ def test_known_tool_times_are_not_assumed(tmp_path: Path) -> None:
 def test_an_imported_trace_carries_what_was_assumed(tmp_path: Path) -> None:
     copy = tmp_path / "t.jsonl.gz"
     assert UNKNOWN in succeeded("traces import", SAMPLES / "failed-and-parallel", copy).stderr
+    one = succeeded("traces import", SAMPLES / "table/t.csv", tmp_path / "one.jsonl").stderr
+    assert "source: numeric (it has program_id, prompt_tokens, output_tokens, turn, tools)\n" in one
     assert UNKNOWN in succeeded("traces stats", copy).stderr
     assert UNKNOWN in succeeded("traces fit", copy, tmp_path / "p.json").stderr
     assert played(copy, tmp_path / "r").count(UNKNOWN) == 2  # before the run, and below its table

@@ -230,7 +230,7 @@ def _parts(importer: Importer, file: Path, log: ImportLog, in_folder: bool) -> l
         log.leave_out(file, fault)
         return []
     log.assumptions.add(*source.assumptions)
-    log.files[importer.name] += 1
+    log.files[importer.name] += in_folder
     return parts
 
 
@@ -268,6 +268,7 @@ def _sources(path: Path, form: str | None, log: ImportLog) -> Iterator[tuple[Imp
     if not path.is_dir():
         recognised = recognise(path) if form is None else Recognised(IMPORTERS[form])
         log.recognised[recognised.importer.name] = recognised
+        log.files[recognised.importer.name] = 1
         yield recognised.importer, [path]
         return
     pairs: list[tuple[Recognised, Path]] = []
