@@ -1,11 +1,13 @@
 """Measured servers beside the model. docs/results/validation.md has the numbers that this prints.
 
     python benchmarks/validation.py [attention|dense|experts|steps|agents ...] [--data ../shared]
+    python benchmarks/validation.py log --log LOG --gpu GPU
 
 ``attention``: the tile model of FlashAttention-2 against kernel times (``--fit``: fits its constants again).
 ``dense`` and ``experts`` (``--fit`` too): step times without attention against kernel times. ``steps``: decode steps of
-servers on H100. ``agents``: real agents, one at a time and four at a time. The measurements are not in the repository;
-where they are missing, a line says so.
+servers on H100. ``agents``: real agents, one at a time and four at a time.
+``log``: fits the step overhead and attention to the first half of a request log, and reports the second half.
+The measurements are not in the repository; where they are missing, a line says so.
 """
 
 from __future__ import annotations
@@ -22,9 +24,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from continuum_bench.validate.numbers import numbers_of
-from continuum_bench.validate.replay import play
-from continuum_bench.validate.served import LoggedRun, Served
+from continuum_bench.request_logs.served import LoggedRun, Served
 from continuum_server.step_times.attention import KERNELS, MixedAttention, TileModel
 from continuum_server.step_times.catalog import find_gpu, find_model, load_step_times
 from continuum_server.step_times.model import PrefillChunk, StepTimes
@@ -32,6 +32,7 @@ from continuum_server.step_times.roofline import MEASURED_EXPERTS, Experts, Roof
 from continuum_server.step_times.specs import Model
 from continuum_server.step_times.stages import StagedStepTimes
 from continuum_server.virtual.config import EngineConfig
+from logged_runs import fit_lines, numbers_of, play
 
 PROFILES = (
     ("RTX PRO 6000", "rtx-pro-6000", "RTXPRO6000/meta-llama/Llama-3.1-8B/bf16/tp1", "llama-3.1-8b", 1),
@@ -383,6 +384,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["attention", "dense", "experts", "steps", "agents"])
     parser.add_argument("--data", type=Path, default=Path("../shared"))
+    parser.add_argument("--log", type=Path)
+    parser.add_argument("--gpu")
     parser.add_argument("--fit", action="store_true")
     options = parser.parse_args()
     parts = {
@@ -391,6 +394,7 @@ def main() -> int:
         "experts": lambda: expert_lines(options.data, options.fit),
         "steps": lambda: step_lines(options.data),
         "agents": lambda: agent_lines(options.data),
+        "log": lambda: fit_lines(options.log, options.gpu),
     }
     for part in options.parts:
         try:

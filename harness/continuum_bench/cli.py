@@ -22,8 +22,14 @@ if TYPE_CHECKING:
     from continuum_bench.options.run import LiveOptions, ReplayOptions, RunOptions
     from continuum_bench.options.serve import DoctorOptions, ProfileOptions, ServeOptions, TopOptions
     from continuum_bench.options.sweep import FigureOptions, SweepOptions
-    from continuum_bench.options.traces import ConvertOptions, FitOptions, ImportOptions, StatsOptions, SynthOptions
-    from continuum_bench.options.validate import ValidateOptions
+    from continuum_bench.options.traces import (
+        ConvertOptions,
+        FitOptions,
+        ImportLogOptions,
+        ImportOptions,
+        StatsOptions,
+        SynthOptions,
+    )
 
 app = typer.Typer(
     cls=HelpfulGroup,
@@ -158,14 +164,6 @@ def profile(options: ProfileOptions) -> int:
     return write_profile_file(options)
 
 
-@add_command(app, "validate", name="validate")
-def validate_log(options: ValidateOptions) -> int:
-    """Replay a real server's request log on the virtual engine, and show measured beside modelled times."""
-    from continuum_bench.validate.command import validate_log as run  # noqa: PLC0415
-
-    return run(options)
-
-
 @add_command(app, "serve")
 def doctor(options: DoctorOptions) -> int:
     """Show what works on this machine, or what reaches a server, and what to do about the rest."""
@@ -214,6 +212,14 @@ def import_(options: ImportOptions) -> int:
     from continuum_bench.traces import import_traces  # noqa: PLC0415
 
     return import_traces(options.source, options.target, options.form, options.overwrite)
+
+
+@add_command(traces_app, "traces", name="import-log")
+def import_log(options: ImportLogOptions) -> int:
+    """Turn a server's request log into a run directory, and an experiment that plays the same requests."""
+    from continuum_bench.request_logs.importer import import_log as run  # noqa: PLC0415
+
+    return run(options)
 
 
 @add_command(traces_app, "traces")

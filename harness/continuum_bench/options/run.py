@@ -269,6 +269,9 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     Attributes:
         pp: Pipeline parallel size: the number of stages of one replica, each with --tp GPUs.
         block_size: Number of tokens in one KV block.
+        no_prefix_caching: Compute every prompt whole, as a server that was started without prefix caching.
+        vllm: Version of vLLM whose own work between two steps is modelled. From 0.20 on, a request then waits for the
+            step after the next, because vLLM schedules ahead. Default: the newest version's work, without this wait.
         offload: Memory tiers below the GPU for policies named NAME+offload, in GB per GPU: dram-100, dram-200,
             dram-100+ssd-400, dram-200+ssd-800, or other sizes. dram-100@pcie3 names the link to the GPU,
             dram-100@pcie4/8 a link that 8 GPUs share. If no policy is named so, all policies run with these tiers.
@@ -291,6 +294,8 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
 
     pp: Annotated[int, at_least(1), SERVERS, PIPELINE, PROFILED] = 1
     block_size: Annotated[int, at_least(1), SERVERS] = defaults.BLOCK_SIZE
+    no_prefix_caching: Annotated[bool, SERVERS] = False
+    vllm: Annotated[str | None, SERVERS] = None
     offload: Annotated[str | None, SERVERS] = None
     profile: Annotated[Path | None, SERVERS] = None
     replicas: Annotated[int, at_least(1), at_most(1000), SERVERS] = 1

@@ -38,6 +38,23 @@ class ImportOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImportLogOptions(Options):
+    """Options of ``traces import-log``.
+
+    Attributes:
+        source: Request log of a server, or the folder that holds it or several.
+        target: Folder to write; several runs of a log have a folder each in it.
+        gpu: GPU that the server ran on. `doctor` lists the known GPUs.
+        model: Model that it served. `doctor` lists the known models. Default: as in the log.
+    """
+
+    source: Annotated[Path, ARGUMENT]
+    target: Annotated[Path, ARGUMENT]
+    gpu: str | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SynthOptions(Options):
     """Options of ``traces synth``.
 

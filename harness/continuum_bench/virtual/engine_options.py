@@ -25,6 +25,7 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         **options.shared_with(EngineConfig),
         "tensor_parallel": options.tp,
         "pipeline_parallel": options.pp,
+        "prefix_caching": not options.no_prefix_caching,
         "guards": Guards(**options.shared_with(Guards)),
         "offload": offload,
         "profile": str(options.profile) if options.profile else None,

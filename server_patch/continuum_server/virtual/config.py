@@ -71,7 +71,7 @@ class EngineConfig:
     step_times: str = defaults.STEP_TIMES
     """Which end of the uncertainty band of attention times: low, mid or high."""
     vllm: str | None = None
-    """The vLLM version whose overhead is modelled; None: the newest."""
+    """The vLLM version whose overhead and admission are modelled; None: the newest's overhead, no late admission."""
     max_model_len: int | None = None
     """Longest prompt plus output; None: the model's maximum."""
     guards: Guards = field(default_factory=Guards)

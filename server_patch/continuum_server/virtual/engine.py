@@ -22,6 +22,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.step_times.curves import fit_prefill
 from continuum_server.step_times.model import StepTimes
+from continuum_server.step_times.overhead import is_asynchronous
 from continuum_server.virtual.config import EngineConfig, EngineError, EngineShape, decode_of, shape_of, times_of
 from continuum_server.virtual.loop import Counters, VirtualClock, VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
@@ -86,6 +87,7 @@ def simulate(
                 turns.write,
                 sink,
                 on_arrival=lambda play: None if arrivals is None else arrivals.write(play.arrival),
+                admits_late=config.vllm is not None and is_asynchronous(config.vllm),
                 token_times=TokenTimes() if token_times else None,
             )
 

@@ -83,7 +83,7 @@ _LOGS = Importer(
         Signs({"arrival_time": object, "input_toks": object}),
     ),
 )
-"""The request logs that ``continuum-bench validate`` reads."""
+"""The request logs that ``continuum-bench traces import-log`` reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +322,7 @@ def recognise(path: Path) -> Recognised:
     if not best.signs:
         raise NotRecognised(f"{path}: format not recognised; name it with --format: {', '.join(IMPORTERS)}")
     if best.importer is _LOGS:
-        raise NotRecognised(f"{path}: a log of requests, not of programs; use continuum-bench validate {path}")
+        raise NotRecognised(f"{path}: a log of requests, not of programs; use continuum-bench traces import-log {path}")
     if len(best.signs) == len(second.signs):
         raise TraceError(f"{path}: can be {best} or {second}; name the format with --format")
     return best

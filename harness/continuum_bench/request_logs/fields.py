@@ -9,7 +9,7 @@ import msgspec
 from continuum_traces.typed import LARGEST
 
 from continuum_bench.errors import BenchError
-from continuum_bench.validate.served import Served
+from continuum_bench.request_logs.served import Served
 
 Number = Annotated[float, msgspec.Meta(gt=-LARGEST, lt=LARGEST)]
 

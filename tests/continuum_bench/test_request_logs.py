@@ -1,4 +1,4 @@
-"""``validate``: request logs as the tools write them, bad logs, and a replay that must agree with itself."""
+"""``traces import-log``: request logs as the tools write them, and a replay that must agree with itself."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 from bench_cli import succeeded
-from continuum_bench.options.validate import ValidateOptions
-from continuum_bench.validate.command import engine_of
-from continuum_bench.validate.logs import read_log
-from continuum_bench.validate.replay import play
-from continuum_bench.validate.served import LoggedRun
+from continuum_analysis.metrics import analyze_run
+from continuum_bench.options.traces import ImportLogOptions
+from continuum_bench.request_logs.importer import experiment_of
+from continuum_bench.request_logs.logs import read_log
+from continuum_bench.request_logs.served import LoggedRun
+from continuum_bench.virtual.engine_options import engine_of
 from continuum_server.virtual.config import times_of
+from continuum_traces.run_dir import read_manifest
+from logged_runs import fit_lines, play
 
 ROWS = [(0.0, 0.2, 1.2, 100, 11), (0.5, 0.9, 2.0, 200, 21), (0.7, 1.0, 1.0, 30, 1)]
 """Arrival, first token, end; prompt and output tokens."""
@@ -70,11 +73,18 @@ def test_facts_of_the_server_are_in_the_log_or_beside_it() -> None:
     assert only(SAMPLES / GUIDELLM).server.model == only(SAMPLES / BENCH).server.model == "Qwen/Qwen3-14B"
 
 
-def test_an_option_replaces_what_the_log_says(tmp_path: Path) -> None:
+def test_the_experiment_is_set_as_the_log_says(tmp_path: Path) -> None:
     run = only(SAMPLES / SIMULATOR)
-    config = engine_of(run, ValidateOptions(log=tmp_path, gpu="h100", kv_blocks=900, enable_prefix_caching=True))
-    assert (config.kv_blocks, config.prefix_caching, config.max_num_seqs) == (900, True, 64)
-    assert engine_of(run, ValidateOptions(log=tmp_path, gpu="h100")).kv_blocks == 2100
+    options = experiment_of(run, ImportLogOptions(source=tmp_path, target=tmp_path, gpu="h100"))
+    assert (options.kv_blocks, options.max_num_seqs, options.pp, options.vllm) == (2100, 64, 2, "0.19.0")
+    assert (options.no_prefix_caching, options.model) == (True, "llama-3.1-8b-kvfp8")
+
+
+@pytest.mark.parametrize(("gpu", "seqs", "chunk"), [("l40s", 256, 2048), ("a100", 256, 2048), ("h100", 512, 8192)])
+def test_vllms_defaults_depend_on_the_gpu(gpu: str, seqs: int, chunk: int, tmp_path: Path) -> None:
+    given = ImportLogOptions(source=tmp_path, target=tmp_path, gpu=gpu, model="llama-3.1-8b")
+    options = experiment_of(only(SAMPLES / BENCH), given)
+    assert (options.max_num_seqs, options.chunk_tokens) == (seqs, chunk)
 
 
 def test_vllm_bench_with_failed_and_empty_answers(tmp_path: Path) -> None:
@@ -120,25 +130,30 @@ def test_a_folder_holds_several_logs(tmp_path: Path) -> None:
     assert [run.name for run in read_log(folder)] == [*names, "z (3 requests/s, at most 8 at once)"]
 
 
-def validated(*arguments: object) -> Any:
-    """The one run's errors."""
-    done = succeeded("validate", *arguments, "--json")
-    (found,) = json.loads(done.stdout)["runs"]
-    return found
-
-
-def test_answers_of_one_token_have_no_tpot(tmp_path: Path) -> None:
+def test_answers_of_one_token_and_several_runs_of_a_log(tmp_path: Path) -> None:
     columns = {"start_times": [0.0] * 4, "ttfts": [0.2] * 4, "itls": [[]] * 4, "input_lens": [90] * 4}
     for name in ("a.json", "b.json"):
-        write(tmp_path / name, {**columns, "output_lens": [1] * 4})
-    done = succeeded("validate", tmp_path, *OPTIONS, "--fit", "--kv-blocks", 50)
-    last = next(line for line in reversed(done.stdout.splitlines()) if "b" in line)
-    assert [cell.strip() for cell in last.split("│")[1:-1]][3] == "-"
-    assert "tpot_p50" not in done.stdout
+        write(tmp_path / "logs" / name, {**columns, "output_lens": [1] * 4})
+    done = succeeded("traces", "import-log", tmp_path / "logs", tmp_path / "out", *OPTIONS)
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["a", "b"]
+    assert done.stdout.count("continuum-bench compare") == 2
+    assert analyze_run(tmp_path / "out" / "a" / "measured").values["tpot_mean_s"] is None
+
+
+def imported(log: Path, out: Path, *options: object) -> tuple[Path, Path]:
+    """The folders of the measured run, and of the modelled run that the printed command plays."""
+    done = succeeded("traces", "import-log", log, out, *options)
+    command, compare = done.stdout.splitlines()
+    succeeded(*command.removeprefix("continuum-bench ").split(" "), "--set", "quiet=true")
+    table = succeeded(*compare.removeprefix("continuum-bench ").split(" ")).stdout
+    assert "measured" in table
+    assert "vllm" in table
+    return out / "measured", out / "modelled" / "vllm-seed0"
 
 
 def test_a_replay_of_a_modelled_run_has_no_error(tmp_path: Path) -> None:
-    """What the model says of a log is written as a log; validated again it is exact. --fit finds nothing to mend."""
+    """What the model says of a log is written as a log; imported and played again it is exact. A fit finds nothing to
+    mend."""
     log, size = tmp_path / "bench.json", 24
     lengths = {"input_lens": [900 + 30 * n for n in range(size)], "output_lens": [20 + n for n in range(size)]}
     starts = [0.05 * n for n in range(size)]
@@ -149,24 +164,37 @@ def test_a_replay_of_a_modelled_run_has_no_error(tmp_path: Path) -> None:
 
     write_times([0.1] * size, [0.5] * size)
     run = only(log)
-    config = engine_of(run, ValidateOptions(log=log, gpu="h100", model="llama-3.1-8b"))
+    config = engine_of(experiment_of(run, ImportLogOptions(source=log, target=log, gpu="h100", model="llama-3.1-8b")))[
+        0
+    ]
     modelled = play(run, config, times_of(config), asynchronous=True)
     write_times([r.first_token_s - r.arrival_s for r in modelled], [r.finish_s - r.arrival_s for r in modelled])
-    found = validated(log, *OPTIONS)
-    assert found["kv_blocks"]["from"].startswith("computed")
-    for name in ("e2e_mean_error", "ttft_mean_error", "tpot_mean_error", "e2e_p99_error"):
-        assert found[name] == pytest.approx(0.0, abs=1e-6)
+    values = [analyze_run(folder).values for folder in imported(log, tmp_path / "out", *OPTIONS)]
+    for name in ("jct_mean_s", "ttft_mean_s", "tpot_mean_s", "jct_p99_s"):
+        assert values[0][name] == pytest.approx(values[1][name], abs=1e-6)
     sooner = play(run, config, times_of(config), asynchronous=False)
     assert sum(r.first_token_s for r in sooner) < sum(r.first_token_s for r in modelled)
-    fitted = validated(log, *OPTIONS, "--kv-blocks", 3000, "--step-overhead-ms", 1, "--fit")
-    assert fitted["requests"] == size // 2
-    assert abs(fitted["e2e_mean_error"]) < 0.02
+    fitted, errors = fit_lines(log, "h100", "llama-3.1-8b")
+    assert "+0.00 ms a step, attention x 1.00" in fitted
+    assert "e2e_mean +0.0%" in errors
+
+
+def test_requests_without_times_are_load_and_are_kept_apart(tmp_path: Path) -> None:
+    measured, modelled = imported(SAMPLES / "aiperf-sessions", tmp_path / "out", *OPTIONS)
+    for folder, finished in ((measured, 2), (modelled, 4)):
+        facts = analyze_run(folder).facts
+        outcomes = sorted(str((each.metadata or {})["outcome"]) for each in facts.programs)
+        assert outcomes.count("answered") == 2
+        assert len(outcomes) == finished
+    notes = read_manifest(measured).notes
+    assert set(notes) == {f"1 requests: {why}; their times are not known" for why in ("warm-up", "without output")}
 
 
 @pytest.mark.slow
-def test_a_real_server_is_within_the_claim() -> None:
+def test_a_real_server_is_within_the_claim(tmp_path: Path) -> None:
     if not MEASURED_RUN.exists():
-        pytest.skip("the log is not in the repository")
-    found = validated(MEASURED_RUN, "--gpu", "rtx-pro-6000")
-    assert all(abs(found[f"{name}_mean_error"]) < 0.05 for name in ("e2e", "ttft", "tpot"))
-    assert abs(found["e2e_p99_error"]) < 0.1
+        pytest.skip("the log is beside this checkout")
+    folders = imported(MEASURED_RUN, tmp_path / "out", "--gpu", "rtx-pro-6000")
+    measured, modelled = (analyze_run(folder).values for folder in folders)
+    for name, limit in (("jct_mean_s", 0.05), ("ttft_mean_s", 0.05), ("tpot_mean_s", 0.05), ("jct_p99_s", 0.1)):
+        assert modelled[name] == pytest.approx(measured[name], rel=limit)

@@ -17,8 +17,8 @@ from continuum_traces.schema import KvPool
 
 from continuum_bench.errors import BenchError
 from continuum_bench.json_files import documents, objects, read_as
-from continuum_bench.validate.fields import within
-from continuum_bench.validate.formats import (
+from continuum_bench.request_logs.fields import within
+from continuum_bench.request_logs.formats import (
     SAVE,
     Guidellm,
     Row,
@@ -29,7 +29,7 @@ from continuum_bench.validate.formats import (
     own_turns,
     vllm_bench,
 )
-from continuum_bench.validate.served import LoggedRun, Served, ServerFacts, Unreported
+from continuum_bench.request_logs.served import LoggedRun, Served, ServerFacts, Unreported
 
 LOGS = ("requests.jsonl", "profile_export.jsonl", "benchmarks.json")
 """The names that the tools use. If a folder contains one of these files, its other files are not logs."""
@@ -114,7 +114,7 @@ def _run(path: Path, name: str, rows: Iterable[Row], server: ServerFacts = Serve
     others = [row for row in everything if isinstance(row, Unreported)]
     if not served:
         raise BenchError(f"{path}: {name}: no request that was answered")
-    load = [each.load for each in others if each.load is not None]
+    load = [replace(each.load, outcome=each.why) for each in others if each.load is not None]
     start_s = min(each.arrival_s for each in (*served, *load))
     return LoggedRun(name, _shifted(served, start_s), server, _shifted(load, start_s), Counter(e.why for e in others))
 

@@ -21,6 +21,8 @@ class Served:
     """The agent that sent the request; None: the prompt shares no prefix with other requests."""
     gap_s: float = 0.0
     """Seconds until the program's next request."""
+    outcome: str | None = None
+    """Why the request is not reported: it was only load for the others. None: it was answered."""
 
 
 FAILED, CUT_OFF, WARM_UP, NO_OUTPUT, NOT_THERE = "failed", "cut off", "warm-up", "without output", "not in the log"
@@ -45,8 +47,8 @@ class ServerFacts(
         "kv_blocks": "num_gpu_blocks_override",
     },
 ):
-    """The settings of the server that a log records, under the names of ``ValidateOptions``; None: it does not record
-    the setting. A log has them under vLLM's names."""
+    """The settings of the server that a log records; None: it does not record the setting. A log has them under vLLM's
+    names."""
 
     gpu: str | None = None
     model: str | None = None
@@ -71,6 +73,6 @@ class LoggedRun:
     served: tuple[Served, ...]
     server: ServerFacts = field(default_factory=ServerFacts)
     load: tuple[Served, ...] = ()
-    """Requests that are played but not compared: warm-up requests, and requests that were cut off at the end."""
+    """Requests that are played but not compared (``Served.outcome``): those of the warm-up, and those cut off."""
     unreported: Mapping[str, int] = field(default_factory=dict)
     """Number of requests that are not in ``served``, by reason."""

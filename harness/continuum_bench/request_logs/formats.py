@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from continuum_bench.errors import BenchError
 from continuum_bench.json_files import read_as
-from continuum_bench.validate.fields import Number, load_of, served, within
-from continuum_bench.validate.served import CUT_OFF, FAILED, NO_OUTPUT, NOT_THERE, WARM_UP, Served, Unreported
+from continuum_bench.request_logs.fields import Number, load_of, served, within
+from continuum_bench.request_logs.served import CUT_OFF, FAILED, NO_OUTPUT, NOT_THERE, WARM_UP, Served, Unreported
 
 Row = Served | Unreported
 Document = tuple[str, Mapping[str, Any]]
