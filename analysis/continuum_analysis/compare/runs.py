@@ -36,8 +36,6 @@ OF_THE_RUN = (
     *("policy", "policy_options", "seed", "engine_options.router"),
 )
 """Entries of a manifest in which runs that are compared may differ."""
-VIRTUAL = "virtual"
-"""``Manifest.engine`` of a modelled run. Beside it a measured run of the same programs may have any machine."""
 TIERS = "engine_options.offload"
 """The entry in which a policy and its ``+offload`` arm differ."""
 
@@ -221,8 +219,6 @@ def _check_same(first: Run, run: Run, *leave_out: str) -> None:
     """Check that two runs have the same workload and machine; ``leave_out`` names entries that may differ."""
     check_same_workload(first, run)
     where, one, other = f"{first.path} and {run.path} cannot be compared", first.manifest, run.manifest
-    if (one.engine == VIRTUAL) != (other.engine == VIRTUAL):  # measured beside modelled
-        return
     may_differ = [*OF_THE_RUN, *leave_out]
     if not (one.engine_options.offload and other.engine_options.offload):  # an arm with tiers, one without
         may_differ.append(TIERS)

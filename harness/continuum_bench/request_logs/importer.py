@@ -38,7 +38,7 @@ from continuum_bench.workload.workload import load_workload
 
 TRACE, MEASURED, MODELLED, EXPERIMENT = "trace.jsonl", "measured", "modelled", "replay.yaml"
 OUTCOME, ANSWERED = "outcome", "answered"
-"""Metadata of the programs of a run that has requests without times: ``compare --by outcome`` keeps them apart."""
+"""Metadata of the programs of a run that has requests without times, which ``compare`` leaves out."""
 LARGE_GPU_GIB, LARGEST_GPU_GIB = 70, 160
 
 
@@ -118,9 +118,8 @@ def _import(run: LoggedRun, experiment: RunOptions, folder: Path) -> None:
     print_notice(f"{run.name}: {counted(len(run.served), 'request')} written to {measured}")
     for line in unreported:
         print_notice(f"{run.name}: {line}")
-    by = f" --by {OUTCOME}" if run.load else ""
     print_line(f"continuum-bench run {folder / EXPERIMENT}")
-    print_line(f"continuum-bench compare {measured} {folder / MODELLED} --baseline measured{by}")
+    print_line(f"continuum-bench compare {measured} {folder / MODELLED}")
 
 
 Conversation = tuple[str, tuple[Served, ...]]
@@ -184,7 +183,7 @@ def _manifest(run: LoggedRun, experiment: RunOptions, workload: Workload, notes:
         command=command_line(),
         versions={"vllm": run.server.vllm} if run.server.vllm else {},
         engine=f"the log of {run.name}",
-        policy="measured",
+        policy="stock",
         workload=workload,
         hardware=Hardware(
             gpu=experiment.gpu,
