@@ -51,7 +51,9 @@ def state_of(prefix: str = "", hits: int = 0) -> Json:
     for _ in range(hits):
         online.write(SchedulerEvent(now_s, "unpin", "p", 0, reason="hit"))
     page = {"engines": [engine_state(json.loads(online.call("state", "{}")))]}
-    scheduler.running, table.pins = [], {}
+    scheduler.running = []
+    for program_id in list(table.pins):
+        table.pins.end(program_id)
     online.close()
     return page
 
