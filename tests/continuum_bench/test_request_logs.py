@@ -77,7 +77,7 @@ def test_the_experiment_is_set_as_the_log_says(tmp_path: Path) -> None:
     run = only(SAMPLES / SIMULATOR)
     options = experiment_of(run, ImportLogOptions(source=tmp_path, target=tmp_path, gpu="h100"))
     assert (options.kv_blocks, options.max_num_seqs, options.pp, options.vllm) == (2100, 64, 2, "0.19.0")
-    assert (options.no_prefix_caching, options.model) == (True, "llama-3.1-8b-kvfp8")
+    assert (options.no_prefix_caching, options.model) == (True, "llama-3.1-8b+fp8-kv")
 
 
 @pytest.mark.parametrize(("gpu", "seqs", "chunk"), [("l40s", 256, 2048), ("a100", 256, 2048), ("h100", 512, 8192)])
