@@ -47,7 +47,7 @@ def test_the_loop() -> None:
 
 
 def test_a_program_starts_when_another_ends(three_at_once: list[tuple[float, float]], tmp_path: Path) -> None:
-    for found in (three_at_once, spans(run(tmp_path / "run", "--arrivals concurrency:3 --replicas 2"))):
+    for found in (three_at_once, spans(run(tmp_path / "run", "--concurrency 3 --replicas 2"))):
         assert [start for start, _ in found[:3]] == [0.0] * 3
         ends = sorted(end for _, end in found)
         assert [start for start, _ in found[3:]] == pytest.approx(ends[:4])

@@ -19,6 +19,7 @@ from continuum_bench.options.declare import (
     ABOVE_ZERO,
     FINITE,
     NOT_NEGATIVE,
+    OR_INFINITE,
     SHARE,
     Declared,
     Options,
@@ -40,6 +41,8 @@ EDGES = [
     (SHARE, 0.1, 1.01),
     (FINITE, 0, -1),
     (FINITE, 1e300, inf),
+    (OR_INFINITE, inf, -inf),
+    (OR_INFINITE, 1e12, 2e12),
 ]
 """Of a limit: the last value that it allows, and one beyond."""
 NOUGHT = "compact_at drain_s max_think_s port retries seed shared_prefix step_overhead_ms temperature"
@@ -84,6 +87,9 @@ def numbers() -> list[Declared]:
 @pytest.mark.parametrize("number", ABSURD)
 def test_absurd_numbers_are_one_sentence(number: float) -> None:
     for option in numbers():
+        if number == inf and OR_INFINITE in option.extras:
+            option.check(number)
+            continue
         with pytest.raises(OptionError, match=rf"^{option.spelling} \S+: ") as caught:
             option.check([1.0, number] if option.name == "limits" else number)
         assert "\n" not in str(caught.value)

@@ -76,6 +76,8 @@ FOLDER = Limit(Path.is_dir, "no such folder")
 MOST = 10**12
 """Largest absolute value of a numeric option. With larger numbers, computations overflow or never end."""
 SANE = Limit(lambda value: abs(value) <= MOST, f"must be a number of at most {MOST:,}")
+OR_INFINITE = Limit(lambda value: value == inf or SANE.holds(value), SANE.words)
+"""For options with which infinity means that there is no limit."""
 
 
 MOST_S = 1e8
@@ -163,7 +165,7 @@ class Declared:
         limits = [extra for extra in self.extras if isinstance(extra, Limit)]
         for item in value if isinstance(value, list) else [value]:
             number = isinstance(item, int | float) and not isinstance(item, bool)
-            for limit in [*limits, SANE] if number else limits:
+            for limit in [*limits, SANE] if number and OR_INFINITE not in limits else limits:
                 if item is not None and not limit.holds(item):
                     shown = f"{item:g}" if isinstance(item, float) else item
                     raise OptionError(f"{self.spelling} {shown}: {limit.message(item)}")
@@ -186,6 +188,10 @@ class Options:
     def __post_init__(self) -> None:
         for name, option in declared(type(self)).items():
             option.check(getattr(self, name))
+        self.expand()
+
+    def expand(self) -> None:
+        """Write what a short option says into the option that it is short for."""
 
     def shared_with(self, kind: type) -> dict[str, Any]:
         """Return the values of the options that have the name of a field of this dataclass."""

@@ -13,6 +13,7 @@ from continuum_server.virtual.routers import ROUTERS
 from continuum_traces.conversation import Sends
 from continuum_traces.schema import CLOSED_LOOPS
 
+from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import (
     ABOVE_ZERO,
     ARGUMENT,
@@ -129,6 +130,7 @@ class ArrivalOptions(Options):
         arrivals: How programs arrive: poisson, constant, gamma:CV (bursty), ramp:FACTOR (the rate grows),
             recorded[:SPEED] (at the times in the trace), concurrency:N[:RAMP_S] (N programs at a time, the next starts
             when one ends), or steps:N[:PAUSE_S] (N together, the next N when all have ended: roll-outs for training).
+        concurrency: Programs at a time; short for --arrivals concurrency:N.
         tool_times: How long tools take: recorded, constant:S, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from
             the middle program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds).
         hints: What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds
@@ -149,6 +151,7 @@ class ArrivalOptions(Options):
 
     jps: Jps = 0.13
     arrivals: str = "poisson"
+    concurrency: Annotated[int | None, at_least(1)] = None
     tool_times: str = "recorded"
     hints: Annotated[str, one_of(*HINTS)] = "none"
     hint_error: Annotated[str, Needs("hints")] = "0"
@@ -156,6 +159,14 @@ class ArrivalOptions(Options):
     time_limit_s: Annotated[float | None, ABOVE_ZERO] = None
     warm_up: str = "0"
     cool_down: str = "0"
+
+    def expand(self) -> None:
+        if self.concurrency is not None:
+            at_a_time = f"concurrency:{self.concurrency}"
+            if self.arrivals not in (ArrivalOptions.arrivals, at_a_time):
+                raise OptionError(f"--concurrency {self.concurrency}, --arrivals {self.arrivals}: give one of them")
+            object.__setattr__(self, "arrivals", at_a_time)
+            object.__setattr__(self, "concurrency", None)
 
 
 @dataclass(frozen=True)

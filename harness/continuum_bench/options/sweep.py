@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from continuum_bench.options.declare import ARGUMENT, Options, at_least, named
+from continuum_bench.options.declare import ARGUMENT, OR_INFINITE, Options, at_least, named
 from continuum_bench.options.run import RUN, Jobs, Json, NoReport, Quiet
 
 
@@ -64,7 +64,7 @@ class FigureOptions(PlayerOptions):
     out: Path | None = None
     traces: list[Path] | None = None
     overrides: Annotated[list[str] | None, named("--set")] = None
-    limits: Annotated[list[float] | None, at_least(1), named("--limit")] = None
+    limits: Annotated[list[float] | None, at_least(1), OR_INFINITE, named("--limit")] = None
     dry_run: bool = False
 
     @property
