@@ -149,9 +149,8 @@ def test_records_mean_what_the_rows_say(reader: Callable[[Row, FakeServer, Path]
         counts = (turn.prompt_tokens, turn.output_tokens)
         tools = [name for name, _ in row.get("tools", [])]
         well = turn.error is None
-        if (well, counts) != (end == "finished", (row["prompt_tokens"], row["output_tokens"])) or (
-            well and list(turn.tools) != tools
-        ):
+        expected = counts if end == "raises" else (row["prompt_tokens"], row["output_tokens"])
+        if (well, counts) != (end == "finished", expected) or (well and list(turn.tools) != tools):
             wrong.append((row["name"], turn.error, counts, turn.tools))
         in_trace = '"kind":"turn"' in (record / "trace.jsonl").read_text()
         if in_trace != (end == "finished" and row["prompt_tokens"] is not None):
