@@ -28,6 +28,7 @@ from itertools import accumulate, islice
 from typing import Any
 
 from continuum_server.policy.facts import Machine, PrefillCurve, ProgramState, TurnFinish, TurnState
+from continuum_server.policy.pins import Pins
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.recognise import Prompt, Recogniser
 from continuum_server.policy.registry import POLICIES, make_policy
@@ -56,8 +57,7 @@ class Stock(Scheduler):
     """vLLM's scheduler without the plugin, with the attributes that ``VirtualLoop`` reads."""
 
     class _NoPrograms:
-        pins: dict[str, Any] = {}  # noqa: RUF012
-        pinned_tokens = 0
+        pins = Pins(block_size=16, max_tokens=0.0, max_ttl_s=0.0, max_per_client=None)
 
         def next_deadline_s(self) -> None:
             return None

@@ -9,7 +9,7 @@ from typing import Any
 from continuum_traces.answers import Asked, asked_in
 
 from continuum_client.conversation import NO_SHAPE, Conversation, shape_of
-from continuum_client.current import closed_here
+from continuum_client.current import closed_here, entered_elsewhere
 from continuum_client.dialects import HEADERS, Dialect
 from continuum_client.ending import unless_dropped
 from continuum_client.endpoints import Feature, endpoints, named_in, shown
@@ -261,6 +261,13 @@ def _tagged_call(client: ClientState, bound: Program | None, request: Outgoing, 
             once.warn(f"closed {program.id}", message)
             return None
         return Call(client, program._state, request, sender)
+    if elsewhere := entered_elsewhere():
+        once.warn(
+            "entered elsewhere",
+            f"a call outside all programs, while {elsewhere.id!r} is entered in another thread or greenlet. They "
+            "do not inherit it: start them with program.bind(function), or call continuum_client.instrument(), after "
+            "which threads inherit it. A call that belongs to no program is right as it is.",
+        )
     if client.conversations is None:
         return None
     conversation = client.conversations.find(request.path, request.body)

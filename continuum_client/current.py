@@ -7,15 +7,17 @@ current there too, between two steps. ``@client.program`` decorates generators s
 from __future__ import annotations
 
 import sys
+import threading
+import weakref
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from continuum_client.program import Program
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Entry:
     """The entering of a program. It counts until the program is left or closed."""
 
@@ -23,8 +25,17 @@ class Entry:
     outer: Entry | None
     """The entry that was current before."""
     left: bool = False
+    thread: int = field(default_factory=lambda: threading.get_ident())
+    """The thread that entered it; a greenlet's own number where gevent has patched ``threading``."""
+
+    def __post_init__(self) -> None:
+        with _lock:
+            _entries.add(self)
 
 
+_entries: weakref.WeakSet[Entry] = weakref.WeakSet()
+"""The entries that may still count. A context that ends takes its own with it."""
+_lock = threading.Lock()
 variable: ContextVar[Entry | None] = ContextVar("continuum_program", default=None)
 
 
@@ -42,6 +53,8 @@ def leave(entry: Entry) -> Program | None:
         The current program, if it was entered inside the entry: calls may have belonged to the wrong one of the two.
     """
     entry.left = True
+    with _lock:
+        _entries.discard(entry)
     inner = current_entry()
     if variable.get() is entry:
         variable.set(inner)
@@ -67,6 +80,14 @@ def closed_here() -> Program | None:
     """Return the closed program in whose block, task or thread this code still runs, or None."""
     entry = variable.get()
     return entry.program if entry is not None and entry.program.closed else None
+
+
+def entered_elsewhere() -> Program | None:
+    """Return a program that another thread or greenlet has entered and not left, or None."""
+    here = threading.get_ident()
+    with _lock:
+        entries = list(_entries)
+    return next((each.program for each in entries if each.thread != here and not each.program.closed), None)
 
 
 def running_loop() -> Any:

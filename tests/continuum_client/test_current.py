@@ -221,3 +221,25 @@ def test_any_interleaving(data: st.DataObject) -> None:
             del running[of]
         assert current_program() is None
     assert once._given == set()  # nothing was to warn of
+
+
+def test_a_thread_inside_a_block_is_warned_of_once(
+    client: OpenAI, vllm: FakeServer, recwarn: pytest.WarningsRecorder
+) -> None:
+    """It does not inherit the program. Neither the block's own thread nor a bound function is warned of."""
+
+    def in_threads(*functions: Any) -> list[str]:
+        with ThreadPoolExecutor(1) as pool:
+            for function in functions:
+                pool.submit(function, client).result()
+        return [str(each.message) for each in recwarn if "entered in another thread" in str(each.message)]
+
+    assert in_threads(ask) == []
+    with client.program("task") as program:
+        ask(client)
+        assert in_threads(program.bind(ask)) == []
+        (warning,) = in_threads(ask, ask)
+    assert "while 'task' is entered" in warning
+    assert len(in_threads(ask)) == 1
+    assert vllm.ids[1:3] == ["task", "task"]
+    assert "task" not in (vllm.ids[0], *vllm.ids[3:])
