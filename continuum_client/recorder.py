@@ -267,8 +267,8 @@ class Ledger:
         self._id = self.recorder.write_turn(self._id, self._records == 0, compact(self._record(ended)))
         self._records += 1
         self._runs = (*self._runs, *ended.runs)[:MAX_RUNS]
+        self._warn_of_counts(ended)
         if not ended.counted or self._finished:
-            self._warn_uncounted(ended)
             return
         joined = join(self._last, ended)
         if self._last is None:
@@ -330,13 +330,18 @@ class Ledger:
             turn_id=ended.turn_id,
         )
 
-    def _warn_uncounted(self, ended: EndedCall) -> None:
+    def _warn_of_counts(self, ended: EndedCall) -> None:
         if ended.error is None and not ended.counted:
             message = (
                 "a reply has no token counts. Such turns are in turns.jsonl, but not in trace.jsonl. "
                 'Streams that are read raw have token counts if sent with stream_options={"include_usage": True}'
             )
             once.warn(f"uncounted {self.recorder.path}", f"{self.recorder.path}: {message}")
+        if len(ended.reply.reasons) > 1:
+            message = (
+                "a reply has several choices, whose tokens are counted together; trace.jsonl has their mean length"
+            )
+            once.warn(f"choices {self.recorder.path}", f"{self.recorder.path}: {message}")
 
 
 _recorders: dict[str, Recorder] = {}

@@ -7,6 +7,8 @@ from typing import Any
 
 import openai
 import pytest
+from aiohttp import web
+from continuum_traces.jsonl import read_programs
 from continuum_traces.run_dir import read_turns
 from continuum_traces.wire import read_turn_id
 from fake_server import FakeServer, Planned
@@ -49,3 +51,46 @@ def test_every_try_of_a_call_has_its_id_and_the_record_too(
         seen.body.get("vllm_xargs", {"turn_id": id_})["turn_id"] == id_
         for seen, id_ in zip(server.asked, ids, strict=True)
     )
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "content_filter"])
+def test_an_agent_s_second_try_of_an_answer_that_was_cut_is_the_same_turn(
+    server: FakeServer, tmp_path: Path, reason: str
+) -> None:
+    """The server answered status 200. Another prompt, or the same one after a good answer, is another turn."""
+
+    async def answer(_request: Any, number: int) -> Any:
+        whole = server.answer("/chat/completions", {"messages": [{"role": "user"}]})
+        if number == 1:
+            whole["choices"][0]["finish_reason"] = reason
+        return web.json_response(whole)
+
+    server.handler = answer
+    client = OpenAI(base_url=server.url, record=tmp_path)
+    with client.program("p"):
+        for content in ("one", "one", "two", "two"):
+            ask(client, messages=[{"role": "user", "content": content}])
+    cut, again, second, third = ids_of(server)
+    assert cut == again
+    assert len({again, second, third}) == 3
+    assert [turn.error is None for turn in read_turns(tmp_path)] == [False, True, True, True]
+    (program,) = read_programs(tmp_path / "trace.jsonl")
+    assert len(program.turns) == 3
+
+
+def test_several_choices_are_said_to_count_together(
+    server: FakeServer, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def answer(_request: Any, number: int) -> Any:
+        whole = server.answer("/chat/completions", {"messages": [{"role": "user"}]})
+        whole["choices"] = [{**whole["choices"][0], "index": index} for index in range(3)]
+        return web.json_response({**whole, "usage": {"prompt_tokens": 9, "completion_tokens": 31, "total_tokens": 40}})
+
+    server.handler = answer
+    client = OpenAI(base_url=server.url, record=tmp_path)
+    with client.program("p"):
+        ask(client)
+        ask(client)
+    assert ["their mean length" in str(each.message) for each in recwarn].count(True) == 1
+    (program,) = read_programs(tmp_path / "trace.jsonl")
+    assert [turn.output_tokens for turn in program.turns] == [11, 11]
