@@ -199,7 +199,14 @@ def asked_doctor(root: str, *options: str) -> dict[str, str]:
 
 
 def test_doctor_says_what_arrives(tmp_path: Path) -> None:
-    config = ServerConfig(port=0, kv_blocks=2000, max_model_len=16_000, vllm_arguments=("--served-model-name", "m"))
+    config = ServerConfig(
+        port=0,
+        policy="static-ttl",
+        policy_options={"ttl_s": 60.0},  # until the doctor asks, however slow this machine is
+        kv_blocks=2000,
+        max_model_len=16_000,
+        vllm_arguments=("--served-model-name", "m"),
+    )
     with Server(config, tmp_path / "log") as server:
         seen = asked_doctor(server.url)
         assert seen.pop("server").startswith("ok server ")

@@ -27,7 +27,7 @@ class Foreseen(dict[str, Future]):
 
     def __missing__(self, request_id: str) -> Future:
         seconds = float(len(request_id))
-        return Future(seconds, seconds, seconds, seconds)
+        return Future(seconds, seconds, seconds)
 
 
 @dataclass(eq=False)
