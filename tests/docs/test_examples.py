@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, call
@@ -65,9 +64,7 @@ def test_the_workflow_s_commands_run(tmp_path: Path) -> None:
         assert "JCT mean" in done.stdout
     assert read_manifest(tmp_path / "runs" / "new" / "vllm-seed1").workload.programs == 2
     assert sh(compare).returncode == 0
-    assert ElementTree.parse(tmp_path / "gate.xml").getroot().get("failures") == "0"
     assert sh(compare.replace("> 1.05", "> 0.5")).returncode == 3
-    assert ElementTree.parse(tmp_path / "gate.xml").getroot().get("failures") == "2"
 
 
 def test_summary_json_holds_what_the_page_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
