@@ -75,9 +75,12 @@ def values(option: Declared) -> st.SearchStrategy[Any]:
 
 
 def every(kind: Any) -> st.SearchStrategy[Any]:
-    return st.fixed_dictionaries({name: values(option) for name, option in declared(kind).items()}).map(
-        lambda given: settled(kind(**given))
-    )
+    def build(given: dict[str, Any]) -> Any:
+        if given.get("concurrency") is not None:
+            given = {**given, "arrivals": kind.arrivals}  # one of the two may be given
+        return settled(kind(**given))
+
+    return st.fixed_dictionaries({name: values(option) for name, option in declared(kind).items()}).map(build)
 
 
 @given(options=every(RunOptions), live=every(LiveOptions), workload=st.sampled_from(["swebench", "bfcl", "openhands"]))
