@@ -6,7 +6,7 @@ from array import array
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Any, cast
 
 from continuum_traces.assumptions import Assumptions
@@ -47,12 +47,12 @@ class SharedBlocks:
         """Return the program with this number, with its turns, what each prompt keeps of the one before, and its shared
         prefix."""
         block_tokens = each.block_tokens or self._block_tokens
-        program = replace(each.program, turns=tuple(turns_from_usage(_with_kept(each, block_tokens), assumptions)))
-        if number in self._shared and program.turns:
-            name, blocks = self._shared[number]
-            tokens = min(blocks * block_tokens, program.turns[0].new_input_tokens)
-            program = replace(program, shared_prefix_id=name, shared_prefix_tokens=tokens)
-        return program
+        turns = tuple(turns_from_usage(_with_kept(each, block_tokens), assumptions))
+        if number not in self._shared or not turns:
+            return replace(each.program, turns=turns)
+        name, blocks = self._shared[number]
+        tokens = min(blocks * block_tokens, turns[0].new_input_tokens)
+        return replace(each.program, turns=turns, shared_prefix_id=name, shared_prefix_tokens=tokens)
 
 
 def _compact(ids: Ids) -> Ids:
@@ -64,7 +64,10 @@ def _compact(ids: Ids) -> Ids:
 
 def alike(ours: Ids, theirs: Ids) -> int:
     """Return the number of leading ids that are equal."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+    for number, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
+        if mine != other:
+            return number
+    return min(len(ours), len(theirs))
 
 
 def _block_tokens(each: Imported) -> int:

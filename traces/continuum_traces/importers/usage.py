@@ -198,7 +198,10 @@ def number(where: str, data: Mapping[str, Any], name: str, default: float | None
     Raises:
         TraceError: the field is something else. The message begins with ``where``.
     """
-    value = default if data.get(name) is None else data[name]
+    value = data.get(name)
+    value = default if value is None else value
+    if type(value) is int and 0 <= value < LARGEST:
+        return value
     with suppress(ValueError):
         value = float(value) if isinstance(value, str) else value  # a cell of a table
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LARGEST:
@@ -224,8 +227,8 @@ def listed(where: str, data: Mapping[str, Any], name: str, kind: type[Each]) -> 
     Raises:
         TraceError: the field is something else. The message begins with ``where``.
     """
-    values = data.get(name) or []
-    if not isinstance(values, list) or not all(isinstance(each, kind) for each in values):
+    values: Any = data.get(name) or []
+    if not isinstance(values, list) or not {*map(type, values)} <= {kind}:
         raise TraceError(f"{where}: {name}: expected a list of {_PLURALS[kind]}")
     return values
 
