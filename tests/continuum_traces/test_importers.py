@@ -295,3 +295,69 @@ def test_a_folder_of_any_formats() -> None:
     assert [program.program_id for program in read_any(folder, "numeric")] == ["p"]
     with pytest.raises(TraceError, match="no file in a known format"):
         list(read_any(folder, "bfcl"))
+
+
+def call(at: object, said: str, *before: tuple[str, str]) -> dict[str, Any]:
+    """Return a logged call that ended at ``at``; ``before`` are the questions and answers before it."""
+    texts = [text for pair in before for text in pair]
+    roles = ("user", "assistant")
+    messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate([*texts, said])]
+    answer = {"message": {"role": "assistant", "content": f"to {said}"}}
+    usage = {"prompt_tokens": 100 * len(messages), "completion_tokens": 10}
+    times = {} if at is None else {"endTime": at, "response_time": 1}
+    return {"messages": messages, "response": {"choices": [answer], "usage": usage}, **times}
+
+
+SAID = [("a", "to a"), ("b", "to b")]
+
+
+@pytest.mark.parametrize(
+    ("instants", "gaps_s"),
+    [
+        ((1_700_000_000, 1_700_000_005, 1_700_000_010), [4, 4, 0]),
+        ((1_700_000_000_000, 1_700_000_005_000, 1_700_000_010_000), [4, 4, 0]),  # milliseconds
+        (("2023-11-14T22:13:20", "2023-11-14T22:13:25Z", "2023-11-14T23:13:30+01:00"), [4, 4, 0]),
+        (("1700000000000000000", 1_700_000_005, "2023-11-14T22:13:30Z"), [4, 4, 0]),  # nanoseconds as text
+        ((1_700_000_000, None, 1_700_000_010), [0, 0, 0]),
+        ((1_700_000_000, "yesterday", 1_700_000_010), [0, 0, 0]),
+    ],
+)
+def test_times_of_logged_calls(tmp_path: Path, instants: tuple[object, ...], gaps_s: list[float]) -> None:
+    rows = [call(instants[0], "a"), call(instants[1], "b", SAID[0]), call(instants[2], "c", *SAID)]
+    log = ImportLog()
+    (program,) = read_any(lines(tmp_path / "calls.jsonl", *rows), None, log)
+    assert [turn.gap_s for turn in program.turns] == gaps_s
+    assert any("no times" in line for line in log.assumptions.lines()) == (not sum(gaps_s))
+
+
+def test_mooncake_as_a_table_keeps_its_arrivals(tmp_path: Path) -> None:
+    table = tmp_path / "mooncake.csv"
+    table.write_text("timestamp,input_length,output_length\n0,100,10\n2500,200,20\n")
+    assert [program.arrival_s for program in read_any(table)] == [0, 2.5]
+    table.write_text("timestamp,input_length,output_length\nnoon,100,10\n")
+    with pytest.raises(TraceError, match="timestamp: expected a number"):
+        list(read_any(table))
+
+
+@pytest.mark.parametrize("name", ["calls.jsonl", "calls.jsonl.gz"])
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path, name: str) -> None:
+    data = ("\ufeff" + json.dumps(call(1, "a")) + "\r\n").encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    assert [len(program.turns) for program in read_any(tmp_path / name)] == [1]
+
+
+def test_a_linked_file_counts_once(tmp_path: Path) -> None:
+    lines(tmp_path / "calls.jsonl", call(1, "a"))
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "latest.jsonl").symlink_to(tmp_path / "calls.jsonl")
+    left_out: list[LeftOut] = []
+    assert len(list(read_any(tmp_path, None, ImportLog(left_out.append)))) == 1
+    assert [each.reason for each in left_out] == ["a link to calls.jsonl, which is in the folder, too"]
+
+
+def test_a_long_file_in_a_folder_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("continuum_traces.importers.importer.PROGRESS_ROWS", 2)
+    lines(tmp_path / "calls.jsonl", call(1, "a"), call(2, "b"), call(3, "c"))
+    said: list[str] = []
+    list(read_any(tmp_path, None, ImportLog(on_progress=said.append)))
+    assert said == [f"{tmp_path / 'calls.jsonl'}: 2 rows read"]

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.texts import message_text
+from continuum_traces.importers.timeline import seconds
 from continuum_traces.importers.usage import (
     UNKNOWN,
     Imported,
@@ -32,7 +32,7 @@ from continuum_traces.schema import Program
 Object = Mapping[str, Any]
 ENDS = ("timestamp", "endTime", "end_time")
 STARTS = ("startTime", "start_time", "request_time")
-NO_TIMES = "no times in it: calls taken in the order of the files, 0 s between them"
+NO_TIMES = "no times in it, or not in every call: calls taken in the order of the files, 0 s between them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ def _digest(message: Object) -> str:
 
 def _seconds(where: str, row: Object) -> tuple[float | None, float | None]:
     """Return the instant of a call's end and how long it took, in seconds; None: not recorded."""
-    end_s = next((_instant(where, row, name) for name in ENDS if row.get(name) is not None), None)
-    start_s = next((_instant(where, row, name) for name in STARTS if row.get(name) is not None), None)
+    end_s = next((at for name in ENDS if (at := seconds(row.get(name))) is not None), None)
+    start_s = next((at for name in STARTS if (at := seconds(row.get(name))) is not None), None)
     took = next((name for name in ("latency_sec", "response_time", "latency_s") if row.get(name) is not None), None)
     took_s = None if took is None else float(number(where, row, took))
     if took_s is None and None not in (start_s, end_s):
@@ -110,18 +110,12 @@ def _seconds(where: str, row: Object) -> tuple[float | None, float | None]:
     return (end_s if end_s is not None or start_s is None else start_s + (took_s or 0.0)), took_s
 
 
-def _instant(where: str, row: Object, name: str) -> float:
-    value = row[name]
-    if isinstance(value, str):
-        return datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()
-    return float(number(where, row, name))
-
-
 def join_call_logs(parts: Iterable[Call], assumptions: Assumptions) -> Iterator[Imported]:
     """Yield the programs that the calls make, in the order of their first calls."""
     calls = list(parts)
     if any(call.end_s is None for call in calls):
         assumptions.assume("log", NO_TIMES)
+        calls = [replace(call, end_s=None) for call in calls]
     else:
         calls.sort(key=lambda call: (call.end_s or 0.0) - (call.request.llm_s or 0.0))
     programs: list[list[Call]] = []

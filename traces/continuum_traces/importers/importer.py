@@ -203,7 +203,7 @@ def _table_rows(path: Path) -> Iterator[Row]:
     if not first.strip():
         raise TraceError(f"{path}: the file is empty")
     delimiter = max(",;\t", key=first.count)
-    names = next(csv.reader([first.lstrip("\ufeff")], delimiter=delimiter), [])
+    names = next(csv.reader([first], delimiter=delimiter), [])
     table = csv.DictReader((line for _, line in lines), names, delimiter=delimiter)
     try:
         for row in table:

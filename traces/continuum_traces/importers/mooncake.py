@@ -67,8 +67,8 @@ def _from_lengths(file: Source, name: str, rows: list[Row], source: str, whole: 
         context = 0 if whole else prompt + output
     if len(rows) > 1 and not agentic:
         file.assume("session", "each row read as a whole prompt" if whole else "each row added to the rows before it")
-    start = rows[0][1].get("timestamp")
-    arrival_s = float(start) / 1e3 if isinstance(start, int | float) else None
+    where, first = rows[0]
+    arrival_s = None if first.get("timestamp") is None else number(where, first, "timestamp") / 1e3
     ids = [listed(where, row, "hash_ids", int) if whole or n == 0 else () for n, (where, row) in enumerate(rows)]
     return Imported(Program(name, (), source, arrival_s=arrival_s), requests, ids=ids)
 

@@ -157,7 +157,8 @@ def read_any(path: Path, form: str | None = None, log: ImportLog | None = None) 
     times: Counter[str] = Counter()
     for importer, files in _sources(path, form, log):
         for program in _unique(_programs(importer, files, log, path.is_dir()), times, importer.name == OWN):
-            log.assumptions.add(of_tool_times([program]))
+            if any(turn.tool_calls for turn in program.turns):
+                log.assumptions.add(of_tool_times([program]))
             yield program
     if path.is_dir() and not times and not log.programs_left_out:
         raise TraceError(f"{path}: no file in it can be read")
@@ -220,7 +221,7 @@ def _noting(described: Iterable[Imported], messages: list[Sequence[str]]) -> Ite
 
 def _parts(importer: Importer, file: Path, log: ImportLog, in_folder: bool) -> list[Any]:
     """Return what the importer reads of one file; nothing, if it has a fault and is one of a folder."""
-    source = Source(file)
+    source = Source(file, on_progress=log.on_progress)
     try:
         parts = list(importer.read(source))
     except (TraceError, *_FAULTS) as error:
@@ -260,7 +261,8 @@ def _unique(programs: Iterator[Program], times: Counter[str], own: bool) -> Iter
         times[name] += 1
         latest[name] = name if own or times[name] == 1 else f"{name}#{times[name]}"
         parent = latest.get(program.parent_id or "", program.parent_id)
-        yield replace(program, program_id=latest[name], parent_id=parent)
+        same = (name, program.parent_id) == (latest[name], parent)
+        yield program if same else replace(program, program_id=latest[name], parent_id=parent)
 
 
 def _sources(path: Path, form: str | None, log: ImportLog) -> Iterator[tuple[Importer, list[Path]]]:
@@ -273,7 +275,7 @@ def _sources(path: Path, form: str | None, log: ImportLog) -> Iterator[tuple[Imp
         return
     pairs: list[tuple[Recognised, Path]] = []
     strangers: list[Path] = []
-    for file in sorted(each for each in path.rglob("*") if each.is_file()):
+    for file in _files(path, log):
         try:
             recognised = recognise(file)
         except NotRecognised:
@@ -292,6 +294,17 @@ def _sources(path: Path, form: str | None, log: ImportLog) -> Iterator[tuple[Imp
         log.recognised.setdefault(recognised.importer.name, recognised)
     for name, files in grouped((recognised.importer.name, file) for recognised, file in pairs).items():
         yield IMPORTERS[name], files
+
+
+def _files(folder: Path, log: ImportLog) -> Iterator[Path]:
+    """Yield the files of a folder in the order of their names; a file that links to another of them is left out."""
+    files = sorted(each for each in folder.rglob("*") if each.is_file())
+    originals = {file.resolve() for file in files if not file.is_symlink()}
+    for file in files:
+        if file.is_symlink() and file.resolve() in originals:
+            log.leave_out(file, f"a link to {file.resolve().name}, which is in the folder, too")
+        else:
+            yield file
 
 
 class NotRecognised(TraceError):
