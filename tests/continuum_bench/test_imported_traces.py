@@ -38,6 +38,16 @@ def test_known_tool_times_are_not_assumed(tmp_path: Path) -> None:
     assert "duration unknown" not in text
 
 
+@pytest.mark.parametrize("children", [0, 2])
+def test_replay_says_that_sub_programs_start_by_themselves(tmp_path: Path, children: int) -> None:
+    turns = (Turn(100, 5), Turn(10, 5))
+    programs = [Program("p", turns), *(Program(f"c{n}", turns, parent_id="p") for n in range(children))]
+    write_programs(tmp_path / "t.jsonl", programs, Assumptions())
+    text = played(tmp_path / "t.jsonl", tmp_path / "r")
+    line = "assumed: 2 sub-programs: started by --arrivals, not at the end of its parent's turn"
+    assert text.count(line) == (2 if children else 0)  # before the run, and below its table
+
+
 def test_an_imported_trace_carries_what_was_assumed(tmp_path: Path) -> None:
     copy = tmp_path / "t.jsonl.gz"
     assert UNKNOWN in succeeded("traces import", SAMPLES / "failed-and-parallel", copy).stderr

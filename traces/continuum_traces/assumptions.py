@@ -77,3 +77,9 @@ def of_tool_times(programs: Iterable[Program]) -> Assumption:
     """Return how many tool calls of the programs have no duration."""
     calls = (call for program in programs for turn in program.turns for call in turn.tool_calls)
     return replace(NO_DURATION, count=sum(call.duration_s is None for call in calls))
+
+
+def of_parents(programs: Iterable[Program]) -> Assumption:
+    """Return how many programs were started by another one, which a replay does not wait for."""
+    text = "started by --arrivals, not at the end of its parent's turn; the parent's wait is as recorded"
+    return Assumption("sub-program", text, sum(program.parent_id is not None for program in programs))

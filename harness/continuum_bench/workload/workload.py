@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
-from continuum_traces.assumptions import Assumptions, of_tool_times
+from continuum_traces.assumptions import Assumptions, of_parents, of_tool_times
 from continuum_traces.closed_loop import Lanes
 from continuum_traces.conversation import Job, Sends
 from continuum_traces.schema import Workload
@@ -60,7 +60,7 @@ class JobSource:
         """Return what was assumed of the programs, a line each."""
         timed = self.arrivals.tool_times.startswith(("constant", "bimodal"))
         unknown = [] if timed else [of_tool_times(self.trace.programs)]
-        return Assumptions([*self.trace.assumptions, *unknown]).lines()
+        return Assumptions([*self.trace.assumptions, *unknown, of_parents(self.trace.programs)]).lines()
 
     @property
     def lanes(self) -> Lanes | None:
