@@ -361,3 +361,25 @@ def test_a_long_file_in_a_folder_says_how_far_it_is(tmp_path: Path, monkeypatch:
     said: list[str] = []
     list(read_any(tmp_path, None, ImportLog(on_progress=said.append)))
     assert said == [f"{tmp_path / 'calls.jsonl'}: 2 rows read"]
+
+
+@pytest.mark.parametrize(
+    ("usage", "contradiction"),
+    [
+        ({"completion_tokens": 0}, "answer without tokens"),
+        ({"completion_tokens": 1}, ""),
+        ({"prompt_tokens_details": {"cached_tokens": 101}}, "more tokens cached than in its prompt"),
+        ({"prompt_tokens_details": {"cached_tokens": 100}}, ""),
+        ({"cache_read_input_tokens": 5_000}, "more tokens cached than in its prompt"),
+        ({"completion_tokens_details": {"reasoning_tokens": 11}}, "more tokens of reasoning than in its answer"),
+        ({"completion_tokens_details": {"reasoning_tokens": 10}}, ""),
+    ],
+)
+def test_counts_that_contradict_each_other_are_said(tmp_path: Path, usage: dict[str, Any], contradiction: str) -> None:
+    row = call(1, "a")
+    row["response"]["usage"] |= usage
+    log = ImportLog()
+    (program,) = read_any(lines(tmp_path / "calls.jsonl", row), None, log)
+    assert (program.prompt_tokens(), program.turns[0].output_tokens) == ([100], usage.get("completion_tokens", 10) or 1)
+    assert [line for line in log.assumptions.lines() if contradiction in line][:1] == [*log.assumptions.lines()]
+    assert bool(log.assumptions.lines()) == bool(contradiction)

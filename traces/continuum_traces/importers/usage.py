@@ -121,6 +121,8 @@ def turns_from_usage(requests: Iterable[RequestUsage], assumptions: Assumptions)
         if prompt < 1:
             assumptions.assume("request", "no prompt length: left out")
             continue
+        for contradiction in _contradictions(request):
+            assumptions.assume("request", contradiction)
         kept = request.kept_tokens if context else None
         if kept is None and context and prompt <= context:
             kept = _kept(request, before, first, assumptions)
@@ -137,6 +139,16 @@ def turns_from_usage(requests: Iterable[RequestUsage], assumptions: Assumptions)
             llm_s=request.llm_s,
         )
         before, context, first = prompt, prompt + output - reasoning, first or prompt
+
+
+def _contradictions(request: RequestUsage) -> Iterator[str]:
+    """Yield what cannot be in the counts of a request, and what is taken in its place."""
+    if request.output_tokens < 1:
+        yield "answer without tokens, taken as 1 token"
+    if (request.cached_tokens or 0) > request.prompt_tokens:
+        yield "more tokens cached than in its prompt: the prompt's count is taken, and may be too small"
+    if request.reasoning_tokens > max(1, request.output_tokens):
+        yield "more tokens of reasoning than in its answer: the answer's count is taken, and may be too small"
 
 
 def _kept(request: RequestUsage, before: int, first: int, assumptions: Assumptions) -> int:
