@@ -383,3 +383,13 @@ def test_counts_that_contradict_each_other_are_said(tmp_path: Path, usage: dict[
     assert (program.prompt_tokens(), program.turns[0].output_tokens) == ([100], usage.get("completion_tokens", 10) or 1)
     assert [line for line in log.assumptions.lines() if contradiction in line][:1] == [*log.assumptions.lines()]
     assert bool(log.assumptions.lines()) == bool(contradiction)
+
+
+def test_a_chat_id_that_is_there_twice_is_said(tmp_path: Path) -> None:
+    row = {"chat_id": 1, "parent_chat_id": -1, "timestamp": 1, "input_length": 32, "output_length": 3}
+    log = ImportLog()
+    (program,) = read_any(lines(tmp_path / "chats.jsonl", row, {**row, "timestamp": 2}), None, log)
+    assert program.arrival_s == 1
+    assert [line[:60] for line in log.assumptions.lines()] == [
+        "1 request: with the chat_id of an earlier one: left out (the"
+    ]

@@ -76,7 +76,10 @@ def _from_lengths(file: Source, name: str, rows: list[Row], source: str, whole: 
 def read_bailian(file: Source) -> Iterator[Imported]:
     """Qwen-Bailian's usage traces: one request per line, with its whole prompt. ``parent_chat_id`` is the chat's
     request before it (-1: none), ``timestamp`` is in seconds, ``hash_ids`` name blocks of 16 tokens."""
-    rows = {str(row["chat_id"]): (where, row) for where, row in file.rows("chat_id", "parent_chat_id", "timestamp")}
+    rows: dict[str, Row] = {}
+    for where, row in file.rows("chat_id", "parent_chat_id", "timestamp"):
+        again = rows.setdefault(str(row["chat_id"]), (where, row))[0] != where
+        file.assume("request", "with the chat_id of an earlier one: left out", int(again))
     latest: dict[str, list[str]] = {}
     """The ids of each chat so far, by the id of its latest request."""
     for chat_id, (_, row) in sorted(rows.items(), key=_timestamp):
