@@ -15,11 +15,11 @@ from continuum_traces.schema import Program, ToolCall, Turn
 from fake_server import FakeServer, Handler
 
 
-def trace_of(folder: Path, programs: int = 3) -> Path:
+def trace_of(folder: Path, programs: int = 3, name: str = "p") -> Path:
     call = (ToolCall("ls", 0.05),)
     turns = (Turn(400, 20, tool_calls=call), Turn(100, 10, carried_tokens=4, tool_calls=call), Turn(50, 5))
     path = folder / "small.jsonl.gz"
-    write_programs(path, [Program(f"p{i}", turns) for i in range(programs)])
+    write_programs(path, [Program(f"{name}{i}", turns) for i in range(programs)])
     return path
 
 

@@ -129,8 +129,8 @@ def test_a_table_is_right_or_says_that_it_is_not(server: Live, tmp_path: Path, s
     relay = Relay(f"{server.server.url}/v1", Random(f"{seed} {share}"), share)
     with FakeServer("plugin", handler=relay) as front:
         front.pages["/v1/models"] = 200, {"data": [{"id": server.model, "owned_by": "vllm", "max_model_len": 16_000}]}
-        out = tmp_path / "out"
-        done = replay(trace_of(tmp_path, 6), front.url, out, "--retries", 2, "--request-limit-s", 60, "--json")
+        trace, out = trace_of(tmp_path, 6, f"damaged{seed}-{share}-"), tmp_path / "out"
+        done = replay(trace, front.url, out, "--retries", 2, "--request-limit-s", 60, "--json")
     turns = turns_of(out)
     answered = [turn for turn in turns if turn.error is None]
     assert sorted(turn.turn_id for turn in answered) == sorted(relay.whole)
