@@ -13,6 +13,7 @@ from continuum_server.policy.program_table import Guards
 from continuum_server.step_times.model import Batch
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
+from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_traces.wire import tags_to_xargs
 from fairness_rows import (
@@ -33,7 +34,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 Answered = Callable[[list[int]], None]
 """Called with the answer to a request."""
@@ -46,33 +47,36 @@ PAUSE_S = 0.005
 class Engine:
     """A scheduler, a clock, the requests that are running, and the functions to call at later times."""
 
-    def __init__(self, policy: str, options: Mapping[str, Any], guards: Guards) -> None:
-        config = EngineConfig(gpu=GPU, kv_blocks=KV_BLOCKS, block_size=BLOCK, guards=guards)
+    def __init__(self, policy: str, options: Mapping[str, Any], guards: Guards, part: float = 1.0) -> None:
+        """``part``: of the memory and of the speed of the GPU."""
+        config = EngineConfig(gpu=GPU, kv_blocks=round(part * KV_BLOCKS), block_size=BLOCK, guards=guards)
+        self._part = part
         shape, self._times = shape_of(config), times_of(config)
         settings = settings_of(config, policy, options)
         self.scheduler: Any = build_engine(shape, self._times, settings, scheduler_type=ProgramScheduler).scheduler
         self.scheduler.clock = lambda: self.now_s
-        self.scheduler.output_tool = lambda request: None  # no answer calls a tool by its text
+        self.scheduler.output_tool = lambda request: self._asked[request.request_id][1].tool
         self.now_s = 0.0
         self._numbers = count()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._asked: dict[str, tuple[Request, Answered]] = {}
+        self._asked: dict[str, tuple[Request, Ask, Answered]] = {}
         init_none_hash(sha256)
         self._hasher: Any = get_request_block_hasher(BLOCK, sha256)
 
     def at(self, instant_s: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._due, (instant_s, next(self._numbers), act))
 
-    def send(self, ask: Ask, answered: Answered) -> None:
+    def send(self, ask: Ask, answered: Answered, key: str | None = None) -> None:
+        xargs = tags_to_xargs(ask.tags) | ({} if key is None else {CLIENT_KEY: key, NAMESPACE_KEY: key})
         request = Request(
             request_id=str(next(self._numbers)),
             prompt_token_ids=ask.prompt,
-            sampling_params=SamplingParams(max_tokens=ask.output, ignore_eos=True, extra_args=tags_to_xargs(ask.tags)),
+            sampling_params=SamplingParams(max_tokens=ask.output, ignore_eos=True, extra_args=xargs),
             pooling_params=None,
             arrival_time=self.now_s,
             block_hasher=self._hasher,
         )
-        self._asked[request.request_id] = request, answered
+        self._asked[request.request_id] = request, ask, answered
         self.scheduler.add_request(request)
 
     def run(self, over: Callable[[], bool], limit_s: float) -> None:
@@ -102,7 +106,7 @@ class Engine:
             batch.add(tokens, request.num_computed_tokens - tokens, decoding)
             sampled.append([] if request.is_prefill_chunk else [WORD])
         if order:
-            self.now_s += batch.step_s(self._times)
+            self.now_s += batch.step_s(self._times) / self._part
         index = {request_id: number for number, request_id in enumerate(order)}
         self.scheduler.update_from_output(output, ModelRunnerOutput(order, index, sampled))
         for request_id in order:
@@ -110,7 +114,9 @@ class Engine:
         return bool(order)
 
     def _answer(self, request_id: str) -> None:
-        request, answered = self._asked[request_id]
+        request, ask, answered = self._asked[request_id]
+        if ask.abort_at is not None and request.num_output_tokens >= ask.abort_at:
+            self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
         if request.is_finished():
             del self._asked[request_id]
             answered(list(request.output_token_ids))

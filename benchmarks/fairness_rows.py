@@ -41,6 +41,10 @@ class Ask:
     prompt: list[int]
     output: int
     tags: Tags
+    tool: str | None = None
+    """The tool that its answer calls."""
+    abort_at: int | None = None
+    """The client leaves when the answer has so many tokens."""
 
 
 Row = Callable[[int, int], list[Ask]]

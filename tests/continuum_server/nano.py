@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from continuum_server.policy.program_table import Guards
 from continuum_server.policy.registry import POLICIES
 from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimes
 from continuum_server.step_times.specs import Model
+from continuum_server.virtual import loop
 from continuum_server.virtual.config import EngineShape
 from continuum_server.virtual.engine import build_engine
 from continuum_server.virtual.loop import VirtualLoop
@@ -24,8 +26,10 @@ from continuum_server.virtual.replicas import ReplicaLoops
 from continuum_server.virtual.routers import ROUTERS
 from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.vllm_plugin.plugin_settings import Settings
+from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, Tags, ToolCall, Turn, TurnRecord
+from continuum_traces.wire import tags_to_xargs
 from hypothesis import strategies as st
 
 BLOCK_BYTES = 4096
@@ -242,3 +246,16 @@ TIERS = {
     "endless": Offload(tier(1e6, 1e12, 0.0)),
 }
 ANY_TIERS = st.none() | st.sampled_from(sorted(TIERS)).map(TIERS.get) if TIERED else st.none()
+
+
+@contextmanager
+def keyed(key_of: Callable[[str], str | None]) -> Iterator[None]:
+    """Requests of the virtual engine have API keys, by the names of their programs."""
+
+    def xargs(tags: Tags) -> dict[str, Any]:
+        digest = key_of(str(tags.program_id))
+        return {**tags_to_xargs(tags), **({} if digest is None else {CLIENT_KEY: digest, NAMESPACE_KEY: digest})}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "tags_to_xargs", xargs)
+        yield

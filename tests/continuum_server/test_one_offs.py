@@ -75,17 +75,17 @@ def test_a_hold_gives_way_to_a_one_off_while_one_offs_are_first(mode: Any, gives
 
 def test_one_offs_are_first_while_they_take_less_than_their_share() -> None:
     driver = Driver("program-fcfs", guards=Guards())
-    assert not driver.table.one_offs.first  # nothing is known yet
+    assert not driver.table.one_offs.first(None)  # nothing is known yet
     took(driver, "agent", 0.2 * WINDOW_S, tagged=True)
-    assert driver.table.one_offs.first
+    assert driver.table.one_offs.first(None)
     for number in range(100):
         took(driver, f"chat-{number}", 0.05 * WINDOW_S, tagged=False)
-    assert not driver.table.one_offs.first
+    assert not driver.table.one_offs.first(None)
     for number in range(100):  # agents take twice what is left of the share
         took(driver, "agent", (1.0 - SHARE) * 0.2 * WINDOW_S, tagged=True)
         took(driver, f"chat-{number}", SHARE * 0.1 * WINDOW_S, tagged=False)
-    assert driver.table.one_offs.first
-    assert not Driver("program-fcfs", guards=FCFS).table.one_offs.first
+    assert driver.table.one_offs.first(None)
+    assert not Driver("program-fcfs", guards=FCFS).table.one_offs.first(None)
 
 
 def test_small_first_turns_are_one_offs_only_if_few_of_them_go_on() -> None:
@@ -112,11 +112,11 @@ def test_small_first_turns_are_one_offs_only_if_few_of_them_go_on() -> None:
 def test_an_aborted_answer_counts_as_work_of_one_offs() -> None:
     driver = Driver("program-fcfs", guards=Guards())
     took(driver, "agent", 0.2 * WINDOW_S, tagged=True)
-    assert driver.table.one_offs.first
+    assert driver.table.one_offs.first(None)
     for number in range(100):
         turn = driver.start(driver.arrive(f"chat-{number}", prompt=1, tagged=False))
         driver.table.abort(turn, 1, round(0.05 * WINDOW_S * 1000))
-    assert not driver.table.one_offs.first
+    assert not driver.table.one_offs.first(None)
 
 
 def test_named_one_offs_are_learned_per_key_and_soon() -> None:
@@ -158,7 +158,7 @@ class Waiting:
 def test_the_queue_is_in_the_order_that_it_promises(entries: list[tuple[int, int]], first: list[bool]) -> None:
     """While one-offs are first, they come before all programs but overdue and preempted ones; else by their ranks."""
     now = [first[0]]
-    queue = RankedQueue(lambda request: request.key, lambda: now[0])  # type: ignore[attr-defined]
+    queue = RankedQueue(lambda request: request.key, lambda tenant: now[0])  # type: ignore[attr-defined]
     left = [Waiting(number, kind, float(rank)) for number, (kind, rank) in enumerate(entries)]
     for request in left:
         queue.add_request(request)  # type: ignore[arg-type]

@@ -85,7 +85,7 @@ def test_who_starts_is_first_in_order(policy: str, jobs: list[Job], blocks: int)
             preempted = request.status == RequestStatus.PREEMPTED
             return (not preempted, 0 if preempted else request.arrival_time)
         kind, rank = scheduler._queue_key(request)
-        return (REST if kind == ONE_OFF and not scheduler.table.one_offs.first else kind), rank
+        return (REST if kind == ONE_OFF and not scheduler.table.one_offs.first(None) else kind), rank
 
     queue.pop_request = watched
     loop.run()

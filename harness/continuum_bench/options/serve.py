@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 from continuum_server import defaults
-from continuum_server.policy.program_table import Guards
+from continuum_server.policy.program_table import FairBetween, Guards
 
-from continuum_bench.options.declare import ABOVE_ZERO, WRITABLE, Options, at_least, at_most, named
+from continuum_bench.options.declare import ABOVE_ZERO, WRITABLE, Options, at_least, at_most, named, one_of
 from continuum_bench.options.run import ROUTER, EngineOptions, GpuOptions, Json, PolicyOption, ServedModel
 from continuum_bench.options.together import Needs
 
@@ -45,6 +45,10 @@ class ServeOptions(EngineOptions):
             limit.
         max_programs: Number of idle programs that the server remembers.
         max_overtake_s: A request that has waited this many seconds is scheduled before all that came after it.
+        fair: With two or more API keys: keys (each has a fair share of the engine and of the KV pool), none (the order
+            of requests does not depend on keys).
+        key_lag: By how much the requests of one API key may be ahead of those of another that wait, in times to fill
+            the KV pool with prompts of 8,192 tokens.
         log: File for the server's output; with --replicas, a folder. Default: standard error.
         drain_s: Seconds that running requests get to finish after SIGTERM.
         ready_timeout_s: Seconds that the server may take to start.
@@ -76,6 +80,8 @@ class ServeOptions(EngineOptions):
     max_pins_per_client: int | None = GUARDS.max_pins_per_client
     max_programs: int = GUARDS.max_programs
     max_overtake_s: float = GUARDS.max_overtake_s
+    fair: Annotated[str, one_of(*get_args(FairBetween))] = GUARDS.fair
+    key_lag: float = GUARDS.key_lag
     log: Path | None = None
     drain_s: Annotated[int, at_least(0)] = defaults.DRAIN_S
     ready_timeout_s: Annotated[float, ABOVE_ZERO] = 900.0

@@ -23,6 +23,7 @@ from continuum_server.policy.facts import (
     TurnState,
 )
 from continuum_server.policy.limits import check_fields
+from continuum_server.policy.tenants import Tenants
 
 Rank = tuple[float, ...]
 """A position in an order: the smallest rank comes first."""
@@ -91,6 +92,8 @@ class Policy:
     """Whether a client may ask to keep KV that nobody else wants (``kv_ttl_s``)."""
     pins_yield_to: ClassVar[Yielding] = "never"
     """Which pins a waiting request may release, unless the operator's guards override it."""
+    tenants: Tenants
+    """The API keys that share the engine. The program table sets it."""
     oracle: Mapping[str, Future] | None = None
     """The future of each request by its id. Only the virtual engine sets it, and only for bounds."""
 

@@ -135,6 +135,8 @@ class TurnState:
 
     client: str | None = None
     """Digest of the request's API key, for limits per client."""
+    weight: float = 1.0
+    """Weight of this key among the keys that share the engine (``policy.tenants``)."""
     turn_id: str | None = None
     """The turn's id from the client. A retry has the same id."""
     prompt: Hashable = None

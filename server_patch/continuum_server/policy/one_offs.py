@@ -7,6 +7,7 @@ queue as programs do. docs/server/promises.md says what this promises to both.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable
 
 from continuum_server.policy.estimate import RecentShare
@@ -48,17 +49,17 @@ class OneOffs:
         self._small_tokens = SMALL * machine.kv_tokens
         self._prefill = machine.prefill if machine.prefill.seconds(1) > 0.0 else USUAL_PREFILL
         self._token_s = None if machine.decode is None else machine.decode.full_token_s(machine.kv_tokens)
-        self._taken = 1.0
+        self._taken: defaultdict[str | None, float] = defaultdict(lambda: 1.0)
+        """Share of one-offs in the engine's recent work, by API key."""
         self._named = Lru[str | None, RecentShare](lambda: RecentShare(RECENT, *UNKNOWN_NAMED), SHAPES)
         """Of an API key's programs that send an id and begin with a small prompt, the share that sent a second turn."""
         self._shapes = Lru[Hashable, RecentShare](lambda: RecentShare(RECENT, *UNKNOWN), SHAPES)
         """The share of programs without ids that sent a second turn, by the shape of their first prompt: its first
         block, which is the same for all runs of an agent, or about its size."""
 
-    @property
-    def first(self) -> bool:
-        """Whether one-offs now run before programs."""
-        return self._enabled and self._taken < SHARE
+    def first(self, key: str | None) -> bool:
+        """Whether the one-offs of an API key now run before its programs."""
+        return self._enabled and self._taken[key] < SHARE
 
     def includes(self, turn: TurnState) -> bool:
         """Whether a turn that arrives is a one-off: it names no program, or begins one that will hardly go on.
@@ -116,4 +117,5 @@ class OneOffs:
 
     def _take(self, turn: TurnState, work_s: float) -> None:
         """Note that the engine works on the turn."""
-        self._taken += min(1.0, max(0.0, work_s) / WINDOW_S) * (turn.one_off - self._taken)
+        key = turn.program.namespace
+        self._taken[key] += min(1.0, max(0.0, work_s) / WINDOW_S) * (turn.one_off - self._taken[key])

@@ -55,6 +55,8 @@ class Pins(Mapping[str, Pin]):
         self._pins: dict[str, Pin] = {}
         self._blocks = DistinctBlocks()
         self._of_client: Counter[str] = Counter()
+        self.tokens_of: Counter[str | None] = Counter()
+        """Number of tokens in the pins of each API key (``ProgramState.namespace``). Each pin counts in full."""
         self._deadlines: list[tuple[float, int, Pin]] = []
         """A heap. Entries of pins that have ended are skipped."""
         self._ties = count()
@@ -116,6 +118,7 @@ class Pins(Mapping[str, Pin]):
         self._of_client[pin.client] += 1
         self._pins[turn.program.program_id] = pin
         self._blocks.add(blocks)
+        self.tokens_of[turn.program.namespace] += tokens
         heapq.heappush(self._deadlines, (pin.deadline_s, next(self._ties), pin))
         return pin
 
@@ -133,6 +136,7 @@ class Pins(Mapping[str, Pin]):
             self.soft_tokens -= soft.tokens
         if pin is not None:
             self._blocks.remove(pin.blocks)
+            self.tokens_of[pin.program.namespace] -= pin.tokens
             self._of_client[pin.client] -= 1
             if not self._of_client[pin.client]:
                 del self._of_client[pin.client]

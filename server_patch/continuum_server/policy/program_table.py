@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Annotated, Literal
 
-from continuum_server.policy.base import Policy, Yielding
+from continuum_server.policy.base import Policy, Rank, Yielding
 from continuum_server.policy.facts import (
     NO_HOLD,
     Hold,
@@ -32,6 +32,7 @@ from continuum_server.policy.pins import Pin, Pins
 from continuum_server.policy.programs import kept_of, marks_of
 from continuum_server.policy.recognise import Prompt
 from continuum_server.policy.returns import Returns
+from continuum_server.policy.tenants import Claim, Tenants
 from continuum_server.policy.tool_statistics import hinted
 
 ENDED = 32
@@ -39,6 +40,7 @@ ENDED = 32
 PinsYieldTo = Literal["policy", Yielding]
 """``policy``: the policy's own ``pins_yield_to``."""
 OneOffsOrder = Literal["first", "fcfs"]
+FairBetween = Literal["keys", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,12 @@ class Guards:
 
     Every pin may be released if no request runs, or if a running request would otherwise be preempted.
     """
+    fair: FairBetween = "keys"
+    """With two or more API keys: whether each of them has a fair share of the engine and of the KV pool (keys), or the
+    order of requests does not depend on keys (none)."""
+    key_lag: Annotated[float, Range(0.0, 1e9)] = 1.0
+    """By how much requests of one API key may be ahead of those of another that wait, in times to fill the KV pool with
+    prompts of 8,192 tokens."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -91,6 +99,8 @@ class ProgramTable:
         self.pins = Pins(block_size, *limits)
         """Each program's pin, and the soft holds."""
         self.identity = Identity(guards.max_programs, policy.machine.block_size, self.pins)
+        self.tenants = Tenants(policy.machine, self.pins, guards.key_lag if guards.fair == "keys" else math.inf)
+        policy.tenants = self.tenants
         self.one_offs = OneOffs(policy.machine, guards.one_offs == "first")
         self._returns = Returns(guards.max_ttl_s)
         self._turns: dict[str, TurnState] = {}
@@ -130,6 +140,7 @@ class ProgramTable:
         program.head = turn.blocks[0] if turn.blocks else None
         self._turns[turn.request_id] = turn
         self._waiting.add(turn)
+        self.tenants.arrived(turn, now_s)
         turn.since_s, turn.chain_s = now_s, program.root.served_s
         if program.turns_arrived == 1:
             self._waiting.expect_first_token(turn, now_s)
@@ -171,6 +182,7 @@ class ProgramTable:
         """
         program = turn.program
         self._waiting.start(turn, now_s)
+        self.tenants.started(turn, hit_tokens)
         turn.waited_s = turn.waited(now_s)
         turn.running, turn.since_s = True, now_s
         if program.shared_blocks is None:
@@ -189,6 +201,7 @@ class ProgramTable:
 
     def preempt(self, turn: TurnState, now_s: float) -> None:
         """Note that the running turn was preempted."""
+        self.tenants.preempted(turn, now_s)
         turn.preemptions += 1
         turn.served_s = turn.served(now_s)
         turn.running, turn.since_s = False, now_s
@@ -210,7 +223,7 @@ class ProgramTable:
             answer: tokens of the output.
         """
         turn = finish.turn
-        self._leave(turn)
+        self._leave(turn, finish.now_s)
         self._note_finish(finish, answer)
         if turn.is_last or (turn.one_off and not turn.tagged):
             self._end_of_last(turn)
@@ -261,13 +274,13 @@ class ProgramTable:
             return False
         return not self._returns.goes_on(turn.program, self.one_offs.is_small(turn.prompt_tokens), now_s)
 
-    def abort(self, turn: TurnState, context_tokens: int = 0, output_tokens: int = 0) -> None:
+    def abort(self, turn: TurnState, context_tokens: int = 0, output_tokens: int = 0, now_s: float = -math.inf) -> None:
         """Note that the turn was aborted or failed. It gives no sample, and its KV is not held.
 
         A program of which no turn finished is forgotten if it got a part of an answer: otherwise a client that aborts
         and asks again would keep its place in the queue, and be served for ever without ending a turn.
         """
-        program = self._leave(turn)
+        program = self._leave(turn, now_s)
         self.one_offs.worked(turn, context_tokens, output_tokens)
         self.identity.programs.prompts.failed(program)
         program.last_finish_s = None
@@ -290,8 +303,9 @@ class ProgramTable:
         if program.turn is None and not program.ended:
             self._end_program(program)
 
-    def _leave(self, turn: TurnState) -> ProgramState:
+    def _leave(self, turn: TurnState, now_s: float = -math.inf) -> ProgramState:
         program = turn.program
+        self.tenants.left(turn, now_s)
         del self._turns[turn.request_id]
         self._waiting.remove(turn)
         turn.gone = True
@@ -324,13 +338,18 @@ class ProgramTable:
         Args:
             idle: no request runs or can run. The longest waiting turn is then overdue at once.
         """
-        return self._waiting.overdue(now_s, idle)
+        turns = self._waiting.overdue(now_s, idle)
+        if self.tenants.tick(now_s):
+            for turn in self.tenants.late(lambda turn: self.policy.rank(turn) is None):
+                turn.overdue = True
+                turns.append(turn)
+        return turns
 
     def next_deadline_s(self) -> float | None:
         """Return the earliest time after which a pin expires or the policy may act; None: there is none."""
         if self._acts_soon:
             return -math.inf
-        instants = (self.pins.next_expiry_s(), self.policy.next_event_s(), self._waiting.next_s())
+        instants = (self.pins.next_expiry_s(), self.policy.next_event_s(), self._waiting.next_s(), self.tenants.next_s)
         first_s = min((instant for instant in instants if instant is not None), default=math.inf)
         return first_s if first_s < math.inf else None
 
@@ -338,7 +357,7 @@ class ProgramTable:
 
     def goes_first(self, turn: TurnState) -> bool:
         """Whether the turn now runs before those of programs."""
-        return turn.one_off and self.one_offs.first
+        return turn.one_off and self.one_offs.first(turn.program.namespace)
 
     def pinned(self, turn: TurnState) -> bool:
         """Whether the turn comes before turns without a pin: its program's pin has what its prompt repeats."""
@@ -354,13 +373,16 @@ class ProgramTable:
         allowed = self.policy.pins_yield_to if self.guards.pins_yield_to == "policy" else self.guards.pins_yield_to
         if must_free or asker.overdue or self.goes_first(asker):
             allowed = "anyone"
-        if allowed == "never" or not self.pins:
+        if not self.pins or (allowed == "never" and not self.tenants.several):
             return []
-        pins = [pin for pin in self.pins.values() if pin.program is not asker.program]
-        if allowed == "waiting":
-            pins = [pin for pin in pins if pin.program.turn is not None]
-        ranked = [(self.policy.victim_rank(pin.program), pin.program.program_id) for pin in pins]
-        if allowed != "anyone":
-            limit = self.policy.victim_rank(asker.program)
-            ranked = [(rank, program_id) for rank, program_id in ranked if rank < limit]
-        return [self.pins[program_id] for _, program_id in sorted(ranked)]
+        ranked: list[tuple[Claim, bool, Rank, str]] = []
+        limit = self.policy.victim_rank(asker.program)
+        for pin in self.pins.values():
+            rank, claim = self.policy.victim_rank(pin.program), self.tenants.claim(asker, pin.program.namespace)
+            waits = pin.program.turn is not None or allowed == "later"
+            yields = allowed == "anyone" or (allowed != "never" and waits and rank < limit)
+            yields = claim is Claim.ALWAYS or (yields and (must_free or claim is Claim.AS_THE_POLICY))
+            if yields and pin.program is not asker.program:
+                own = pin.program.namespace == asker.program.namespace
+                ranked.append((claim, own, rank, pin.program.program_id))
+        return [self.pins[program_id] for _, _, _, program_id in sorted(ranked)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from vllm.v1.core.sched.request_queue import RequestQueue
@@ -18,6 +18,7 @@ OVERDUE, PREEMPTED, ONE_OFF, PINNED, REST, HELD_BACK = range(6)
 class _Entry:
     key: tuple[int, Rank, int]
     request: Request = field(compare=False)
+    tenant: str | None = field(default=None, compare=False)
     valid: bool = field(default=True, compare=False)
 
 
@@ -43,8 +44,25 @@ class _Line:
             heapq.heapify(self.heap)
 
 
+class _Lines:
+    """The requests of one API key: programs, and one-offs."""
+
+    def __init__(self) -> None:
+        self.programs, self.one_offs = _Line(), _Line()
+        self.count = 0
+        """Number of requests in both lines."""
+
+    def first(self, one_offs_first: bool) -> tuple[int, _Entry] | None:
+        """Return the first entry and its class among the entries of all keys."""
+        program, one_off = self.programs.first(), self.one_offs.first()
+        if one_off is not None and one_offs_first and (program is None or program.key[0] > PREEMPTED):
+            return ONE_OFF, one_off
+        first = min(program, one_off) if program is not None and one_off is not None else program or one_off
+        return None if first is None else (first.key[0], first)
+
+
 class RankedQueue(RequestQueue):
-    """Requests ordered by class, then by the policy's rank.
+    """Requests ordered by class, then by the policy's rank, among the API keys that may go on now.
 
     One-offs have a line of their own. While ``one_offs_first`` returns True, they come before programs; otherwise both
     are ordered by their ranks.
@@ -54,29 +72,54 @@ class RankedQueue(RequestQueue):
 
     Args:
         key: returns the class and rank of a request; None: the request is ordered by its arrival.
-        one_offs_first: whether one-offs come first now. It changes between scheduling steps only.
+        one_offs_first: whether the one-offs of an API key come first now.
+        tenant: returns the API key of a request.
+        within_lag: returns those of the API keys of waiting requests that may go on now. Its answer and that of
+            ``one_offs_first`` change between scheduling steps only, which ``refresh`` tells.
     """
 
-    def __init__(self, key: Callable[[Request], tuple[int, Rank] | None], one_offs_first: Callable[[], bool]) -> None:
-        self._key = key
-        self._one_offs_first = one_offs_first
-        self._programs, self._one_offs = _Line(), _Line()
+    def __init__(
+        self,
+        key: Callable[[Request], tuple[int, Rank] | None],
+        one_offs_first: Callable[[str | None], bool],
+        tenant: Callable[[Request], str | None] = lambda request: None,
+        within_lag: Callable[[Collection[str | None]], Collection[str | None]] = lambda keys: keys,
+    ) -> None:
+        self._key, self._one_offs_first = key, one_offs_first
+        self._tenant, self._within_lag = tenant, within_lag
+        self._lines: dict[str | None, _Lines] = {}
         self._entries: dict[str, _Entry] = {}
         self._count = 0
+        self._head: _Entry | None = None
+        """The first entry of several keys; None: unknown."""
+
+    def refresh(self) -> None:
+        """Ask again which requests may go first."""
+        self._head = None
 
     def add_request(self, request: Request) -> None:
         self._enter(request, self._key(request))
 
     def _enter(self, request: Request, key: tuple[int, Rank] | None) -> None:
+        self._forget(request.request_id)
         self._count += 1
         kind, rank = key or (REST, (float(self._count),))
-        line, kind = (self._one_offs, REST) if kind == ONE_OFF else (self._programs, kind)
-        entry = _Entry((kind, rank, self._count), request)
-        before = self._entries.get(request.request_id)
-        if before is not None:
-            before.valid = False
-        self._entries[request.request_id] = entry
+        tenant = self._tenant(request)
+        lines = self._lines.get(tenant) or self._lines.setdefault(tenant, _Lines())
+        line, kind = (lines.one_offs, REST) if kind == ONE_OFF else (lines.programs, kind)
+        self._entries[request.request_id] = entry = _Entry((kind, rank, self._count), request, tenant)
+        lines.count += 1
         line.push(entry)
+
+    def _forget(self, request_id: str) -> None:
+        self._head = None
+        entry = self._entries.pop(request_id, None)
+        if entry is not None:
+            entry.valid = False
+            lines = self._lines[entry.tenant]
+            lines.count -= 1
+            if not lines.count:
+                del self._lines[entry.tenant]
 
     def peek_request(self) -> Request:
         first = self._first()
@@ -85,12 +128,17 @@ class RankedQueue(RequestQueue):
         return first.request
 
     def _first(self) -> _Entry | None:
-        program, one_off = self._programs.first(), self._one_offs.first()
-        if program is None or one_off is None:
-            return program or one_off
-        if program.key[0] > PREEMPTED and self._one_offs_first():
-            return one_off
-        return min(program, one_off)
+        if self._head is not None:
+            return self._head
+        firsts = {
+            tenant: first
+            for tenant, lines in self._lines.items()
+            if (first := lines.first(self._one_offs_first(tenant))) is not None
+        }
+        if len(firsts) < 2:
+            return next((entry for _, entry in firsts.values()), None)
+        self._head = min(firsts[tenant] for tenant in self._within_lag(firsts))[1]
+        return self._head
 
     def pop_request(self) -> Request:
         request = self.peek_request()
@@ -106,9 +154,11 @@ class RankedQueue(RequestQueue):
             self.add_request(request)
 
     def remove_request(self, request: Request) -> None:
-        self._entries.pop(request.request_id).valid = False
-        for line in (self._programs, self._one_offs):
-            line.drop_stale(2 * len(self._entries) + 64)
+        entry = self._entries[request.request_id]
+        lines = self._lines[entry.tenant]
+        self._forget(request.request_id)
+        for line in (lines.programs, lines.one_offs):
+            line.drop_stale(2 * lines.count + 64)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
         for request in requests:
@@ -124,7 +174,7 @@ class RankedQueue(RequestQueue):
     def in_order_of_arrival(self) -> None:
         """Order all requests by their arrival only. None is held back."""
         requests = sorted((entry.request for entry in self._entries.values()), key=lambda request: request.arrival_time)
-        self._programs, self._one_offs, self._entries = _Line(), _Line(), {}
+        self._lines, self._entries, self._head = {}, {}, None
         for request in requests:
             self._enter(request, None)
 

@@ -88,7 +88,7 @@ class ProgramSchedulerMixin(Scheduler):
         """Requests whose KV is being loaded from a tier: number of tokens, and start of the load."""
         self._order_is_void = False
         """The ranks in the queue come from a policy that was replaced after a failure."""
-        self._ranked = None if policy.stock_order else RankedQueue(self._queue_key, lambda: self.table.one_offs.first)
+        self._ranked = None if policy.stock_order else self._new_queue()
         if self._ranked is not None:
             self.waiting = self._ranked
         self.preemption = Preemption(self) if policy.preempts else None
@@ -106,7 +106,21 @@ class ProgramSchedulerMixin(Scheduler):
             block_size=touch_points.hash_block_size(self),
         )
         policy = make_policy(settings.policy, settings.policy_options, machine)
-        return ProgramTable(policy, settings.guards, kv_tokens, max(1, kv_tokens // touch_points.pool_blocks(self)))
+        blocks = touch_points.pool_blocks(self)
+        table = ProgramTable(policy, settings.guards, kv_tokens, max(1, kv_tokens // blocks))
+        table.tenants.context_tokens = lambda turn: self.requests[turn.request_id].num_tokens
+        table.tenants.seats = self.max_num_running_reqs
+        return table
+
+    def _new_queue(self) -> RankedQueue:
+        return RankedQueue(
+            self._queue_key,
+            lambda key: self.table.one_offs.first(key),
+            lambda request: (
+                self._turn_of[request.request_id].program.namespace if request.request_id in self._turn_of else None
+            ),
+            lambda keys: self.table.tenants.within_lag(keys),
+        )
 
     def attach(self, clock: Clock, sink: EventSink) -> None:
         """Use this clock and this sink from now on."""
@@ -147,6 +161,8 @@ class ProgramSchedulerMixin(Scheduler):
             self._obey(now_s)
         idle = self._ranked is not None and not (self.running or self._ranked or touch_points.loads_in_flight(self))
         self.rank_again(self.table.overdue(now_s, idle))
+        if self._ranked is not None:
+            self._ranked.refresh()
         if self.preemption is not None:
             self.preemption.carry_out(now_s)
 
@@ -271,7 +287,7 @@ class ProgramSchedulerMixin(Scheduler):
         if well:
             self._finished_well(request, turn, tool, now_s)
         else:
-            self.table.abort(turn, request.num_tokens, request.num_output_tokens)
+            self.table.abort(turn, request.num_tokens, request.num_output_tokens, now_s)
             self.held.release_program(turn.program, now_s, "abort")
 
     def _finished_well(self, request: Request, turn: TurnState, tool: str | None, now_s: float) -> None:

@@ -141,7 +141,7 @@ class Machine(RuleBasedStateMachine):
 
     def step(self, seconds: float = 0.01) -> None:
         engine = self.engine
-        first = engine.table.one_offs.first
+        first = engine.table.one_offs.first(None)
         engine.step(seconds)
         assert engine.running or not engine.waiting, "requests wait, and the engine stands still"
         for _, turn in engine.started:

@@ -283,7 +283,7 @@ class WorkingSet(ProgramFcfs):
         """Admit programs in program order while they fit, and return their turns."""
         turns: list[TurnState] = []
         while self._line:
-            program = self._line[0]
+            program = self.tenants.first(self._line)
             turn = cast(TurnState, program.turn)
             if not self._impatient(now_s) and not self._fits(turn, now_s):
                 break

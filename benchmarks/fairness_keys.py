@@ -1,0 +1,244 @@
+"""Prints how long honest agents take beside clients of another API key that try to get more than their share.
+
+    python benchmarks/fairness_keys.py [--rows light,compact] [--policies vllm,working-set] [--attacker other]
+
+Each row is a closed loop of attacking clients. Beside them arrive honest programs. All run on vLLM's scheduler in
+virtual time, with an A100's modelled step times and 1,200 KV blocks (``fairness_bench.py``). ``half`` is what the
+honest programs take alone on half of the engine: half of the memory, and steps that take twice as long.
+
+    python benchmarks/fairness_keys.py --search 600 [--policies working-set]
+
+draws behaviours of the attacking clients at random for 600 s and prints those that cost the honest programs most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from statistics import mean
+
+from continuum_server.policy.program_table import Guards
+from continuum_traces.schema import Tags
+from fairness_bench import PAUSE_S, Engine
+from fairness_rows import TOOL_S, Ask, ids
+
+ATTACKER, HONEST = "a" * 16, "b" * 16
+KEYS: dict[str, tuple[str | None, str | None]] = {
+    "other": (ATTACKER, HONEST),
+    "same": (HONEST, HONEST),
+    "none": (None, None),
+}
+"""The keys of the attacking clients and of the honest programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """Honest programs: so many, this long after each other, of so many turns."""
+
+    number: int = 8
+    apart_s: float = 0.25
+    turns: int = 5
+    prompt: int = 2200
+    output: int = 40
+    more: int = 100
+    """Tokens that each turn adds to the prompt beside the answer."""
+    first_s: float = 3.0
+
+    def ask(self, name: str, turn: int, context: list[int]) -> Ask:
+        tags = Tags(program_id=name, is_last_step=True if turn == self.turns - 1 else None)
+        return Ask(context, self.output, tags, None if tags.is_last_step else "bash")
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """Clients that send the requests of ``ask(client, number)``, each at once after the one before."""
+
+    clients: int
+    ask: Callable[[int, int], tuple[Ask, float]]
+    """Returns the client's next request, and the seconds from its answer to the one after."""
+    victims: Victims = Victims()
+    limit_s: float = 150.0
+    sends: str = ""
+
+
+SPREAD = Victims(24, 2.0)
+TWO_TURNS = Victims(turns=2)
+
+
+def _compact(client: int, number: int) -> tuple[Ask, float]:
+    short = number % 2 == 0
+    prompt = ids(f"s{client}", 64) + ([] if short else ids(f"{client} {number}", 836))
+    return Ask(prompt, 1 if short else 32, Tags(f"f{client}")), PAUSE_S
+
+
+def _light(client: int, number: int, tagged: bool = True, tokens: int = 2600) -> tuple[Ask, float]:
+    """The first client streams long answers, so that the engine never idles."""
+    if client == 0:
+        return Ask(ids("stream", 100), 3000, Tags("stream")), PAUSE_S
+    prompt = ids(f"m{client}", tokens + 8 * (number % 12))
+    return Ask(prompt, 20, Tags(f"m{client}") if tagged else Tags(), "bash"), 0.3
+
+
+def _abort(client: int, number: int) -> tuple[Ask, float]:
+    return Ask(ids(f"{client}", 290), 4000, Tags(f"f{client}"), abort_at=400), PAUSE_S
+
+
+def _one_off(client: int, number: int, output: int = 64) -> tuple[Ask, float]:
+    return Ask(ids(f"{client} {number}", 290), output, Tags()), PAUSE_S
+
+
+def _long_answers(client: int, number: int) -> tuple[Ask, float]:
+    return Ask(ids(f"{client} {number}", 290), 800, Tags()), PAUSE_S
+
+
+def _continued(client: int, number: int) -> tuple[Ask, float]:
+    return Ask(ids(f"{client}", 900 + 16 * number), 32, Tags(f"f{client}")), PAUSE_S
+
+
+def _nothing(client: int, number: int) -> tuple[Ask, float]:
+    raise AssertionError("no client sends")
+
+
+ATTACKS = {
+    "compact": Attack(40, _compact, TWO_TURNS, sends="pretended compactions"),
+    "light": Attack(8, _light, sends="light agents that go on for ever, and a stream"),
+    "light-untagged": Attack(8, partial(_light, tagged=False), sends="the same without ids"),
+    "one-light": Attack(2, partial(_light, tokens=16000), sends="one agent that fills most of the pool, and a stream"),
+    "abort": Attack(64, _abort, SPREAD, sends="aborts, and tries again"),
+    "one-offs": Attack(100, _one_off, SPREAD, sends="one-offs of 290 tokens in, 64 out"),
+    "long-answers": Attack(64, _long_answers, SPREAD, sends="one-offs of 290 tokens in, 800 out"),
+    "continued": Attack(40, _continued, sends="prompts that continue"),
+}
+
+
+def seconds(
+    attack: Attack, policy: str, keys: str, guards: Guards, part: float = 1.0, alone: bool = False
+) -> tuple[float, int]:
+    """Return the mean seconds of the honest programs, and how many ended. Those that did not count up to the limit."""
+    engine, victims = Engine(policy, {}, guards, part), attack.victims
+    key, honest = KEYS[keys]
+    for client in range(0 if alone else attack.clients):
+        engine.at(client * 0.01, partial(_send, engine, attack, client, 0, key))
+    begun = [victims.first_s + number * victims.apart_s for number in range(victims.number)]
+    ended: dict[int, float] = {}
+    for number, begin_s in enumerate(begun):
+        context = ids(f"task {number}", victims.prompt)
+        engine.at(begin_s, partial(_turn, engine, victims, number, 0, context, honest, ended))
+    engine.run(lambda: len(ended) == victims.number, attack.limit_s)
+    assert engine.scheduler.wall.errors == 0
+    return mean(ended.get(number, attack.limit_s) - begin_s for number, begin_s in enumerate(begun)), len(ended)
+
+
+def _send(engine: Engine, attack: Attack, client: int, number: int, key: str | None) -> None:
+    ask, pause_s = attack.ask(client, number)
+    again = partial(_send, engine, attack, client, number + 1, key)
+    engine.send(ask, lambda answer: engine.at(engine.now_s + pause_s, again), key)
+
+
+def _turn(
+    engine: Engine,
+    victims: Victims,
+    number: int,
+    turn: int,
+    context: list[int],
+    key: str | None,
+    ended: dict[int, float],
+) -> None:
+    def end(answer: list[int]) -> None:
+        if turn == victims.turns - 1:
+            ended[number] = engine.now_s
+            return
+        longer = [*context, *answer, *ids(f"tool {number} {turn}", victims.more)]
+        engine.at(engine.now_s + TOOL_S, partial(_turn, engine, victims, number, turn + 1, longer, key, ended))
+
+    engine.send(victims.ask(f"honest-{number}", turn, context), end, key)
+
+
+def invented(seed: int) -> Attack:
+    """Return clients that choose ids, prompts, aborts, answers and pauses at random, each in its own way."""
+    chance = random.Random(f"attack {seed}")
+    kinds = [_habit(chance) for _ in range(chance.randint(1, 3))]
+
+    def ask(client: int, number: int) -> tuple[Ask, float]:
+        return kinds[client % len(kinds)](client, number)
+
+    return Attack(chance.choice((4, 8, 20, 40, 64)), ask, Victims(turns=3), limit_s=60.0, sends=f"invented {seed}")
+
+
+def _habit(chance: random.Random) -> Callable[[int, int], tuple[Ask, float]]:
+    prompt, output = chance.choice((12, 64, 290, 900, 2600, 9000)), chance.choice((1, 16, 64, 400, 3000))
+    names, texts = (
+        chance.choice(("none", "fresh", "own", "shared")),
+        chance.choice(("new", "same", "longer", "compact")),
+    )
+    abort_at = chance.choice((None, None, 1, 50))
+    pause_s, tool = chance.choice((PAUSE_S, PAUSE_S, 0.3, 2.0)), chance.choice((None, "bash"))
+    length, ttl_s = chance.choice((1, 4, 10**6)), chance.choice((None, None, 600.0))
+    parent = chance.choice((None, None, None, "root"))
+
+    def ask(client: int, number: int) -> tuple[Ask, float]:
+        program, turn = divmod(number, length)
+        name = {"none": None, "fresh": f"f{client}-{program}", "own": f"o{client}", "shared": "shared"}[names]
+        text = {
+            "new": lambda: ids(f"{client} {number}", prompt),
+            "same": lambda: ids(f"{client}", prompt),
+            "longer": lambda: ids(f"{client} {program}", min(prompt + 16 * turn, 16_000)),
+            "compact": lambda: ids(f"{client}", 64) + (ids(f"{client} {number}", prompt) if number % 2 else []),
+        }[texts]()
+        last = True if length < 10**6 and turn == length - 1 else None
+        tags = Tags(name, parent_id=parent, is_last_step=last, kv_ttl_s=ttl_s) if name else Tags()
+        return Ask(text, output, tags, tool, abort_at if abort_at is None else min(abort_at, output)), pause_s
+
+    return ask
+
+
+def _rows(options: argparse.Namespace) -> Iterator[str]:
+    yield "| the attacking clients send | " + " | ".join(f"`{policy}`" for policy in options.policies) + " | half |"
+    yield "|---" * (len(options.policies) + 2) + "|"
+    for name in options.rows:
+        attack, cells = ATTACKS[name], []
+        for policy in options.policies:
+            mean_s, ended = seconds(attack, policy, options.attacker, options.guards)
+            cells.append(f"{'>= ' if ended < attack.victims.number else ''}{mean_s:.1f}")
+        halves = [seconds(attack, policy, "none", Guards(), 0.5, alone=True)[0] for policy in options.policies]
+        yield f"| `{name}`: {attack.sends} | {' | '.join(cells)} | {min(halves):.1f} to {max(halves):.1f} |"
+
+
+def _search(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the worst ratios so far of the honest programs' time to that on half of the engine."""
+    began_s, worst, half_s = time.monotonic(), 0.0, dict[str, float]()  # noqa: TID251 - a script's budget
+    seed = options.seed
+    while time.monotonic() - began_s < options.search:  # noqa: TID251
+        for policy in options.policies:
+            attack = invented(seed)
+            half_s[policy] = half_s.get(policy) or seconds(attack, policy, "none", Guards(), 0.5, alone=True)[0]
+            mean_s, ended = seconds(attack, policy, options.attacker, options.guards)
+            if mean_s / half_s[policy] > worst:
+                worst = mean_s / half_s[policy]
+                yield f"{worst:.2f} times half an engine: seed {seed}, {policy}, {mean_s:.1f} s, {ended} ended"
+        seed += 1
+    yield f"{seed - options.seed} behaviours"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = lambda text: text.split(",")  # noqa: E731
+    parser.add_argument("--policies", type=names, default="vllm,program-fcfs,continuum,working-set")
+    parser.add_argument("--rows", type=names, default=",".join(ATTACKS), help="default: all")
+    parser.add_argument("--attacker", choices=KEYS, default="other", help="the attacking clients' API key")
+    parser.add_argument("--fair", choices=("keys", "none"), default="keys", help="as of continuum-bench serve")
+    parser.add_argument("--key-lag", type=float, default=Guards().key_lag, help="as of continuum-bench serve")
+    parser.add_argument("--search", type=float, metavar="SECONDS", help="search for bad behaviours for so long")
+    parser.add_argument("--seed", type=int, default=0, help="the first behaviour of the search")
+    options = parser.parse_args()
+    options.guards = Guards(fair=options.fair, key_lag=options.key_lag)
+    for line in _rows(options) if options.search is None else _search(options):
+        print(line, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

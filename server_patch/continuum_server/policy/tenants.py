@@ -1,0 +1,237 @@
+"""Tenants: the API keys of a server share its engine. What one key sends costs another at most its share, beyond a lag.
+
+Each key has a *virtual time*: the engine seconds that it was given, divided by its weight. A prompt counts for the time
+to compute what was not cached. Memory counts for the share of the KV pool that running requests and pins hold, times
+the seconds that they hold it, so that aborted requests are paid for too. Of the keys that wait, those within ``lag_s``
+of the smallest virtual time compete in the policy's own order, as one queue, and the others wait (start-time fair
+queueing). A key that was idle continues at the present virtual time: it saves nothing up.
+
+Nothing here has an effect while all requests have the same key, or none. docs/server/promises.md says what it promises.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from continuum_server.policy.facts import Machine, ProgramState, TurnState
+from continuum_server.policy.holds import USUAL_PREFILL
+from continuum_server.policy.pins import Pins
+
+USUAL_PROMPT = 8192
+"""Tokens of the prompts that fill the KV pool once in the time that is a lag of 1."""
+TICK_S = 0.25
+"""Seconds between two charges for memory while two keys have requests in the engine."""
+LATE = 3.0
+"""If a policy holds back all requests of a key that is this many times ``lag_s`` behind another,"""
+LITTLE = 0.5
+"""and that would have at most this part of its share of the pool, then the key's oldest program is let in."""
+
+Key = str | None
+"""Digest of an API key; None: the server has fewer than two keys."""
+
+
+class Claim(IntEnum):
+    """When a pin is released for a request."""
+
+    ALWAYS = -1
+    AS_THE_POLICY = 0
+    """If the policy says so."""
+    IF_FORCED = 1
+    """If no request could run otherwise, or a running request would be preempted."""
+
+
+@dataclass(slots=True)
+class Tenant:
+    """What the engine does for one API key."""
+
+    key: Key
+    weight: float = 1.0
+    """The engine is shared in proportion to the weights."""
+    virtual_s: float = 0.0
+    """Engine seconds that the key was given, divided by its weight."""
+    waiting: dict[str, TurnState] = field(default_factory=dict)
+    running: dict[str, TurnState] = field(default_factory=dict)
+
+    @property
+    def active(self) -> bool:
+        return bool(self.waiting or self.running)
+
+
+class Tenants:
+    """The virtual times of API keys, and what follows from them.
+
+    Args:
+        pins: the pins of all keys.
+        lag: by how much a key may be ahead of another one that waits: the seconds to compute prompts that fill the KV
+            pool, times ``lag``. Infinite: keys do not matter.
+    """
+
+    def __init__(self, machine: Machine, pins: Pins, lag: float) -> None:
+        curve = machine.prefill if machine.prefill.seconds(1) > 0.0 else USUAL_PREFILL
+        self.lag_s = lag * machine.kv_tokens * curve.marginal_prefill_s(USUAL_PROMPT) / USUAL_PROMPT
+        self.context_tokens: Callable[[TurnState], int] = lambda turn: turn.prompt_tokens
+        """Returns the present context of a running turn, in tokens."""
+        self.seats = 1024
+        """Number of requests that can run at once. Each takes at least one of so many parts of the engine."""
+        self._prefill_s, self._kv_tokens, self._pins = curve.marginal_prefill_s, machine.kv_tokens, pins
+        self._tenants: dict[Key, Tenant] = {}
+        self._present_s = 0.0
+        """The largest of the smallest virtual times of waiting keys: where a key continues that was idle."""
+        self._charged_s = 0.0
+        """When memory was last charged."""
+        self.next_s = math.inf
+        """The time after which ``tick`` has something to do."""
+
+    @property
+    def several(self) -> bool:
+        """Whether the engine serves more than one key."""
+        return len(self._tenants) > 1 and self.lag_s < math.inf
+
+    def __iter__(self) -> Iterator[Tenant]:
+        return iter(self._tenants.values())
+
+    def virtual_s(self, key: Key) -> float:
+        tenant = self._tenants.get(key)
+        return 0.0 if tenant is None else tenant.virtual_s
+
+    # ------------------------------------------------------------------------------- what happens
+
+    def arrived(self, turn: TurnState, now_s: float) -> None:
+        key = turn.program.namespace
+        if key not in self._tenants:
+            self._forget_idle()
+        tenant = self._tenants.setdefault(key, Tenant(key))
+        tenant.weight = turn.weight
+        if not tenant.active:
+            least_s = min((each.virtual_s for each in self if each.active), default=0.0)
+            tenant.virtual_s = max(tenant.virtual_s, self._present_s, least_s)
+        tenant.waiting[turn.request_id] = turn
+        if self.next_s == math.inf and self._competing():
+            self.next_s, self._charged_s = now_s + TICK_S, now_s
+
+    def started(self, turn: TurnState, hit_tokens: int) -> None:
+        """Charge a turn's prompt, unless it was preempted and starts again."""
+        tenant = self._tenants[turn.program.namespace]
+        self._present_s = max(self._present_s, min((each.virtual_s for each in self if each.waiting), default=0.0))
+        tenant.waiting.pop(turn.request_id, None)
+        tenant.running[turn.request_id] = turn
+        if turn.start_s is None:
+            seconds = self._prefill_s(turn.prompt_tokens) - self._prefill_s(hit_tokens)
+            tenant.virtual_s += max(0.0, seconds) / tenant.weight
+
+    def preempted(self, turn: TurnState, now_s: float) -> None:
+        """Note it before the turn waits again."""
+        self.left(turn, now_s)
+        self._tenants[turn.program.namespace].waiting[turn.request_id] = turn
+
+    def left(self, turn: TurnState, now_s: float) -> None:
+        """Charge the memory of a turn that ends, in whatever way."""
+        tenant = self._tenants[turn.program.namespace]
+        tenant.waiting.pop(turn.request_id, None)
+        if tenant.running.pop(turn.request_id, None) is not None:
+            self._charge_running(tenant, turn, now_s)
+
+    def _charge_running(self, tenant: Tenant, turn: TurnState, now_s: float) -> None:
+        seconds = now_s - max(turn.since_s, self._charged_s)
+        if self.next_s < math.inf and seconds > 0.0:
+            tenant.virtual_s += seconds * self._share(self._size(turn)) / tenant.weight
+
+    def tick(self, now_s: float) -> bool:
+        """Charge memory if it is time. Return whether it was."""
+        if self.next_s >= now_s:
+            return False
+        for tenant in self:
+            for turn in tenant.running.values():
+                self._charge_running(tenant, turn, now_s)
+            waits = sum(
+                pin.tokens for turn in tenant.waiting.values() if (pin := self._pins.get(turn.program.program_id))
+            )
+            pinned = self._share(self._pins.tokens_of[tenant.key] - waits)  # that they wait is not their choice
+            tenant.virtual_s += (now_s - self._charged_s) * pinned / tenant.weight
+        self._charged_s = now_s
+        self.next_s = now_s + TICK_S if self._competing() else math.inf
+        return True
+
+    def _forget_idle(self) -> None:
+        """Forget keys that will continue at the present virtual time. While nothing runs or waits, all keys do."""
+        idle = [each for each in self if self._idle(each)]
+        if not any(each.active for each in self):
+            self._present_s = max((self._present_s, *(each.virtual_s for each in idle)))
+        for tenant in idle:
+            if tenant.virtual_s <= self._present_s:
+                del self._tenants[tenant.key]
+
+    def _competing(self) -> bool:
+        return self.several and sum(each.active for each in self) > 1
+
+    # ------------------------------------------------------------------------------------- memory
+
+    def _size(self, turn: TurnState) -> float:
+        return max(self.context_tokens(turn), self._kv_tokens / self.seats)
+
+    def _share(self, tokens: float) -> float:
+        return min(1.0, tokens / self._kv_tokens)
+
+    def _idle(self, tenant: Tenant) -> bool:
+        return not (tenant.active or self._pins.tokens_of[tenant.key])
+
+    def held(self, key: Key) -> float:
+        """Return the tokens that a key's running requests and pins hold."""
+        tenant = self._tenants[key]
+        return sum(map(self._size, tenant.running.values())) + self._pins.tokens_of[key]
+
+    def fair(self, key: Key) -> float:
+        """Return the tokens that are a key's share of the pool, among the keys that have requests or pins."""
+        weights = sum(each.weight for each in self if not self._idle(each))
+        return self._kv_tokens * self._tenants[key].weight / weights if weights else self._kv_tokens
+
+    # ---------------------------------------------------------------------------------- decisions
+
+    def within_lag(self, keys: Collection[Key]) -> Collection[Key]:
+        """Return those of the waiting keys that may go on now."""
+        limit_s = min(map(self.virtual_s, keys)) + self.lag_s
+        return [key for key in keys if self.virtual_s(key) <= limit_s]
+
+    def first(self, programs: Sequence[ProgramState]) -> ProgramState:
+        """Return the first of the waiting programs whose key may go on now."""
+        if not self.several:
+            return programs[0]
+        keys = self.within_lag({program.namespace for program in programs})
+        return next(program for program in programs if program.namespace in keys)
+
+    def ahead(self, key: Key, of: Key) -> bool:
+        """Whether a key was given more than ``lag_s`` of the engine more than another."""
+        return key != of and self.several and self.virtual_s(key) > self.virtual_s(of) + self.lag_s
+
+    def claim(self, asker: TurnState, holder: Key) -> Claim:
+        """Return when a key's pin is released for a turn.
+
+        A key that is behind may take what a key that is ahead has beyond its share. If none of its requests runs, it
+        may take all pins of the key that is ahead, and its own: it need not wait for what the other one still runs.
+        """
+        key = asker.program.namespace
+        if not self.several or self.ahead(key, holder):
+            return Claim.IF_FORCED if self.several else Claim.AS_THE_POLICY
+        others = [each.key for each in self if not self._idle(each)] if holder == key else [holder]
+        ahead = any(self.ahead(other, key) for other in others)
+        if ahead and not self._tenants[key].running:
+            return Claim.ALWAYS
+        rich = ahead and holder != key and self.held(holder) > self.fair(holder)
+        within = rich and self.held(key) + asker.prompt_tokens <= self.fair(key)
+        return Claim.ALWAYS if within else Claim.AS_THE_POLICY
+
+    def late(self, held_back: Callable[[TurnState], bool]) -> list[TurnState]:
+        """Return a turn of each key that is far behind, has little, and whose turns are all held back."""
+        most_s = max((each.virtual_s for each in self if not self._idle(each)), default=0.0)
+        turns: list[TurnState] = []
+        for tenant in self:
+            behind = tenant.waiting and tenant.virtual_s + LATE * self.lag_s < most_s
+            if behind and all(not turn.overdue and held_back(turn) for turn in tenant.waiting.values()):
+                oldest = min(tenant.waiting.values(), key=lambda turn: turn.program.sequence)
+                held = self.held(tenant.key)
+                if not held or held + oldest.prompt_tokens <= LITTLE * self.fair(tenant.key):
+                    turns.append(oldest)
+        return turns

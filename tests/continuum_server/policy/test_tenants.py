@@ -1,0 +1,244 @@
+"""Fair sharing between API keys: what is charged, who may go on, and which pins yield."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from continuum_server.policy.facts import Machine, PrefillCurve, TurnState
+from continuum_server.policy.program_table import Guards
+from continuum_server.policy.tenants import LATE, LITTLE, TICK_S, Claim
+from policy_driver import Driver
+
+MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=1000)
+"""A filling of the pool takes a second: this is the lag."""
+
+
+def driver(policy: str = "static-ttl", **guards: Any) -> Driver:
+    options = {"ttl_s": 100.0} if policy == "static-ttl" else {}
+    return Driver(policy, MACHINE, Guards(max_ttl_s=1e9, max_pinned_share=1.0, one_offs="fcfs", **guards), **options)
+
+
+def tick(on: Driver, seconds: float) -> list[TurnState]:
+    on.now_s += seconds
+    return on.table.overdue(on.now_s)
+
+
+def virtual_s(on: Driver, key: str | None) -> float:
+    return round(on.table.tenants.virtual_s(key), 9)
+
+
+def ran(on: Driver, key: str, prompt: int, hit: int = 0, name: str = "p") -> TurnState:
+    """A request that starts at once."""
+    return on.start(on.arrive(name, prompt, key=key), hit_tokens=hit)
+
+
+def test_a_prompt_costs_what_was_not_cached() -> None:
+    on = driver()
+    ran(on, "a", 500, hit=200)
+    assert virtual_s(on, "a") == 0.3
+
+
+@pytest.mark.parametrize("how", ["finish", "abort", "preempt"])
+def test_memory_costs_its_share_for_as_long_as_it_is_held(how: str) -> None:
+    """However a request ends, between two ticks too, and in the part of a tick in which it ran."""
+    on = driver("vllm")
+    on.arrive("q", key="b")
+    on.arrive("q2", key="a")
+    tick(on, TICK_S / 2)
+    turn = ran(on, "a", 500, hit=500)
+    tick(on, TICK_S)  # 1.5 ticks after the beginning: memory is charged
+    assert virtual_s(on, "a") == 0.5 * TICK_S
+    on.now_s += 0.1
+    if how == "finish":
+        on.finish(turn)
+    elif how == "preempt":
+        on.table.preempt(turn, on.now_s)
+    else:
+        on.table.abort(turn, 500, 10, on.now_s)
+    assert virtual_s(on, "a") == 0.5 * (TICK_S + 0.1)
+    tick(on, 1.0)
+    assert virtual_s(on, "a") == 0.5 * (TICK_S + 0.1)
+
+
+def test_a_seat_costs_something_even_with_a_tiny_context() -> None:
+    on = driver("vllm")
+    on.table.tenants.seats = 4
+    on.arrive("q", key="b")
+    ran(on, "a", 1, hit=1)
+    tick(on, 1.0)
+    assert virtual_s(on, "a") == 0.25
+
+
+def test_a_pin_costs_its_share_unless_its_program_waits() -> None:
+    on = driver(policy="static-ttl")
+    on.arrive("q", key="b")
+    on.arrive("q", key="c")
+    on.finish(ran(on, "a", 100, hit=100), context=400)
+    before_s = virtual_s(on, "a")
+    tick(on, 1.0)
+    assert virtual_s(on, "a") - before_s == pytest.approx(0.4)
+    on.arrive("p", 400, key="a")
+    tick(on, 1.0)
+    assert virtual_s(on, "a") - before_s == pytest.approx(0.4)
+
+
+def test_weights_divide_what_a_key_is_charged() -> None:
+    on = driver()
+    on.start(on.arrive("p", 600, key="a", weight=3.0))
+    assert virtual_s(on, "a") == 0.2
+    on.arrive("p", key="b")
+    assert on.table.tenants.fair("a") == 750
+    assert on.table.tenants.fair("b") == 250
+
+
+def test_a_key_saves_nothing_up_while_it_is_idle() -> None:
+    on = driver("vllm")
+    ran(on, "b", 900)
+    on.finish(ran(on, "a", 0, name="before"), context=0)
+    on.arrive("p", key="c")
+    assert virtual_s(on, "c") == 0.9  # as b, the only key that was active
+    on.arrive("p", key="a")
+    assert virtual_s(on, "a") == 0.9
+
+
+def test_a_key_that_is_idle_keeps_what_it_owes() -> None:
+    on = driver("vllm")
+    ran(on, "b", 100)
+    on.finish(ran(on, "a", 800), context=0)
+    on.arrive("p", key="a")
+    assert virtual_s(on, "a") == 0.9
+
+
+def test_keys_within_the_lag_compete() -> None:
+    on = driver("vllm")
+    on.arrive("q", key="b")
+    for tokens, both in ((999, True), (1, True), (1, False)):  # below, at and above a second
+        ran(on, "a", tokens, name=f"p{tokens}")
+        assert set(on.table.tenants.within_lag(["a", "b"])) == ({"a", "b"} if both else {"b"})
+
+
+def test_the_next_program_is_the_first_of_those_keys() -> None:
+    on = driver("program-fcfs")
+    first, second = (on.arrive("p", key=key).program for key in "ab")
+    assert on.table.tenants.first([first, second]) is first
+    ran(on, "a", 1001, name="q")
+    assert on.table.tenants.first([first, second]) is second
+
+
+@pytest.mark.parametrize("guards", [{"fair": "none"}, {"key_lag": 2.0}])
+def test_without_fair_sharing_or_within_a_longer_lag_keys_do_not_matter(guards: dict[str, Any]) -> None:
+    on = driver("program-fcfs", **guards)
+    first, second = (on.arrive("p", key=key).program for key in "ab")
+    ran(on, "a", 1001, name="q")
+    assert on.table.tenants.first([first, second]) is first
+
+
+def held(on: Driver, key: str, tokens: int, name: str = "held") -> None:
+    on.finish(ran(on, key, tokens, hit=tokens, name=name), context=tokens)
+
+
+def test_a_key_ahead_gives_up_what_it_holds_beyond_its_share() -> None:
+    """To a request that stays within its own key's share. The policy alone releases none of these pins."""
+    on = driver()
+    held(on, "a", 501)
+    ran(on, "b", 100, hit=100)
+    asker = on.arrive("p", 400, key="b")
+    assert on.table.victims(asker, must_free=False) == []  # the policy's answer
+    ran(on, "a", 1001, hit=0, name="more")
+    claim = on.table.tenants.claim
+    assert claim(asker, "a") is Claim.ALWAYS
+    assert [pin.program.namespace for pin in on.table.victims(asker, must_free=False)] == ["a"]
+    assert claim(replace_prompt(asker, 401), "a") is Claim.AS_THE_POLICY
+
+
+def test_a_key_ahead_keeps_pins_within_its_share() -> None:
+    on = driver()
+    ran(on, "b", 10, hit=10)
+    asker = on.arrive("p", 100, key="b")
+    held(on, "a", 500)
+    on.finish(ran(on, "a", 1001, name="more"), context=0)
+    assert on.table.tenants.claim(asker, "a") is Claim.AS_THE_POLICY
+    held(on, "a", 1, name="one")
+    assert on.table.tenants.claim(asker, "a") is Claim.ALWAYS
+
+
+def test_a_key_of_which_nothing_runs_takes_all_that_a_key_ahead_holds() -> None:
+    on = driver()
+    held(on, "b", 900)
+    asker = on.arrive("p", 900, key="b")
+    held(on, "a", 1)
+    assert on.table.victims(asker, must_free=False) == []
+    ran(on, "a", 1001, name="more")
+    assert [pin.program.namespace for pin in on.table.victims(asker, must_free=False)] == ["a", "b"]
+
+
+def test_a_key_ahead_takes_a_pin_of_a_key_behind_only_if_it_must() -> None:
+    on = driver(pins_yield_to="anyone")
+    held(on, "b", 300)
+    asker = on.arrive("p", 100, key="a")
+    assert len(on.table.victims(asker, must_free=False)) == 1
+    ran(on, "a", 1001, name="more")
+    assert on.table.victims(asker, must_free=False) == []
+    assert len(on.table.victims(asker, must_free=True)) == 1
+
+
+class TestLate:
+    """A policy that holds every request back but those that are overdue."""
+
+    def waiting(self, ahead: int, prompt: int) -> tuple[Driver, TurnState]:
+        on = driver("vllm")
+        on.policy.rank = lambda turn: None
+        turn = on.arrive("first", prompt, key="b")
+        on.arrive("second", prompt, key="b")
+        ran(on, "a", ahead)
+        return on, turn
+
+    def test_a_key_far_behind_gets_its_oldest_program_in(self) -> None:
+        for ahead, late in ((1000 * LATE, False), (1000 * LATE + 1, True)):
+            on, turn = self.waiting(int(ahead), int(LITTLE * 500))
+            on.table.tenants.context_tokens = lambda turn: 0
+            on.table.tenants.seats = 10**30
+            assert tick(on, TICK_S + 1e-6) == ([turn] if late else [])
+
+    def test_one_at_a_time(self) -> None:
+        on, turn = self.waiting(3001, 10)
+        assert tick(on, TICK_S + 1e-6) == [turn]
+        assert tick(on, TICK_S + 1e-6) == []
+
+    def test_not_if_it_has_more_than_a_little(self) -> None:
+        on, _ = self.waiting(3001, int(LITTLE * 500) - 9)
+        ran(on, "b", 10, hit=10)
+        assert tick(on, TICK_S + 1e-6) == []
+
+
+def test_one_key_or_none_needs_no_ticks() -> None:
+    on = driver()
+    ran(on, "a", 100)
+    on.arrive("q", key="a")
+    assert on.table.tenants.next_s == float("inf")
+    on.arrive("q", key="b")
+    assert on.table.tenants.next_s == TICK_S
+
+
+def test_keys_that_owe_nothing_are_forgotten() -> None:
+    """When another key comes: those that are no further than the keys that wait, and all if nothing runs or waits."""
+    on = driver("vllm")
+    keys = lambda: "".join(sorted(str(tenant.key) for tenant in on.table.tenants))  # noqa: E731
+    waits, runs = on.arrive("q", key="b"), ran(on, "b", 1000, name="r")
+    on.finish(ran(on, "a", 10), context=0)
+    more = ran(on, "b", 1000, name="s")
+    on.table.abort(on.arrive("p", key="c"))
+    assert keys() == "abc"  # a has 1.01 s, and what waits 1.0
+    on.table.abort(ran(on, "b", 1000, name="t"))
+    on.table.abort(on.arrive("p", key="d"))
+    assert keys() == "bd"
+    for turn in (waits, runs, more):
+        on.table.abort(turn)
+    on.table.abort(on.arrive("p", key="e"))
+    assert keys() == "e"
+
+
+def replace_prompt(turn: TurnState, tokens: int) -> TurnState:
+    return replace(turn, prompt_tokens=tokens)
