@@ -10,7 +10,6 @@ file formats and the policies. ``make docs`` builds the site from there.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import re
@@ -18,7 +17,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
 from types import ModuleType
@@ -32,6 +30,7 @@ from continuum_analysis.records.misses import CAUSES
 from continuum_analysis.slo import read_slo, slo_metrics
 from continuum_bench.cli import app
 from continuum_bench.figures.spec import load_figure
+from continuum_bench.options.declare import sentences
 from continuum_server.policy.limits import described
 from continuum_server.policy.registry import POLICIES
 from continuum_traces import exporters, run_dir, schema
@@ -181,24 +180,11 @@ def _field_table(record: type) -> list[str]:
     return ["| field | type | default | |", "|---|---|---|---|", *rows]
 
 
-def _sentences(module: ModuleType) -> dict[str, dict[str, str]]:
-    """Return the sentences below the fields of a module's classes, by class and field."""
-    classes = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)]
-    return {
-        node.name: {
-            field.target.id: " ".join(text.value.value.split())
-            for field, text in pairwise(node.body)
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-        }
-        for node in classes
-    }
-
-
 def _fields(record: type) -> Iterator[tuple[str, str, str, str]]:
     """Yield the name, type, default and description of each field of a dataclass, including inherited fields."""
     for field in fields(record):
         owner = next(each for each in record.__mro__ if field.name in vars(each).get("__annotations__", {}))
-        sentence = _sentences(sys.modules[owner.__module__])[owner.__name__].get(field.name, "")
+        sentence = sentences(owner.__module__)[owner.__name__].get(field.name, "")
         yield field.name, _type(str(field.type), owner), _value(field), sentence
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from continuum_bench.commands import HelpfulGroup, add_command
-
-if TYPE_CHECKING:
-    from continuum_bench.options.agent import BfclOptions, CommandOptions, MiniSweOptions, OpenHandsOptions
+from continuum_bench.options.agent import BfclOptions, CommandOptions, MiniSweOptions, OpenHandsOptions
 
 agent_app = typer.Typer(
     cls=HelpfulGroup,
@@ -29,7 +27,7 @@ def setup(
     return setup_environments(frameworks or (), anew)
 
 
-@add_command(agent_app, "agent", name="mini-swe")
+@add_command(agent_app, name="mini-swe")
 def mini_swe(options: MiniSweOptions) -> int:
     """Run mini-swe-agent on code in local folders or on SWE-bench's tasks, and record it."""
     from continuum_bench.agents.swebench import run_mini_swe  # noqa: PLC0415
@@ -37,7 +35,7 @@ def mini_swe(options: MiniSweOptions) -> int:
     return run_mini_swe(options)
 
 
-@add_command(agent_app, "agent")
+@add_command(agent_app)
 def bfcl(options: BfclOptions) -> int:
     """Run BFCL's web-search questions by BFCL's own loop, and record and score them."""
     from continuum_bench.agents.bfcl import run_bfcl  # noqa: PLC0415
@@ -45,7 +43,7 @@ def bfcl(options: BfclOptions) -> int:
     return run_bfcl(options)
 
 
-@add_command(agent_app, "agent")
+@add_command(agent_app)
 def openhands(options: OpenHandsOptions) -> int:
     """Run OpenHands on code in local folders or on Multi-SWE-bench's tasks, and record it."""
     from continuum_bench.agents.run import run_openhands  # noqa: PLC0415
@@ -53,7 +51,7 @@ def openhands(options: OpenHandsOptions) -> int:
     return run_openhands(options)
 
 
-@add_command(agent_app, "agent", name="command")
+@add_command(agent_app, name="command")
 def any_command(
     options: CommandOptions,
     words: Annotated[

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from continuum_bench.agents_cli import agent_app
 from continuum_bench.commands import HelpfulGroup, add_command
-
-if TYPE_CHECKING:
-    from continuum_bench.options.reports import (
-        AnalyzeOptions,
-        CompareOptions,
-        GateOptions,
-        ReportOptions,
-        SloOptions,
-    )
-    from continuum_bench.options.run import LiveOptions, ReplayOptions, RunOptions
-    from continuum_bench.options.serve import DoctorOptions, ProfileOptions, ServeOptions, TopOptions
-    from continuum_bench.options.sweep import FigureOptions, SweepOptions
-    from continuum_bench.options.traces import (
-        ConvertOptions,
-        FitOptions,
-        ImportLogOptions,
-        ImportOptions,
-        StatsOptions,
-        SynthOptions,
-    )
+from continuum_bench.options.reports import (
+    AnalyzeOptions,
+    CompareOptions,
+    GateOptions,
+    ReportOptions,
+    SloOptions,
+)
+from continuum_bench.options.run import LiveOptions, ReplayOptions, RunOptions
+from continuum_bench.options.serve import DoctorOptions, ProfileOptions, ServeOptions, TopOptions
+from continuum_bench.options.sweep import FigureOptions, SweepOptions
+from continuum_bench.options.traces import (
+    ConvertOptions,
+    FitOptions,
+    ImportLogOptions,
+    ImportOptions,
+    StatsOptions,
+    SynthOptions,
+)
 
 app = typer.Typer(
     cls=HelpfulGroup,
@@ -83,25 +81,25 @@ def _play(workload: str, options: RunOptions, live: LiveOptions) -> int:
     return run_policies(workload, options)
 
 
-@add_command(app, "run")
+@add_command(app)
 def swebench(options: RunOptions, live: LiveOptions) -> int:
     """Compare policies on coding agents (mini-swe-agent on SWE-bench), all with the same arrivals."""
     return _play("swebench", options, live)
 
 
-@add_command(app, "run")
+@add_command(app)
 def bfcl(options: RunOptions, live: LiveOptions) -> int:
     """Compare policies on web-search agents (BFCL v4), all with the same arrivals."""
     return _play("bfcl", options, live)
 
 
-@add_command(app, "run")
+@add_command(app)
 def openhands(options: RunOptions, live: LiveOptions) -> int:
     """Compare policies on OpenHands agents, synthesized from a profile of few programs, with the same arrivals."""
     return _play("openhands", options, live)
 
 
-@add_command(app, "run")
+@add_command(app)
 def replay(options: ReplayOptions, live: LiveOptions) -> int:
     """Compare policies on the programs of a trace file, all with the same arrivals."""
     return _play("replay", options, live)
@@ -121,7 +119,7 @@ def run(
     return _play(experiment.workload, experiment.options, experiment.live)
 
 
-@add_command(app, "sweep")
+@add_command(app)
 def sweep(options: SweepOptions) -> int:
     """Play every cell of a grid of run options. The same command again plays only the cells that are missing."""
     from continuum_bench.sweep.command import run_sweep  # noqa: PLC0415
@@ -129,7 +127,7 @@ def sweep(options: SweepOptions) -> int:
     return run_sweep(options)
 
 
-@add_command(app, "sweep")
+@add_command(app)
 def figure(options: FigureOptions) -> int:
     """Play, tabulate and draw one of the papers' experiments. The same command again plays what is missing."""
     from continuum_bench.figures.command import run_figure  # noqa: PLC0415
@@ -140,7 +138,7 @@ def figure(options: FigureOptions) -> int:
 # ------------------------------------------------------------------------------------------------- servers
 
 
-@add_command(app, "serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@add_command(app, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(context: typer.Context, options: ServeOptions) -> int:
     """Start a vLLM server that holds agents' KV between turns. Options not listed here are passed on to vLLM."""
     from continuum_bench.serve.command import serve_until_stopped  # noqa: PLC0415
@@ -148,7 +146,7 @@ def serve(context: typer.Context, options: ServeOptions) -> int:
     return serve_until_stopped(options, tuple(context.args))
 
 
-@add_command(app, "serve")
+@add_command(app)
 def top(options: TopOptions) -> int:
     """Show the programs of live servers: which run, wait, are held and for how long, and what they found."""
     from continuum_bench.top import show_top  # noqa: PLC0415
@@ -156,7 +154,7 @@ def top(options: TopOptions) -> int:
     return show_top(options)
 
 
-@add_command(app, "serve")
+@add_command(app)
 def profile(options: ProfileOptions) -> int:
     """Write the prefill and decode times of a live server, or modelled times, to a small file."""
     from continuum_bench.live.profile_command import write_profile_file  # noqa: PLC0415
@@ -164,7 +162,7 @@ def profile(options: ProfileOptions) -> int:
     return write_profile_file(options)
 
 
-@add_command(app, "serve")
+@add_command(app)
 def doctor(options: DoctorOptions) -> int:
     """Show what works on this machine, or what reaches a server, and what to do about the rest."""
     if options.base_url is not None:
@@ -179,7 +177,7 @@ def doctor(options: DoctorOptions) -> int:
 # ------------------------------------------------------------------------------------------- recorded runs
 
 
-@add_command(app, "reports")
+@add_command(app)
 def analyze(options: AnalyzeOptions, slo: SloOptions) -> int:
     """Compute the metrics of recorded runs from their files."""
     from continuum_bench.reports import analyze_runs  # noqa: PLC0415
@@ -187,7 +185,7 @@ def analyze(options: AnalyzeOptions, slo: SloOptions) -> int:
     return analyze_runs(options, slo)
 
 
-@add_command(app, "reports")
+@add_command(app)
 def report(options: ReportOptions) -> int:
     """Write summary.json, summary.csv and report.html again."""
     from continuum_bench.reports import write_reports  # noqa: PLC0415
@@ -195,7 +193,7 @@ def report(options: ReportOptions) -> int:
     return write_reports(options)
 
 
-@add_command(app, "reports")
+@add_command(app)
 def compare(options: CompareOptions, slo: SloOptions, gate: GateOptions) -> int:
     """Compare runs. All directories count as one experiment with more seeds, policies, loads or routers."""
     from continuum_bench.reports import compare_runs  # noqa: PLC0415
@@ -206,7 +204,7 @@ def compare(options: CompareOptions, slo: SloOptions, gate: GateOptions) -> int:
 # -------------------------------------------------------------------------------------------------- traces
 
 
-@add_command(traces_app, "traces", name="import")
+@add_command(traces_app, name="import")
 def import_(options: ImportOptions) -> int:
     """Turn a file, or the files of a folder, in other formats into a trace file."""
     from continuum_bench.traces import import_traces  # noqa: PLC0415
@@ -214,7 +212,7 @@ def import_(options: ImportOptions) -> int:
     return import_traces(options.source, options.target, options.form, options.overwrite)
 
 
-@add_command(traces_app, "traces", name="import-log")
+@add_command(traces_app, name="import-log")
 def import_log(options: ImportLogOptions) -> int:
     """Turn a server's request log into a run directory, and an experiment that plays the same requests."""
     from continuum_bench.request_logs.importer import import_log as run  # noqa: PLC0415
@@ -222,7 +220,7 @@ def import_log(options: ImportLogOptions) -> int:
     return run(options)
 
 
-@add_command(traces_app, "traces")
+@add_command(traces_app)
 def synth(options: SynthOptions) -> int:
     """Synthesize programs from a profile."""
     from continuum_bench.traces import synth_traces  # noqa: PLC0415
@@ -230,7 +228,7 @@ def synth(options: SynthOptions) -> int:
     return synth_traces(options)
 
 
-@add_command(traces_app, "traces")
+@add_command(traces_app)
 def fit(options: FitOptions) -> int:
     """Fit a profile to a trace. It holds statistics only, no text."""
     from continuum_bench.traces import fit_profile  # noqa: PLC0415
@@ -238,7 +236,7 @@ def fit(options: FitOptions) -> int:
     return fit_profile(options)
 
 
-@add_command(traces_app, "traces")
+@add_command(traces_app)
 def stats(options: StatsOptions) -> int:
     """Show turns, tool times, tokens and tails of a trace, beside the papers' Table 2."""
     from continuum_bench.traces import show_stats  # noqa: PLC0415
@@ -254,7 +252,7 @@ def validate(source: Annotated[Path, typer.Argument(help="Trace file to read.")]
     return validate_trace(source)
 
 
-@add_command(traces_app, "traces")
+@add_command(traces_app)
 def convert(options: ConvertOptions) -> int:
     """Convert a trace to another format, or a run's scheduler_timestamps to the preview's form and back."""
     from continuum_bench.traces import convert_trace  # noqa: PLC0415

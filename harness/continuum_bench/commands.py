@@ -6,14 +6,11 @@ import inspect
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, is_dataclass
 from functools import wraps
-from importlib import import_module
 from textwrap import TextWrapper
 from typing import Annotated, Any, cast, get_type_hints
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
-from typer.main import get_command_from_info
-from typer.models import CommandInfo
 
 from continuum_bench.ctrl_c import INTERRUPTED, forget, raising
 from continuum_bench.options.declare import Declared, Options, declared
@@ -22,57 +19,23 @@ from continuum_bench.options.together import check_together
 Command = Callable[..., int]
 
 
-def add_command(
-    app: typer.Typer, options: str | None = None, name: str | None = None, **settings: Any
-) -> Callable[[Command], Command]:
+def add_command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[Command], Command]:
     """Register the decorated function as a command of ``app``. The function returns an exit code.
 
     Args:
         app: the group of commands.
-        options: module in ``continuum_bench.options`` with the types of the function's parameters. It is imported when
-            the command is asked for, so that ``--help`` of a group is fast.
         name: name of the command; default: the function's name.
         settings: further arguments of ``typer.Typer.command``.
     """
 
     def register(function: Command) -> Command:
-        called = name or function.__name__
-        cast(Any, function).options = options
-
-        @wraps(function)
-        def whole() -> Any:
-            flat = CommandInfo(called, callback=with_flat_signature(function), **settings)
-            return get_command_from_info(flat, pretty_exceptions_short=True, rich_markup_mode=None)
-
-        cast(Any, whole).__signature__, whole.__annotations__ = inspect.Signature(), {}
-        app.command(called, cls=HelpfulCommand, **settings)(whole)
+        app.command(name or function.__name__, cls=HelpfulCommand, **settings)(with_flat_signature(function))
         return function
 
     return register
 
 
-def hints_of(function: Command) -> dict[str, Any]:
-    """Return the types of a command's parameters."""
-    module = cast(Any, function).options
-    names = vars(import_module(f"continuum_bench.options.{module}")) if module else None
-    return get_type_hints(function, localns=names, include_extras=True)
-
-
 class HelpfulCommand(TyperCommand):
-    """A command that is built when its parameters are first asked for."""
-
-    def __init__(self, *args: Any, callback: Callable[[], Any], **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._build = callback
-        del self.params, self.callback
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("params", "callback"):
-            raise AttributeError(name)
-        whole = self._build()
-        self.params, self.callback = whole.params, whole.callback
-        return getattr(self, name)
-
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(_help(self, ctx, formatter.width, {}))
 
@@ -127,7 +90,7 @@ def with_flat_signature(function: Command) -> Callable[..., None]:
 
     Parameters that are no dataclasses stay as they are, for Typer.
     """
-    hints = hints_of(function)
+    hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     usual = {name for group in groups.values() for name in group.usual}
     parameters = {name: _parameters(group, usual) for name, group in groups.items()}
@@ -156,7 +119,7 @@ def _parameters(group: type[Options], usual: Collection[str]) -> list[inspect.Pa
     return [
         _parameter(option, hidden=bool(usual) and option.name not in usual)
         for option in declared(group).values()
-        if option.help
+        if option.shown.listed
     ]
 
 

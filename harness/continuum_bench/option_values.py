@@ -68,7 +68,7 @@ def read_value(option: Declared, given: Any, where: str) -> Any:
     """
     given = _as_text(given, option)
     try:
-        value = msgspec.convert(given, option.hint, dec_hook=lambda kind, text: kind(text))
+        value = msgspec.convert(given, option.plain_type, dec_hook=lambda kind, text: kind(text))
     except (msgspec.ValidationError, TypeError) as error:
         wanted = str(error).removeprefix("Expected `").partition("`")[0].replace(" | null", "")
         raise BenchError(f"{where}: {given!r} is no value of this option; expected {wanted}") from error

@@ -12,10 +12,10 @@ from typing import cast
 from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.words import TextTable
 from continuum_traces.assumptions import Assumption
-from continuum_traces.exporters import export
+from continuum_traces.exporters import EXPORTERS, export
 from continuum_traces.importers.registry import LEFT_OUT, OWN, ImportLog, LeftOut, read_any, recognise
 from continuum_traces.jsonl import validate, write_programs
-from continuum_traces.names import counted
+from continuum_traces.names import counted, which
 from continuum_traces.run_dir import EVENTS, create, read_events, write_json, write_rows
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
@@ -26,6 +26,9 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import number_in
 from continuum_bench.options.traces import ConvertOptions, FitOptions, SynthOptions
 from continuum_bench.show import print_json, print_line, print_notice, print_table
+
+TARGETS = ("continuum", *EXPORTERS, "preview", "native")
+"""The formats of ``traces convert --to``."""
 
 
 def import_traces(source: Path, target: Path, form: str | None, overwrite: bool) -> int:
@@ -205,6 +208,8 @@ def _tool_table(statistics: TraceStats) -> TextTable:
 def convert_trace(options: ConvertOptions) -> int:
     """Convert between formats. ``preview`` and ``native`` are the two formats of scheduler_timestamps."""
     source, target, to = options.source, options.target, options.to
+    if to not in TARGETS:
+        raise BenchError(f"--to {to}: {which(to, TARGETS)}")
     if to != "native":  # the target of native is a run directory
         check_free(target, options.overwrite)
     if to == "preview":

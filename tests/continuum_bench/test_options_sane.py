@@ -5,46 +5,37 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from math import inf, nan
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_type_hints
 
 import pytest
+import typer
 from bench_cli import allowed, bench
 from continuum_bench.agents_cli import agent_app
 from continuum_bench.cli import app, traces_app
-from continuum_bench.commands import hints_of
+from continuum_bench.commands import add_command
 from continuum_bench.errors import OptionError
-from continuum_bench.options.declare import (
-    ABOVE_ZERO,
-    FINITE,
-    NOT_NEGATIVE,
-    OR_INFINITE,
-    SHARE,
-    Declared,
-    Options,
-    at_least,
-    at_most,
-    declared,
-)
+from continuum_bench.options.declare import OR_INFINITE, Declared, Options, declared
 from continuum_bench.options.run import RunOptions
 from continuum_bench.options.together import Rule, rules_of, settled
 from continuum_server.policy.program_table import Guards
 from continuum_traces.grouped import grouped
+from msgspec import Meta
+from typer.testing import CliRunner
 
 EDGES = [
-    (at_least(1), 1, 0),
-    (at_most(3.0), 3, 4),
-    (ABOVE_ZERO, 1e-9, 0),
-    (NOT_NEGATIVE, 0, -1),
-    (SHARE, 1, 0),
-    (SHARE, 0.1, 1.01),
-    (FINITE, 0, -1),
-    (FINITE, 1e300, inf),
-    (OR_INFINITE, inf, -inf),
-    (OR_INFINITE, 1e12, 2e12),
+    (Meta(ge=1), 1, 0, "at least 1"),
+    (Meta(le=3000), 3000, 3001, "at most 3,000"),
+    (Meta(gt=0, title="programs"), 1e-9, 0, "above 0"),
+    (Meta(gt=0, le=1), 1, 1.01, "at most 1"),
+    (Meta(), 0, -1e-9, "at least 0"),
+    (Meta(), 1e12, 1.1e12, "at most 1,000,000,000,000"),
+    (Meta(ge=-1), 0, -0.5, "at least 0"),
+    (OR_INFINITE, inf, -inf, "at least 0"),
+    (OR_INFINITE, 1e12, 2e12, "at most 1,000,000,000,000"),
 ]
-"""Of a limit: the last value that it allows, and one beyond."""
+"""Of a range: the last value that it allows, one beyond, and what the error says must be."""
 NOUGHT = "compact_at drain_s max_think_s port retries seed shared_prefix step_overhead_ms temperature"
 """The options that may be 0."""
 ABSURD = (1e23, -1e23, 10**23, inf, -inf, nan)
@@ -56,7 +47,7 @@ def commands() -> Iterator[tuple[str, Any]]:
     for group in (app, agent_app, traces_app):
         for command in group.registered_commands:
             function: Any = inspect.unwrap(command.callback)  # type: ignore[arg-type]
-            yield from ((str(command.name), hint) for hint in hints_of(function).values())
+            yield from ((str(command.name), hint) for hint in get_type_hints(function, include_extras=True).values())
 
 
 def numbers_in(hint: Any) -> set[type]:
@@ -70,8 +61,6 @@ def test_every_number_of_every_command_is_a_checked_option() -> None:
         if is_dataclass(hint):
             assert issubclass(hint, Options), command  # type: ignore[arg-type]
             assert hint.__post_init__ is Options.__post_init__, command
-            told = {option.name for option in declared(hint).values() if option.help}
-            assert set(declared(hint)) - told <= {"environment", "config"}, f"{command}: no sentence under Attributes:"
         elif hint is not int:  # the exit code
             assert not numbers_in(hint), command
 
@@ -103,8 +92,49 @@ def test_no_number_is_negative_and_few_are_0() -> None:
 
 
 def test_a_limit_allows_its_edge() -> None:
-    for limit, last, beyond in EDGES:
-        assert (limit.holds(last), limit.holds(beyond)) == (True, False), limit.words
+    for bounds, last, beyond, words in EDGES:
+        option = Declared("x", Annotated[float, bounds], 0.0, Options)
+        option.check(last)
+        with pytest.raises(OptionError, match=f"^--x \\S+: {bounds.title or ''} ?must be {words}$"):
+            option.check(beyond)
+
+
+@dataclass(frozen=True)
+class NewcomersOptions(Options):
+    """An option as CONTRIBUTING.md says."""
+
+    times: Annotated[int, Meta(ge=1)] = 3
+    """How often the word is said."""
+
+
+@dataclass(frozen=True)
+class WithoutSentence(Options):
+    times: int = 3
+
+
+def test_a_field_with_a_sentence_below_it_is_an_option() -> None:
+    app = typer.Typer()
+
+    @add_command(app)
+    def say(options: NewcomersOptions) -> int:
+        """Say a word."""
+        typer.echo("word" * options.times)
+        return 0
+
+    def said(*arguments: str) -> str:
+        return CliRunner().invoke(app, arguments).output.strip()
+
+    assert (said(), said("--times", "1")) == ("wordwordword", "word")
+    assert said("--times", "0") == "error: --times 0: must be at least 1"
+    assert "  --times <int>\n      How often the word is said. [default: 3]" in said("--help")
+
+
+def test_an_option_without_a_sentence_is_an_error_of_its_author() -> None:
+    def say(options: WithoutSentence) -> int:
+        return 0
+
+    with pytest.raises(TypeError, match=r"WithoutSentence\.times: write a sentence below this option"):
+        add_command(typer.Typer())(say)
 
 
 @pytest.mark.parametrize("number", TYPED)

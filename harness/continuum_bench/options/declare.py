@@ -1,23 +1,28 @@
-"""How an option is declared: as a field of a dataclass that derives from ``Options``.
+"""How an option is declared: as a field of a dataclass that derives from ``Options``, with its sentence below it.
 
-The field gives the option's type, its limits and its default. Its sentence stands under ``Attributes:`` in the
-docstring of the class, and is the text of ``--help``. A field without a sentence is no option of the command line.
+The field gives the option's type, its range (``Annotated[int, Meta(ge=1)]``) and its default. Its sentence, the string
+below the field, is the text of ``--help``; a type that several classes share has it in ``Meta(description=...)``.
 Nothing here knows the command line's library, so the code behind a command takes the options as they are.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
+import operator
 import os
-import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from inspect import cleandoc
+from itertools import pairwise
 from math import inf, nan
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast, get_type_hints
 
+from continuum_server.policy.limits import Range
 from continuum_traces.names import which
+from msgspec import Meta
 
 from continuum_bench.errors import OptionError
 
@@ -26,14 +31,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A condition on the value of an option. It is part of the annotation of the option's type.
-
-    ``None`` is always allowed. A list is allowed if each of its items is.
-    """
+    """A condition on the value of an option that is no range. It is part of the annotation of the option's type."""
 
     holds: Callable[[Any], bool]
     words: str
-    """The end of the error message ``--jobs 0: must be at least 1``."""
+    """The end of the error message ``--out x: cannot write there``."""
     names: tuple[str, ...] = ()
     """The allowed values, if the option takes one of several names. The message then suggests similar names."""
 
@@ -41,22 +43,8 @@ class Limit:
         return which(value, self.names) if self.names else self.words
 
 
-def at_least(least: float) -> Limit:
-    return Limit(lambda value: value >= least, f"must be at least {least}")
-
-
-def at_most(most: float) -> Limit:
-    return Limit(lambda value: value <= most, f"must be at most {most:,}")
-
-
 def one_of(*names: str) -> Limit:
     return Limit(lambda value: value in names, "", names)
-
-
-ABOVE_ZERO = Limit(lambda value: value > 0, "must be above 0")
-NOT_NEGATIVE = Limit(lambda value: value >= 0, "must not be negative")
-SHARE = Limit(lambda value: 0 < value <= 1, "must be above 0, at most 1")
-FINITE = Limit(lambda value: 0 <= value < inf, "must not be negative or infinite")
 
 
 def _can_be_written(file: Path) -> bool:
@@ -74,10 +62,13 @@ FOLDER = Limit(Path.is_dir, "no such folder")
 
 
 MOST = 10**12
-"""Largest absolute value of a numeric option. With larger numbers, computations overflow or never end."""
-SANE = Limit(lambda value: abs(value) <= MOST, f"must be a number of at most {MOST:,}")
-OR_INFINITE = Limit(lambda value: value == inf or SANE.holds(value), SANE.words)
+"""Largest numeric option, unless its type allows less. With larger numbers, computations overflow or never end."""
+FINITE = Range(0, MOST)
+"""The range of every number."""
+OR_INFINITE = Meta(examples=[inf])
 """For options with which infinity means that there is no limit."""
+BOUNDS = (("gt", operator.gt, "above"), ("ge", operator.ge, "at least"), ("le", operator.le, "at most"))
+"""The bounds of a range: their names in ``Meta``, and in error messages."""
 
 
 MOST_S = 1e8
@@ -96,12 +87,12 @@ def number_in(text: str) -> float:
 class Option:
     """What the command line shows of a field, where the field itself does not say it. Part of the annotation."""
 
-    help: str = ""
-    """The sentence of a type that several classes share; other fields have theirs in the docstring of the class."""
     names: tuple[str, ...] = ()
     panel: str | None = None
     argument: bool = False
     """An argument of the command, without a name of its own."""
+    listed: bool = True
+    """False: no option of the command line, unless a subclass declares the field again."""
 
 
 def named(*names: str) -> Option:
@@ -109,6 +100,7 @@ def named(*names: str) -> Option:
 
 
 ARGUMENT = Option(argument=True)
+UNLISTED = Option(listed=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +110,7 @@ class Declared:
     name: str
     """Name of the field."""
     hint: Any
-    """The field's type. If it is ``Annotated``, its metadata are limits, rules and an ``Option``."""
+    """The field's type. If it is ``Annotated``, its metadata are ranges, limits, rules and an ``Option``."""
     default: Any
     """``dataclasses.MISSING`` if the user must give a value."""
     owner: type
@@ -141,8 +133,20 @@ class Declared:
 
     @property
     def help(self) -> str:
-        """The option's sentence; empty if the field is no option of the command line."""
-        return _sentences(self.owner.__doc__ or "").get(self.name, self.shown.help)
+        """The option's sentence.
+
+        Raises:
+            TypeError: there is none.
+        """
+        sentence = sentences(self.owner.__module__)[self.owner.__name__].get(self.name)
+        sentence = sentence or next((each.description for each in self._ranges if each.description), None)
+        if sentence is None:
+            raise TypeError(f"{self.owner.__name__}.{self.name}: write a sentence below this option, for --help")
+        return sentence
+
+    @property
+    def _ranges(self) -> tuple[Meta, ...]:
+        return tuple(extra for extra in self.extras if isinstance(extra, Meta))
 
     @property
     def spelling(self) -> str:
@@ -157,18 +161,33 @@ class Declared:
         return value != self.default and value not in ([], ())
 
     def check(self, value: Any) -> None:
-        """Check a value against the limits in the annotation.
+        """Check a value against the ranges and limits in the annotation. ``None`` is always allowed.
 
         Raises:
-            OptionError: the value violates a limit.
+            OptionError: the value, or an item of a list, is not allowed.
         """
-        limits = [extra for extra in self.extras if isinstance(extra, Limit)]
         for item in value if isinstance(value, list) else [value]:
-            number = isinstance(item, int | float) and not isinstance(item, bool)
-            for limit in [*limits, SANE] if number and OR_INFINITE not in limits else limits:
-                if item is not None and not limit.holds(item):
-                    shown = f"{item:g}" if isinstance(item, float) else item
-                    raise OptionError(f"{self.spelling} {shown}: {limit.message(item)}")
+            if item is not None and (fault := self._fault(item)) is not None:
+                shown = f"{item:g}" if isinstance(item, float) else item
+                raise OptionError(f"{self.spelling} {shown}: {fault}")
+
+    def _fault(self, item: Any) -> str | None:
+        limits = (extra for extra in self.extras if isinstance(extra, Limit))
+        unmet = next((limit.message(item) for limit in limits if not limit.holds(item)), None)
+        if unmet or isinstance(item, bool) or not isinstance(item, int | float):
+            return unmet
+        unbounded = item == inf and OR_INFINITE in self.extras
+        ranges = self._ranges if unbounded else (*self._ranges, FINITE)
+        return next((fault for each in ranges if (fault := _outside(item, each))), None)
+
+
+def _outside(number: float, bounds: Meta) -> str | None:
+    """Return which bound of the range the number exceeds: ``must be at least 1``; None: it is in the range."""
+    for name, holds, words in BOUNDS:
+        bound = getattr(bounds, name)
+        if bound is not None and not holds(number, bound):
+            return f"{bounds.title or ''} must be {words} {bound:,}".lstrip()
+    return None
 
 
 class Options:
@@ -223,7 +242,18 @@ def _owner(options: type, field: str) -> type:
 
 
 @cache
-def _sentences(docstring: str) -> Mapping[str, str]:
-    """Return the entries of the section ``Attributes:``, by name."""
-    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", cleandoc(docstring).partition("Attributes:\n")[2], re.M)
-    return {name: " ".join(text.split()) for name, text in entries}
+def sentences(module: str) -> Mapping[str, Mapping[str, str]]:
+    """Return the sentences below the fields of a module's classes, by class and field."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {
+        node.name: {
+            field.target.id: " ".join(str(below.value.value).split())
+            for field, below in pairwise(node.body)
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        }
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }

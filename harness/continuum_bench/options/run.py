@@ -12,20 +12,14 @@ from continuum_server.step_times.attention import BANDS
 from continuum_server.virtual.routers import ROUTERS
 from continuum_traces.conversation import Sends
 from continuum_traces.schema import CLOSED_LOOPS
+from msgspec import Meta
 
 from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import (
-    ABOVE_ZERO,
     ARGUMENT,
-    FINITE,
     FOLDER,
-    NOT_NEGATIVE,
-    SHARE,
-    Limit,
     Option,
     Options,
-    at_least,
-    at_most,
     named,
     one_of,
 )
@@ -58,107 +52,104 @@ ROUTER = one_of(*ROUTERS)
 PIPELINE = named("--pp", "--pipeline-parallel-size")
 PROFILED = Without("profile", "the profile was measured on all GPUs together")
 SERVERS = Without("base_url", "the server decides that; start it as you want it")
-Jps = Annotated[float, Limit(ABOVE_ZERO.holds, f"programs per second {ABOVE_ZERO.words}"), NO_RATE]
+Jps = Annotated[float, Meta(gt=0, title="programs per second"), NO_RATE]
 
 # Options that several commands have:
 Format = Annotated[
     str | None,
-    Option("Format of the trace file. Default: recognised by itself.", names=("--format",), panel=WORKLOAD),
+    Meta(description="Format of the trace file. Default: recognised by itself."),
+    Option(names=("--format",), panel=WORKLOAD),
 ]
 TokensReading = Annotated[
     str,
     one_of("context", "cumulative"),
-    Option(
-        "Meaning of a profile's tokens per program: context (the final context) or cumulative (all turns' sum).",
-        panel=WORKLOAD,
+    Meta(
+        description="Meaning of a profile's tokens per program: context (the final context) or cumulative (all turns' "
+        "sum)."
     ),
+    Option(panel=WORKLOAD),
 ]
 PolicyOption = Annotated[
     list[str] | None,
-    Option("Set an option of a policy: POLICY.OPTION=VALUE. Repeatable.", panel=RUN),
+    Meta(description="Set an option of a policy: POLICY.OPTION=VALUE. Repeatable."),
+    Option(panel=RUN),
 ]
 Jobs = Annotated[
     int | None,
-    at_least(1),
-    Option("Number of runs at the same time. Default: the number of CPU cores.", panel=RUN),
+    Meta(ge=1, description="Number of runs at the same time. Default: the number of CPU cores."),
+    Option(panel=RUN),
 ]
-ServedModel = Annotated[str | None, Option("Model to request. Default: the first that the server lists.", panel=SERVER)]
+ServedModel = Annotated[
+    str | None, Meta(description="Model to request. Default: the first that the server lists."), Option(panel=SERVER)
+]
 Dialect = Annotated[str | None, one_of(*DIALECTS)]
-NoReport = Annotated[bool, Option("Do not write report.html.", panel=OUTPUT)]
-Quiet = Annotated[bool, Option("Show only the results, without progress.", panel=OUTPUT)]
-Json = Annotated[bool, Option("Print JSON instead of tables.", names=("--json",), panel=OUTPUT)]
+NoReport = Annotated[bool, Meta(description="Do not write report.html."), Option(panel=OUTPUT)]
+Quiet = Annotated[bool, Meta(description="Show only the results, without progress."), Option(panel=OUTPUT)]
+Json = Annotated[bool, Meta(description="Print JSON instead of tables."), Option(names=("--json",), panel=OUTPUT)]
 
 
 @dataclass(frozen=True)
 class TraceOptions(Options):
-    """Which programs are played.
-
-    Attributes:
-        traces: Trace file to play instead of the bundled programs.
-        num_programs: Number of programs to play. If the trace holds fewer, its programs are repeated with other tokens.
-            Default: every program of the trace once.
-        turn_scale: Multiply the number of turns by this factor and divide their lengths by it.
-        length_scale: Multiply every length in tokens by this factor.
-        shared_prefix: Put this many tokens before the first prompt of every program, the same tokens for all programs.
-        compact_at: Let agents write their history anew when a context exceeds this many tokens: a summary of
-            2,000 tokens follows the first prompt.
-        max_think_s: Shorten the time between turns in which no tool runs (a person reads and writes) to this many
-            seconds.
-        skip_invalid: Leave out programs that are longer than the model's context.
-    """
+    """Which programs are played."""
 
     panel = WORKLOAD
 
     traces: Path | None = None
+    """Trace file to play instead of the bundled programs."""
     form: Annotated[Format, Needs("traces")] = None
-    num_programs: Annotated[int | None, at_least(1), at_most(100_000)] = None
+    num_programs: Annotated[int | None, Meta(ge=1, le=100_000)] = None
+    """Number of programs to play. If the trace holds fewer, its programs are repeated with other tokens. Default: every
+    program of the trace once."""
     tokens_reading: Annotated[TokensReading, Without("traces", "it is about the bundled profiles")] = "context"
-    turn_scale: Annotated[int, at_least(1), at_most(1000)] = 1
-    length_scale: Annotated[float, ABOVE_ZERO] = 1.0
-    shared_prefix: Annotated[int, NOT_NEGATIVE] = 0
-    compact_at: Annotated[int, NOT_NEGATIVE] = 0
-    max_think_s: Annotated[float | None, NOT_NEGATIVE] = None
+    turn_scale: Annotated[int, Meta(ge=1, le=1000)] = 1
+    """Multiply the number of turns by this factor and divide their lengths by it."""
+    length_scale: Annotated[float, Meta(gt=0)] = 1.0
+    """Multiply every length in tokens by this factor."""
+    shared_prefix: int = 0
+    """Put this many tokens before the first prompt of every program, the same tokens for all programs."""
+    compact_at: int = 0
+    """Let agents write their history anew when a context exceeds this many tokens: a summary of 2,000 tokens follows
+    the first prompt."""
+    max_think_s: float | None = None
+    """Shorten the time between turns in which no tool runs (a person reads and writes) to this many seconds."""
     skip_invalid: bool = False
+    """Leave out programs that are longer than the model's context."""
 
 
 @dataclass(frozen=True)
 class ArrivalOptions(Options):
-    """When programs arrive, how long their tools take, and which hints they send.
-
-    Attributes:
-        jps: Number of programs that arrive per second.
-        arrivals: How programs arrive: poisson, constant, gamma:CV (bursty), ramp:FACTOR (the rate grows),
-            recorded[:SPEED] (at the times in the trace), concurrency:N[:RAMP_S] (N programs at a time, the next starts
-            when one ends), or steps:N[:PAUSE_S] (N together, the next N when all have ended: roll-outs for training).
-        concurrency: Programs at a time; short for --arrivals concurrency:N.
-        tool_times: How long tools take: recorded, constant:S, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from
-            the middle program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds).
-        hints: What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds
-            too), kv_ttl (how long to keep the KV if nobody else wants the memory: until the next turn).
-        hint_error: How wrong hints are: E (numbers are multiplied by exp(E*z), z standard normal; with 0.5, two thirds
-            of them are 0.61 to 1.65 times the truth), adversarial[:SHARE] (all programs, or this share, lie; the others
-            tell the truth), or adversarial:SHARE:silent (the others send no hints).
-        tags: What clients tell the server about programs: full, no-last (neither which turn is the last, nor hints), or
-            none (nothing, as agents that do not know of Continuum).
-        time_limit_s: Seconds after which the run stops. Programs that still run stay unfinished.
-        warm_up: What to leave out of all metrics at the start: a number of programs (10), or all programs that arrive
-            in the first seconds (60s); with seconds in a closed loop, all turns that are due in them.
-        cool_down: What to leave out of all metrics at the end, in the same form. In a closed loop, seconds need
-            --time-limit-s.
-    """
+    """When programs arrive, how long their tools take, and which hints they send."""
 
     panel = WORKLOAD
 
     jps: Jps = 0.13
+    """Number of programs that arrive per second."""
     arrivals: str = "poisson"
-    concurrency: Annotated[int | None, at_least(1)] = None
+    """How programs arrive: poisson, constant, gamma:CV (bursty), ramp:FACTOR (the rate grows), recorded[:SPEED] (at the
+    times in the trace), concurrency:N[:RAMP_S] (N programs at a time, the next starts when one ends), or
+    steps:N[:PAUSE_S] (N together, the next N when all have ended: roll-outs for training)."""
+    concurrency: Annotated[int | None, Meta(ge=1)] = None
+    """Programs at a time; short for --arrivals concurrency:N."""
     tool_times: str = "recorded"
+    """How long tools take: recorded, constant:S, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from the middle
+    program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds)."""
     hints: Annotated[str, one_of(*HINTS)] = "none"
+    """What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds too), kv_ttl
+    (how long to keep the KV if nobody else wants the memory: until the next turn)."""
     hint_error: Annotated[str, Needs("hints")] = "0"
+    """How wrong hints are: E (numbers are multiplied by exp(E*z), z standard normal; with 0.5, two thirds of them are
+    0.61 to 1.65 times the truth), adversarial[:SHARE] (all programs, or this share, lie; the others tell the truth),
+    or adversarial:SHARE:silent (the others send no hints)."""
     tags: Annotated[str, one_of(*get_args(Sends))] = "full"
-    time_limit_s: Annotated[float | None, ABOVE_ZERO] = None
+    """What clients tell the server about programs: full, no-last (neither which turn is the last, nor hints), or none
+    (nothing, as agents that do not know of Continuum)."""
+    time_limit_s: Annotated[float | None, Meta(gt=0)] = None
+    """Seconds after which the run stops. Programs that still run stay unfinished."""
     warm_up: str = "0"
+    """What to leave out of all metrics at the start: a number of programs (10), or all programs that arrive in the
+    first seconds (60s); with seconds in a closed loop, all turns that are due in them."""
     cool_down: str = "0"
+    """What to leave out of all metrics at the end, in the same form. In a closed loop, seconds need --time-limit-s."""
 
     def expand(self) -> None:
         if self.concurrency is not None:
@@ -171,131 +162,99 @@ class ArrivalOptions(Options):
 
 @dataclass(frozen=True)
 class GpuOptions(Options):
-    """The hardware and the model for which step times are computed.
-
-    Attributes:
-        gpu: GPU to compute step times for. `doctor` lists the known GPUs.
-        model: Model to compute step times for. `doctor` lists the known models.
-        tp: Tensor parallel size: the number of GPUs of one replica.
-        step_overhead_ms: Milliseconds added to every modelled step. Default: the time of vLLM's own work, which depends
-            on its version and the number of requests.
-        step_times: Estimate of attention times for GPUs on which prompt chunks together with decodes were never
-            measured (A100, L40S): low, mid or high. On other GPUs the three are the same.
-    """
+    """The hardware and the model for which step times are computed."""
 
     panel = ENGINE
     rules = (SERVERS,)
 
     gpu: str = defaults.GPU
+    """GPU to compute step times for. `doctor` lists the known GPUs."""
     model: str = defaults.MODEL
-    tp: Annotated[int, at_least(1)] = defaults.TENSOR_PARALLEL
-    step_overhead_ms: Annotated[float | None, FINITE] = defaults.STEP_OVERHEAD_MS
+    """Model to compute step times for. `doctor` lists the known models."""
+    tp: Annotated[int, Meta(ge=1)] = defaults.TENSOR_PARALLEL
+    """Tensor parallel size: the number of GPUs of one replica."""
+    step_overhead_ms: float | None = defaults.STEP_OVERHEAD_MS
+    """Milliseconds added to every modelled step. Default: the time of vLLM's own work, which depends on its version and
+    the number of requests."""
     step_times: Annotated[str, one_of(*BANDS)] = defaults.STEP_TIMES
+    """Estimate of attention times for GPUs on which prompt chunks together with decodes were never measured (A100,
+    L40S): low, mid or high. On other GPUs the three are the same."""
 
 
 @dataclass(frozen=True)
 class EngineOptions(GpuOptions):
-    """Options that a virtual engine and a server have in common.
-
-    Attributes:
-        max_num_seqs: Largest number of requests that run at the same time.
-        chunk_tokens: Largest number of tokens in one step: vLLM's max_num_batched_tokens.
-        kv_blocks: Number of KV blocks. Default: as many as fit the GPU's memory.
-        gpu_memory_utilization: Share of the GPU's memory that the engine uses.
-        pins_yield_to: Which pinned KV a waiting request may evict while other requests run: never (none), waiting (of
-            programs that arrived later and whose next request waits too), later (of all programs that arrived later),
-            anyone (of all programs). With policy, the policy decides.
-        one_offs: Order of requests that belong to no conversation, such as single chats: first (before programs, within
-            a share of the engine's work) or fcfs (the policy's own order, as in the papers).
-        recognise: How the server recognises the conversations of agents that send none of our tags: ids (by the ids
-            that agents send), ids,prompts (where there is no id, by prompts that continue earlier ones), none.
-        first_token_s: Target for the first token of a program. A first turn that would miss it runs before all others.
-    """
+    """Options that a virtual engine and a server have in common."""
 
     panel = ENGINE
     rules = (SERVERS,)
 
-    max_num_seqs: Annotated[int, at_least(1)] = defaults.MAX_NUM_SEQS
-    chunk_tokens: Annotated[int, at_least(1)] = defaults.MAX_NUM_BATCHED_TOKENS
-    kv_blocks: Annotated[int | None, at_least(2), at_most(MOST_BLOCKS)] = None
-    gpu_memory_utilization: Annotated[float, SHARE] = defaults.GPU_MEMORY_UTILIZATION
+    max_num_seqs: Annotated[int, Meta(ge=1)] = defaults.MAX_NUM_SEQS
+    """Largest number of requests that run at the same time."""
+    chunk_tokens: Annotated[int, Meta(ge=1)] = defaults.MAX_NUM_BATCHED_TOKENS
+    """Largest number of tokens in one step: vLLM's max_num_batched_tokens."""
+    kv_blocks: Annotated[int | None, Meta(ge=2, le=MOST_BLOCKS)] = None
+    """Number of KV blocks. Default: as many as fit the GPU's memory."""
+    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = defaults.GPU_MEMORY_UTILIZATION
+    """Share of the GPU's memory that the engine uses."""
     pins_yield_to: Annotated[str, one_of(*get_args(PinsYieldTo))] = Guards().pins_yield_to
+    """Which pinned KV a waiting request may evict while other requests run: never (none), waiting (of programs that
+    arrived later and whose next request waits too), later (of all programs that arrived later), anyone (of all
+    programs). With policy, the policy decides."""
     one_offs: Annotated[str, one_of("first", "fcfs")] = Guards().one_offs
+    """Order of requests that belong to no conversation, such as single chats: first (before programs, within a share of
+    the engine's work) or fcfs (the policy's own order, as in the papers)."""
     recognise: Annotated[str, one_of(*get_args(defaults.Recognise))] = defaults.RECOGNISE
-    first_token_s: Annotated[float | None, ABOVE_ZERO] = None
+    """How the server recognises the conversations of agents that send none of our tags: ids (by the ids that agents
+    send), ids,prompts (where there is no id, by prompts that continue earlier ones), none."""
+    first_token_s: Annotated[float | None, Meta(gt=0)] = None
+    """Target for the first token of a program. A first turn that would miss it runs before all others."""
 
 
 @dataclass(frozen=True)
 class OutputOptions(Options):
-    """Where the results of a run go.
-
-    Attributes:
-        out: Directory for the runs. If it holds the same run already, that is continued. Default: runs/NAME-TIME.
-        print_config: Print this command line as a file for `continuum-bench run`, and stop.
-    """
+    """Where the results of a run go."""
 
     panel = OUTPUT
 
     out: Path | None = None
+    """Directory for the runs. If it holds the same run already, that is continued. Default: runs/NAME-TIME."""
     no_report: NoReport = False
     json_output: Json = False
     quiet: Quiet = False
     print_config: bool = False
+    """Print this command line as a file for `continuum-bench run`, and stop."""
 
 
 @dataclass(frozen=True)
 class ArmOptions(Options):
-    """The policies that are compared, and the number of arrival sequences.
-
-    Attributes:
-        seed: First seed. A seed decides when and in which order programs arrive.
-        seeds: Number of seeds, each with an arrival sequence of its own. Three or more give 95% intervals.
-        until: Add seeds until the 95% interval of every policy's JCT ratio is within this distance of its estimate: 3%.
-        how_many: Search for the largest number of programs at a time that each policy serves without loss, instead of
-            comparing policies at one rate. Default policies: vllm and working-set.
-    """
+    """The policies that are compared, and the number of arrival sequences."""
 
     panel = RUN
 
     policy: Annotated[
         list[str] | None,
-        Option(
-            f"Policies to compare, repeated or separated by commas. Default: {', '.join(DEFAULT_POLICIES)}. "
-            "NAME+offload runs policy NAME with the memory tiers of --offload."
+        Meta(
+            description="Policies to compare, repeated or separated by commas. "
+            f"Default: {', '.join(DEFAULT_POLICIES)}. NAME+offload runs policy NAME with the memory tiers of --offload."
         ),
         SERVERS,
     ] = None
     policy_option: Annotated[PolicyOption, SERVERS] = None
-    seed: Annotated[int, NOT_NEGATIVE] = 0
-    seeds: Annotated[int, at_least(1), at_most(10_000)] = 1
+    seed: int = 0
+    """First seed. A seed decides when and in which order programs arrive."""
+    seeds: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    """Number of seeds, each with an arrival sequence of its own. Three or more give 95% intervals."""
     until: Annotated[str | None, SERVERS] = None
+    """Add seeds until the 95% interval of every policy's JCT ratio is within this distance of its estimate: 3%."""
     how_many: Annotated[bool, SERVERS, AT_A_TIME, Without("until", "a search has one seed")] = False
+    """Search for the largest number of programs at a time that each policy serves without loss, instead of comparing
+    policies at one rate. Default policies: vllm and working-set."""
     jobs: Annotated[Jobs, Without("base_url", "one run at a time is played against a server")] = None
 
 
 @dataclass(frozen=True)
 class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, TraceOptions):
-    """Options of the commands that play a workload. ``--help`` lists the options of the last base class first.
-
-    Attributes:
-        pp: Pipeline parallel size: the number of stages of one replica, each with --tp GPUs.
-        block_size: Number of tokens in one KV block.
-        no_prefix_caching: Compute every prompt whole, as a server that was started without prefix caching.
-        vllm: Version of vLLM whose own work between two steps is modelled. From 0.20 on, a request then waits for the
-            step after the next, because vLLM schedules ahead. Default: the newest version's work, without this wait.
-        offload: Memory tiers below the GPU for policies named NAME+offload, in GB per GPU: dram-100, dram-200,
-            dram-100+ssd-400, dram-200+ssd-800, or other sizes. dram-100@pcie3 names the link to the GPU,
-            dram-100@pcie4/8 a link that 8 GPUs share. If no policy is named so, all policies run with these tiers.
-            Default: the usual DRAM and link of the GPU.
-        profile: File of `continuum-bench profile`: step times and KV size that were measured on a server, instead of
-            --gpu's.
-        replicas: Number of engines behind a router, each with its own GPUs.
-        router: How the router chooses a replica for a turn: affinity (by a hash of the program's id), sticky (the
-            replica with the fewest programs, kept for the whole program), cache-aware, least-loaded, round-robin.
-        token_times: Record the gaps between output tokens too, for the percentiles of ITL. Results of a virtual run
-            stay the same. Against a server the load generator then reads every chunk when it comes, which costs it
-            processor time.
-    """
+    """Options of the commands that play a workload. ``--help`` lists the options of the last base class first."""
 
     panel = ENGINE
     usual = (
@@ -303,57 +262,64 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
         *("json_output", "print_config", "base_url"),
     )
 
-    pp: Annotated[int, at_least(1), SERVERS, PIPELINE, PROFILED] = 1
-    block_size: Annotated[int, at_least(1), SERVERS] = defaults.BLOCK_SIZE
+    pp: Annotated[int, Meta(ge=1), SERVERS, PIPELINE, PROFILED] = 1
+    """Pipeline parallel size: the number of stages of one replica, each with --tp GPUs."""
+    block_size: Annotated[int, Meta(ge=1), SERVERS] = defaults.BLOCK_SIZE
+    """Number of tokens in one KV block."""
     no_prefix_caching: Annotated[bool, SERVERS] = False
+    """Compute every prompt whole, as a server that was started without prefix caching."""
     vllm: Annotated[str | None, SERVERS] = None
+    """Version of vLLM whose own work between two steps is modelled. From 0.20 on, a request then waits for the step
+    after the next, because vLLM schedules ahead. Default: the newest version's work, without this wait."""
     offload: Annotated[str | None, SERVERS] = None
+    """Memory tiers below the GPU for policies named NAME+offload, in GB per GPU: dram-100, dram-200, dram-100+ssd-400,
+    dram-200+ssd-800, or other sizes. dram-100@pcie3 names the link to the GPU, dram-100@pcie4/8 a link that 8 GPUs
+    share. If no policy is named so, all policies run with these tiers. Default: the usual DRAM and link of the GPU."""
     profile: Annotated[Path | None, SERVERS] = None
-    replicas: Annotated[int, at_least(1), at_most(1000), SERVERS] = 1
+    """File of `continuum-bench profile`: step times and KV size that were measured on a server, instead of --gpu's."""
+    replicas: Annotated[int, Meta(ge=1, le=1000), SERVERS] = 1
+    """Number of engines behind a router, each with its own GPUs."""
     router: Annotated[str, ROUTER, Needs("replicas")] = "affinity"
+    """How the router chooses a replica for a turn: affinity (by a hash of the program's id), sticky (the replica with
+    the fewest programs, kept for the whole program), cache-aware, least-loaded, round-robin."""
     token_times: Annotated[bool, Option(panel=OUTPUT)] = False
+    """Record the gaps between output tokens too, for the percentiles of ITL. Results of a virtual run stay the same.
+    Against a server the load generator then reads every chunk when it comes, which costs it processor time."""
 
 
 @dataclass(frozen=True)
 class ReplayOptions(RunOptions):
-    """Options of ``replay``, whose trace file is an argument.
-
-    Attributes:
-        traces: Trace file in any known format.
-    """
+    """Options of ``replay``, whose trace file is an argument."""
 
     traces: Annotated[Path, ARGUMENT] = field()
+    """Trace file in any known format."""
 
 
 @dataclass(frozen=True)
 class LiveOptions(Options):
-    """Options of a run against a live server. Without ``--base-url`` none of them may be given.
-
-    Attributes:
-        base_url: Play against this server (its URL up to /v1) instead of the virtual engine.
-        label: Name of the run. Default: the name of the server's policy.
-        dialect: How tags are sent to the server. Default: by the kind of server that answers.
-        prompts: Send prompts as tokens (exact lengths; the default for vLLM) or as text (approximate lengths).
-        retries: How often a failed turn is sent again, under the same ids. Retry-After is honoured.
-        request_limit_s: Seconds after which a request counts as failed.
-        program_limit_s: Seconds after which a program is given up.
-        processes: Number of processes that generate the load.
-        api_key_env: Environment variable that holds the API key. The key itself is never recorded.
-        scheduler_records: Folder that the server was given as --record. The server's records of this run are copied
-            from it.
-    """
+    """Options of a run against a live server. Without ``--base-url`` none of them may be given."""
 
     panel = SERVER
     rules = (Needs("base_url"),)
 
     base_url: str | None = None
+    """Play against this server (its URL up to /v1) instead of the virtual engine."""
     served_model: ServedModel = None
     label: str | None = None
+    """Name of the run. Default: the name of the server's policy."""
     dialect: Dialect = None
+    """How tags are sent to the server. Default: by the kind of server that answers."""
     prompts: Annotated[str | None, one_of("tokens", "text")] = None
-    retries: Annotated[int, NOT_NEGATIVE] = 3
-    request_limit_s: Annotated[float, ABOVE_ZERO] = 3600.0
-    program_limit_s: Annotated[float | None, ABOVE_ZERO] = None
-    processes: Annotated[int, at_least(1), at_most(1000)] = 1
+    """Send prompts as tokens (exact lengths; the default for vLLM) or as text (approximate lengths)."""
+    retries: int = 3
+    """How often a failed turn is sent again, under the same ids. Retry-After is honoured."""
+    request_limit_s: Annotated[float, Meta(gt=0)] = 3600.0
+    """Seconds after which a request counts as failed."""
+    program_limit_s: Annotated[float | None, Meta(gt=0)] = None
+    """Seconds after which a program is given up."""
+    processes: Annotated[int, Meta(ge=1, le=1000)] = 1
+    """Number of processes that generate the load."""
     api_key_env: str = "OPENAI_API_KEY"
+    """Environment variable that holds the API key. The key itself is never recorded."""
     scheduler_records: Annotated[Path | None, FOLDER] = None
+    """Folder that the server was given as --record. The server's records of this run are copied from it."""

@@ -8,8 +8,9 @@ from typing import Annotated, get_args
 
 from continuum_server import defaults
 from continuum_server.policy.program_table import FairBetween, Guards
+from msgspec import Meta
 
-from continuum_bench.options.declare import ABOVE_ZERO, WRITABLE, Options, at_least, at_most, named, one_of
+from continuum_bench.options.declare import WRITABLE, Options, named, one_of
 from continuum_bench.options.run import ROUTER, EngineOptions, GpuOptions, Json, PolicyOption, ServedModel
 from continuum_bench.options.together import Needs
 
@@ -18,41 +19,7 @@ GUARDS = Guards()
 
 @dataclass(frozen=True)
 class ServeOptions(EngineOptions):
-    """Options of ``serve``.
-
-    Attributes:
-        engine: Engine: gpu (vLLM on this machine's GPUs), emulated (no GPU: step times are modelled, answers are
-            scripted or filler), cpu (a tiny model with random weights).
-        model: gpu: the model that vLLM loads. emulated: the model to compute step times for, by default llama-3.1-8b.
-        policy: Scheduling policy, or stock for vLLM without Continuum's plugin.
-        host: Address on which the server listens.
-        port: Port on which the server listens. 0 takes a free one.
-        replicas: Number of servers on this machine, each with its own GPUs, behind a router.
-        router: How the router chooses a server for a turn: affinity, sticky (both keep a program on one server),
-            cache-aware, least-loaded, round-robin.
-        time_scale: Emulated engine: modelled seconds that pass in one real second.
-        replies: Emulated engine: file of scripted answers (JSON lines).
-        block_size: Number of tokens in one KV block. Default: the engine's choice.
-        max_model_len: Largest number of tokens of a prompt and its output together.
-        record: Folder for scheduler_timestamps.jsonl. With --replicas, each server has a folder in it.
-        statistics: File of tool statistics, read at the start and kept up to date. With --replicas, one file for each
-            server: NAME.replica0 and so on.
-        profile: File of `continuum-bench profile` with the measured prefill times.
-        tool_call_parser: vLLM's parser of tool calls. With none, tool calls are not parsed.
-        max_ttl_s: Longest time in seconds for which the KV of a finished turn is held.
-        max_pinned_share: Largest share of the KV pool that may be pinned at the same time.
-        max_pins_per_client: Largest number of pins that the programs of one API key may hold at once. Default: no
-            limit.
-        max_programs: Number of idle programs that the server remembers.
-        max_overtake_s: A request that has waited this many seconds is scheduled before all that came after it.
-        fair: With two or more API keys: keys (each has a fair share of the engine and of the KV pool), none (the order
-            of requests does not depend on keys).
-        key_lag: By how much the requests of one API key may be ahead of those of another that wait, in times to fill
-            the KV pool with prompts of 8,192 tokens.
-        log: File for the server's output; with --replicas, a folder. Default: standard error.
-        drain_s: Seconds that running requests get to finish after SIGTERM.
-        ready_timeout_s: Seconds that the server may take to start.
-    """
+    """Options of ``serve``."""
 
     usual = (
         *("engine", "model", "gpu", "tp", "policy", "policy_option", "host", "port", "replicas", "max_model_len"),
@@ -60,84 +27,104 @@ class ServeOptions(EngineOptions):
     )
 
     engine: str = "emulated"
+    """Engine: gpu (vLLM on this machine's GPUs), emulated (no GPU: step times are modelled, answers are scripted or
+    filler), cpu (a tiny model with random weights)."""
     model: str | None = None  # type: ignore[assignment]  # wider than its base
+    """gpu: the model that vLLM loads. emulated: the model to compute step times for, by default llama-3.1-8b."""
     policy: Annotated[str, named("--policy", "--scheduling-policy")] = defaults.POLICY
+    """Scheduling policy, or stock for vLLM without Continuum's plugin."""
     policy_option: PolicyOption = None
     host: str = defaults.HOST
-    port: Annotated[int, at_least(0), at_most(65535)] = defaults.PORT
-    replicas: Annotated[int, at_least(1), at_most(1000)] = 1
+    """Address on which the server listens."""
+    port: Annotated[int, Meta(le=65_535)] = defaults.PORT
+    """Port on which the server listens. 0 takes a free one."""
+    replicas: Annotated[int, Meta(ge=1, le=1000)] = 1
+    """Number of servers on this machine, each with its own GPUs, behind a router."""
     router: Annotated[str, ROUTER, Needs("replicas")] = "affinity"
-    time_scale: Annotated[float, ABOVE_ZERO, Needs("engine", "emulated")] = 1.0
+    """How the router chooses a server for a turn: affinity, sticky (both keep a program on one server), cache-aware,
+    least-loaded, round-robin."""
+    time_scale: Annotated[float, Meta(gt=0), Needs("engine", "emulated")] = 1.0
+    """Emulated engine: modelled seconds that pass in one real second."""
     replies: Annotated[Path | None, Needs("engine", "emulated")] = None
-    block_size: Annotated[int | None, at_least(1)] = None
-    max_model_len: Annotated[int | None, at_least(1)] = None
+    """Emulated engine: file of scripted answers (JSON lines)."""
+    block_size: Annotated[int | None, Meta(ge=1)] = None
+    """Number of tokens in one KV block. Default: the engine's choice."""
+    max_model_len: Annotated[int | None, Meta(ge=1)] = None
+    """Largest number of tokens of a prompt and its output together."""
     record: Path | None = None
+    """Folder for scheduler_timestamps.jsonl. With --replicas, each server has a folder in it."""
     statistics: Path | None = None
+    """File of tool statistics, read at the start and kept up to date. With --replicas, one file for each server:
+    NAME.replica0 and so on."""
     profile: Path | None = None
+    """File of `continuum-bench profile` with the measured prefill times."""
     tool_call_parser: str | None = defaults.TOOL_CALL_PARSER
+    """vLLM's parser of tool calls. With none, tool calls are not parsed."""
     max_ttl_s: float = GUARDS.max_ttl_s
+    """Longest time in seconds for which the KV of a finished turn is held."""
     max_pinned_share: float = GUARDS.max_pinned_share
+    """Largest share of the KV pool that may be pinned at the same time."""
     max_pins_per_client: int | None = GUARDS.max_pins_per_client
+    """Largest number of pins that the programs of one API key may hold at once. Default: no limit."""
     max_programs: int = GUARDS.max_programs
+    """Number of idle programs that the server remembers."""
     max_overtake_s: float = GUARDS.max_overtake_s
+    """A request that has waited this many seconds is scheduled before all that came after it."""
     fair: Annotated[str, one_of(*get_args(FairBetween))] = GUARDS.fair
+    """With two or more API keys: keys (each has a fair share of the engine and of the KV pool), none (the order of
+    requests does not depend on keys)."""
     key_lag: float = GUARDS.key_lag
+    """By how much the requests of one API key may be ahead of those of another that wait, in times to fill the KV pool
+    with prompts of 8,192 tokens."""
     log: Path | None = None
-    drain_s: Annotated[int, at_least(0)] = defaults.DRAIN_S
-    ready_timeout_s: Annotated[float, ABOVE_ZERO] = 900.0
+    """File for the server's output; with --replicas, a folder. Default: standard error."""
+    drain_s: int = defaults.DRAIN_S
+    """Seconds that running requests get to finish after SIGTERM."""
+    ready_timeout_s: Annotated[float, Meta(gt=0)] = 900.0
+    """Seconds that the server may take to start."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions(GpuOptions):
-    """Options of ``profile``.
-
-    Attributes:
-        out: File to write.
-        base_url: Server to measure (its URL up to /v1). Without it, the profile is computed from the modelled step
-            times.
-        repeats: Number of measurements of each point; their median is used.
-    """
+    """Options of ``profile``."""
 
     out: Annotated[Path, WRITABLE]
+    """File to write."""
     base_url: str | None = None
+    """Server to measure (its URL up to /v1). Without it, the profile is computed from the modelled step times."""
     served_model: Annotated[ServedModel, Needs("base_url")] = None
-    repeats: Annotated[int, at_least(1), Needs("base_url")] = 3
+    repeats: Annotated[int, Meta(ge=1), Needs("base_url")] = 3
+    """Number of measurements of each point; their median is used."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopOptions(Options):
-    """Options of ``top``.
-
-    Attributes:
-        base_url: Server to show (its URL up to /v1). Repeatable.
-        once: Print one table, and exit.
-        limit: Number of programs to show. Default: what fits on the screen; with --once, 40.
-        interval: Seconds between two readings.
-        api_key_env: Environment variable that holds the API key.
-    """
+    """Options of ``top``."""
 
     base_url: list[str]
+    """Server to show (its URL up to /v1). Repeatable."""
     once: bool = False
+    """Print one table, and exit."""
     json_output: Annotated[Json, Needs("once")] = False
-    limit: Annotated[int | None, at_least(1), at_most(9999)] = None
-    interval: Annotated[float, at_least(0.1)] = 2.0
+    limit: Annotated[int | None, Meta(ge=1, le=9999)] = None
+    """Number of programs to show. Default: what fits on the screen; with --once, 40."""
+    interval: Annotated[float, Meta(ge=0.1)] = 2.0
+    """Seconds between two readings."""
     api_key_env: str = "OPENAI_API_KEY"
+    """Environment variable that holds the API key."""
 
 
 @dataclass(frozen=True)
 class DoctorOptions(Options):
-    """Options of ``doctor``.
-
-    Attributes:
-        base_url: Send two turns of a program to this server or gateway (its URL up to /v1), and show what arrived.
-        server_url: Root of a server behind the gateway, to ask what arrived there. Repeatable.
-        dialect: How tags are sent to the server. Default: auto.
-        api_key_env: Environment variable that holds the API key.
-    """
+    """Options of ``doctor``."""
 
     base_url: str | None = None
+    """Send two turns of a program to this server or gateway (its URL up to /v1), and show what arrived."""
     served_model: Annotated[ServedModel, Needs("base_url")] = None
     server_url: Annotated[list[str] | None, Needs("base_url")] = None
+    """Root of a server behind the gateway, to ask what arrived there. Repeatable."""
     dialect: Annotated[str | None, Needs("base_url")] = None
+    """How tags are sent to the server. Default: auto."""
     api_key_env: Annotated[str, Needs("base_url")] = "OPENAI_API_KEY"
+    """Environment variable that holds the API key."""
     json_output: Json = False

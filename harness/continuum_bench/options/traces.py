@@ -6,25 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from continuum_traces.exporters import EXPORTERS
+from msgspec import Meta
 
 from continuum_bench.options.declare import (
-    ABOVE_ZERO,
     ARGUMENT,
-    NOT_NEGATIVE,
     WRITABLE,
-    Option,
     Options,
-    at_least,
     named,
-    one_of,
 )
 from continuum_bench.options.run import Format, Json, TokensReading
 from continuum_bench.options.together import Without
 
-Source = Annotated[Path, Option("Trace file to read.", argument=True)]
-Target = Annotated[Path, WRITABLE, Option("File to write. It is gzipped if its name ends in .gz.", argument=True)]
-Overwrite = Annotated[bool, Option("Replace the file to write if it exists.")]
+Source = Annotated[Path, Meta(description="Trace file to read."), ARGUMENT]
+Target = Annotated[Path, WRITABLE, Meta(description="File to write. It is gzipped if its name ends in .gz."), ARGUMENT]
+Overwrite = Annotated[bool, Meta(description="Replace the file to write if it exists.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,55 +34,46 @@ class ImportOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportLogOptions(Options):
-    """Options of ``traces import-log``.
-
-    Attributes:
-        source: Request log of a server, or the folder that holds it or several.
-        target: Folder to write; several runs of a log have a folder each in it.
-        gpu: GPU that the server ran on. `doctor` lists the known GPUs.
-        model: Model that it served. `doctor` lists the known models. Default: as in the log.
-    """
+    """Options of ``traces import-log``."""
 
     source: Annotated[Path, ARGUMENT]
+    """Request log of a server, or the folder that holds it or several."""
     target: Annotated[Path, ARGUMENT]
+    """Folder to write; several runs of a log have a folder each in it."""
     gpu: str | None = None
+    """GPU that the server ran on. `doctor` lists the known GPUs."""
     model: str | None = None
+    """Model that it served. `doctor` lists the known models. Default: as in the log."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SynthOptions(Options):
-    """Options of ``traces synth``.
-
-    Attributes:
-        profile: swebench, bfcl, openhands, claude-code, long-prompts, chat, or a profile file.
-        mix: Several kinds of programs in random order, with their shares: chat:0.9,swebench:0.1. A kind is a profile or
-            a trace file. Each program gets its kind as metadata, for --by kind.
-        num_programs: Number of programs.
-        seed: Seed. Equal seeds give equal files.
-        length_scale: Multiply every length in tokens by this factor.
-    """
+    """Options of ``traces synth``."""
 
     target: Target
     profile: str = "swebench"
+    """swebench, bfcl, openhands, claude-code, long-prompts, chat, or a profile file."""
     mix: Annotated[str | None, Without("profile", "--mix names the profiles")] = None
-    num_programs: Annotated[int, at_least(1), named("-n", "--num-programs")] = 100
-    seed: Annotated[int, NOT_NEGATIVE] = 0
+    """Several kinds of programs in random order, with their shares: chat:0.9,swebench:0.1. A kind is a profile or a
+    trace file. Each program gets its kind as metadata, for --by kind."""
+    num_programs: Annotated[int, Meta(ge=1), named("-n", "--num-programs")] = 100
+    """Number of programs."""
+    seed: int = 0
+    """Seed. Equal seeds give equal files."""
     tokens_reading: TokensReading = "context"
-    length_scale: Annotated[float, ABOVE_ZERO] = 1.0
+    length_scale: Annotated[float, Meta(gt=0)] = 1.0
+    """Multiply every length in tokens by this factor."""
     overwrite: Overwrite = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions(Options):
-    """Options of ``traces fit``.
-
-    Attributes:
-        name: Name of the profile.
-    """
+    """Options of ``traces fit``."""
 
     source: Source
     target: Target
     name: str = "fitted"
+    """Name of the profile."""
     tokens_reading: TokensReading = "context"
     form: Format = None
     overwrite: Overwrite = False
@@ -95,29 +81,22 @@ class FitOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class StatsOptions(Options):
-    """Options of ``traces stats``.
-
-    Attributes:
-        source: Trace file, or swebench or bfcl for the bundled programs.
-    """
+    """Options of ``traces stats``."""
 
     source: Annotated[str, ARGUMENT]
+    """Trace file, or swebench or bfcl for the bundled programs."""
     form: Format = None
     json_output: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertOptions(Options):
-    """Options of ``traces convert``.
-
-    Attributes:
-        to: Format to write. Of a trace: continuum, agentic-mooncake, mooncake or dynamo. Of a run's
-            scheduler_timestamps: preview (the JSON file of the papers' public preview), or native (a run directory,
-            from such a file).
-    """
+    """Options of ``traces convert``."""
 
     source: Source
     target: Target
-    to: Annotated[str, one_of("continuum", *EXPORTERS, "preview", "native")]
+    to: str
+    """Format to write. Of a trace: continuum, agentic-mooncake, mooncake or dynamo. Of a run's scheduler_timestamps:
+    preview (the JSON file of the papers' public preview), or native (a run directory, from such a file)."""
     form: Annotated[Format, Without("to", "--format is for traces", lambda to: to in ("preview", "native"))] = None
     overwrite: Overwrite = False
