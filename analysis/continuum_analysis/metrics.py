@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,10 +77,17 @@ def analyze_run(path: Path, alone_s: Mapping[str, float] | None = None) -> RunMe
 SIZES = {1_000: "below 1K", 8_000: "1K to 8K", 64_000: "8K to 64K"}
 """Upper limits of a first prompt's size in tokens, and the names of the groups."""
 FIRST_PROMPT = "first-prompt"
+KEY = "key"
+KEYED = re.compile("([0-9a-f]{16}):")
+"""How ids begin in the record of a server with several API keys."""
 
 
 def group_of(program: ProgramTimes, by: str) -> str:
-    """Return the program's group: the size of its first prompt, or the value of its metadata named ``by``."""
+    """Return the program's group: the size of its first prompt, the digest of its API key, or the value of its
+    metadata named ``by``."""
+    if by == KEY and by not in program.metadata:
+        named = KEYED.match(program.program_id)
+        return named[1] if named else "other"
     if by != FIRST_PROMPT:
         return str(program.metadata.get(by, "other"))
     tokens = program.turns[0].prompt_tokens if program.turns else 0

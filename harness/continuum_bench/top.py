@@ -62,6 +62,19 @@ class Counted(msgspec.Struct):
     hit_tokens: int
 
 
+class Key(msgspec.Struct):
+    """What an API key has, in ``keys`` of an engine's state."""
+
+    key: str
+    weight: float
+    share: float
+    fair_share: float
+    virtual_s: float
+    running: int
+    waiting: int
+    longest_wait_s: float
+
+
 class Engine(msgspec.Struct):
     """The part of an engine's state that is shown."""
 
@@ -74,6 +87,7 @@ class Engine(msgspec.Struct):
     running: int
     waiting: int
     programs: int
+    keys: list[Key]
     program_list: list[Program]
     metrics: Counted
     plugin_errors: int
@@ -233,7 +247,7 @@ def _as_json(server: Server) -> dict[str, Any]:
 
 SHOWN = (
     *("policy", "used_share", "pinned_share", "pins_held", "running", "waiting", "programs", "hit_share"),
-    *("errors", "hits_per_minute", "program_list"),
+    *("errors", "hits_per_minute", "keys", "program_list"),
 )
 """Attributes of ``Engine`` that ``--json`` has."""
 
@@ -266,9 +280,12 @@ def view(servers: Sequence[Server], width: int, rows: int) -> Group:
     shown = sum(program.state != "ended" for _, program in programs[:rows])
     failed = [Text(f"{server.base_url}: {server.error}", "red") for server in servers if server.error]
     columns = PROGRAMS if len(engines) > 1 else PROGRAMS[1:]
+    keys = [(engine, key) for engine in engines for key in engine.keys]
+    of_keys: list[RenderableType] = ["", _table(KEYS if len(engines) > 1 else KEYS[1:], keys, width)] if keys else []
     return Group(
         *([_table(ENGINES, [(engine,) for engine in engines], width)] if engines else []),
         *failed,
+        *of_keys,
         "",
         _table(columns, programs[:rows], width),
         Text(f"{shown:,} of {known:,} programs in memory; running and queued first", "dim"),
@@ -318,6 +335,18 @@ def _id(name: str) -> Text:
     return Text(name, no_wrap=True, overflow="ellipsis")
 
 
+KEYS = (
+    Column("server", lambda engine, key: _id(engine.name), 85, ids=True),
+    Column("key", lambda engine, key: Text(key.key), words=True),
+    Column("weight", lambda engine, key: f"{key.weight:g}", 70),
+    Column("memory", lambda engine, key: _share(key.share)),
+    Column("fair share", lambda engine, key: _share(key.fair_share), 60),
+    Column("engine time", lambda engine, key: _seconds(key.virtual_s)),
+    Column("running", lambda engine, key: f"{key.running:,}"),
+    Column("queue", lambda engine, key: f"{key.waiting:,}"),
+    Column("longest wait", lambda engine, key: _seconds(key.longest_wait_s)),
+)
+"""The table of API keys. Its engine time is the virtual time."""
 ENGINES = (
     Column("server", lambda engine: _id(engine.name), 85, ids=True),
     Column("policy", lambda engine: Text(engine.policy), 70, words=True),

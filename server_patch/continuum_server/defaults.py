@@ -20,5 +20,10 @@ TOOL_CALL_PARSER = "hermes"
 DRAIN_S = 30
 Recognise = Literal["ids,prompts", "ids", "none"]
 RECOGNISE: Recognise = "ids,prompts"
+KEY_WEIGHTS = "CONTINUUM_KEY_WEIGHTS"
+"""Environment variable with the weights of API keys or tenants as a JSON object. It is no argument, because vLLM logs
+those."""
+TENANT_HEADER = "CONTINUUM_TENANT_HEADER"
+"""Environment variable with the name of the header in which a gateway names the tenant; unset: there is none."""
 SERVER_NAME = "CONTINUUM_SERVER"
 """Environment variable that the launcher sets to a random name, which differs each time a server is started."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_server import defaults
+from continuum_server.defaults import KEY_WEIGHTS, TENANT_HEADER
 from continuum_server.emulated.replies import read_script
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.local_model import TINY, ensure_model
@@ -134,6 +135,9 @@ def _check(config: ServerConfig) -> None:
     if config.policy != STOCK or config.engine == "emulated":
         _check_passed_on(config.vllm_arguments)
     _check_reachable(config.vllm_arguments)
+    if (config.key_weights or config.tenant_header) and not needs_key(config):
+        option = "--key-weight" if config.key_weights else "--tenant-header"
+        raise ServerError(f"{option}: needs API keys; add --api-key KEY, or several keys")
 
 
 def _check_model_folder(model: str) -> None:
@@ -247,6 +251,10 @@ def _environment(config: ServerConfig) -> dict[str, str]:
         environment["OMP_NUM_THREADS"] = "1"
     if config.engine == "cpu":
         environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
+    if config.key_weights:
+        environment[KEY_WEIGHTS] = json.dumps(config.key_weights)
+    if config.tenant_header is not None:
+        environment[TENANT_HEADER] = config.tenant_header
     if config.devices is not None:
         environment["CUDA_VISIBLE_DEVICES"] = config.devices
     return environment

@@ -46,6 +46,10 @@ class ServerConfig:
     """File from ``continuum-bench profile``: prefill and decode times of this server. Not needed by engine emulated."""
     tool_call_parser: str | None = defaults.TOOL_CALL_PARSER
     """vLLM's parser for the model's tool calls; None: tool calls are not parsed."""
+    key_weights: dict[str, float] = field(default_factory=dict)
+    """Weights of API keys, or of tenants, among those that share the engine. Those that are not here have 1."""
+    tenant_header: str | None = None
+    """Header in which a gateway with a valid API key names the tenant; None: keys are the tenants."""
     drain_s: int = defaults.DRAIN_S
     """After SIGTERM, running requests have this many seconds to finish."""
     gpus: int = 1

@@ -10,6 +10,7 @@ import pytest
 from bench_cli import succeeded
 from continuum_analysis.records.reading import read_run
 from continuum_traces.jsonl import read_programs
+from recorded_runs import write_recorded
 
 
 def test_a_mixture_is_played_and_compared_by_kind(tmp_path: Path) -> None:
@@ -31,3 +32,11 @@ def test_a_mixture_is_played_and_compared_by_kind(tmp_path: Path) -> None:
     jcts = [each["policies"]["vllm"]["jct_mean_s"] for each in (first, second, whole)]
     assert (16 * jcts[0] + 4 * jcts[1]) / 20 == pytest.approx(jcts[2])
     assert "first-prompt below 1K" in succeeded("compare --by first-prompt", runs).stdout
+
+
+def test_a_server_s_record_is_compared_by_api_key(tmp_path: Path) -> None:
+    names = ("1" * 16 + ":p{}", "2" * 16 + ":p{}", "untagged-{}")
+    for seed, name in enumerate(names):
+        write_recorded(tmp_path / f"server-{seed}", "vllm", seed, [2.0, 3.0], names=name)
+    groups = json.loads(succeeded("compare --by key --json", tmp_path).stdout)
+    assert [each["group"] for each in groups] == [f"key {name}" for name in ("1" * 16, "2" * 16, "other")]

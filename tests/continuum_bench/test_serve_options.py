@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_cli import bench, refused
+from continuum_bench.errors import BenchError
 from continuum_bench.options.serve import ServeOptions
 from continuum_bench.serve.config import server_config
 from continuum_server import record_file
+from continuum_server.defaults import KEY_WEIGHTS, TENANT_HEADER
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import client_line
 from continuum_server.server_command import command_of, longest_request, scheme_of
@@ -106,6 +109,28 @@ def test_health_polls_are_not_logged_and_guards_are_options() -> None:
     command, _ = command_of(ServerConfig(), 1)
     assert command[command.index("--disable-access-log-for-endpoints") + 1] == "/health"
     assert server_config(ServeOptions(max_programs=7), {}, ()).guards.max_programs == 7
+
+
+def test_weights_and_the_tenant_s_header_reach_the_server_without_being_logged() -> None:
+    """vLLM logs its arguments, but not its environment."""
+    options = ServeOptions(key_weight=["secret-a=3", "b=c=0.5"], tenant_header="x-tenant-id")
+    command, environment = command_of(server_config(options, {}, ("--api-key", "gateway")), 1)
+    assert json.loads(environment[KEY_WEIGHTS]) == {"secret-a": 3.0, "b=c": 0.5}
+    assert environment[TENANT_HEADER] == "x-tenant-id"
+    assert "secret-a" not in " ".join(command)
+
+
+@pytest.mark.parametrize("given", [{"key_weight": ["a=3"]}, {"tenant_header": "x-tenant-id"}])
+def test_what_concerns_keys_needs_keys(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    with pytest.raises(ServerError, match="needs API keys"):
+        command_of(server_config(ServeOptions(**given), {}, ()), 1)
+
+
+@pytest.mark.parametrize("weight", ["a", "=3", "a=", "a=x", "a=0", "a=-1", "a=inf", "a=nan"])
+def test_a_weight_is_above_zero(weight: str) -> None:
+    with pytest.raises(BenchError, match="number 1"):
+        server_config(ServeOptions(key_weight=[weight]), {}, ())
 
 
 @pytest.mark.parametrize(

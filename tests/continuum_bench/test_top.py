@@ -73,6 +73,15 @@ def fake(page: Json) -> Iterator[FakeServer]:
 ONCE = "top --once --interval 0.1 --base-url"
 
 
+def test_a_table_says_what_each_key_has(fake: FakeServer, page: Json) -> None:
+    row = {"share": 0.25, "fair_share": 0.75, "virtual_s": 12.0, "running": 2, "waiting": 3, "longest_wait_s": 4.0}
+    [engine] = page["engines"]
+    fake.pages[PAGE] = 200, {"engines": [{**engine, "keys": [{"key": "a" * 16, "weight": 3.0, **row}]}]}
+    lines = [" ".join(line.split()) for line in succeeded(ONCE, fake.url).stdout.splitlines()]
+    place = lines.index("key weight memory fair share engine time running queue longest wait")
+    assert lines[place + 1] == f"{'a' * 16} 3 25% 75% 12 s 2 3 4 s"
+
+
 def test_a_table_says_what_each_program_does(fake: FakeServer) -> None:
     done = succeeded(ONCE, fake.url)
     lines = [line.split() for line in done.stdout.splitlines()]

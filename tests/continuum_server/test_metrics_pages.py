@@ -33,7 +33,9 @@ def metrics_page(gauges: dict[str, Any], events: Sequence[SchedulerEvent] = ()) 
     metrics = Metrics()
     for event in events:
         metrics.count(event)
-    state: dict[str, Any] = defaultdict(int, {"gauges": gauges, "metrics": defaultdict(int, metrics.to_json())})
+    state: dict[str, Any] = defaultdict(
+        int, {"gauges": gauges, "metrics": defaultdict(int, metrics.to_json()), "keys": []}
+    )
     return prometheus_text([state])
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
 import json
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from continuum_server.defaults import KEY_WEIGHTS, TENANT_HEADER
 from continuum_server.vllm_plugin import middleware as middleware_module
 from continuum_server.vllm_plugin.metrics import ROWS, Metrics, prometheus_text
 from continuum_server.vllm_plugin.middleware import ContinuumMiddleware
 from continuum_server.vllm_plugin.online import AnchoredClock
-from continuum_server.vllm_plugin.request_tags import BODY_FIELDS, CLIENT_KEY, NAMESPACE_KEY
-from continuum_server.vllm_plugin.state import KEPT_S, LISTED, StateCache
+from continuum_server.vllm_plugin.request_tags import BODY_FIELDS, CLIENT_KEY, NAMESPACE_KEY, WEIGHT_KEY
+from continuum_server.vllm_plugin.state import KEPT_S, LISTED, StateCache, engine_state
 from continuum_traces.schema import SchedulerEvent
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,6 +30,7 @@ STATE: dict[str, Any] = {
         "programs_inside": {"value": 4, "help": "Admitted"},
     },
     "metrics": Metrics().to_json(),
+    "keys": [],
     **{"now_s": 100.0, "block_tokens": 16, "pool_blocks": 50, "pinned_tokens": 160, "soft_holds": []},
     "pins": [[f"held-{number}", 0, 16, 99.0, 105.0] for number in range(LISTED)],
     "program_list": [["p", "tag", 2, 40, "held", 98.0, 105.0, 0.5], ["q", "tag", 1, 4, "idle", None, None, None]] * 100,
@@ -157,8 +160,9 @@ def received(answer: bytes) -> Any:
     return {name: value for name, value in json.loads(answer.rpartition(b"|")[0]).items() if value is not None}
 
 
-def digest(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()[:16]
+def digest(name: str, keys: str = "") -> str:
+    """Of a key or a tenant on a server with these keys, sorted, one a line."""
+    return hmac.new(hashlib.sha256(keys.encode()).digest(), name.encode(), hashlib.sha256).hexdigest()[:16]
 
 
 def test_a_tagged_request_reaches_vllm_clean_and_with_its_length() -> None:
@@ -185,9 +189,9 @@ def test_ids_of_other_agents_are_read_unless_switched_off(recognise: str, progra
         (None, "bEaReR   x ", digest("x"), None),
         (None, "Basic x", None, None),
         (None, "Bearer", None, None),
-        (["a", "a"], "Bearer a", digest("a"), None),
-        (["a", "b"], "Bearer a", digest("a"), digest("a")),
-        (["a", "b"], "bearer b", digest("b"), digest("b")),
+        (["a", "a"], "Bearer a", digest("a", "a"), None),
+        (["a", "b"], "Bearer a", digest("a", "a\nb"), digest("a", "a\nb")),
+        (["b", "a"], "bearer b", digest("b", "a\nb"), digest("b", "a\nb")),
     ],
 )
 def test_a_request_carries_a_digest_of_its_key(
@@ -203,6 +207,47 @@ def test_a_request_carries_a_digest_of_its_key(
     ):
         answer = Http(api_key=keys).ask("POST", path, json.dumps(carried(forged)).encode(), headers)[1]
         assert received(answer) == carried(expected)
+
+
+TENANT = {"X-Tenant-Id": " team-a "}
+KEYED = {"Authorization": "Bearer k"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "headers", "namespace", "weight"),
+    [
+        ("k", {**KEYED, **TENANT}, digest("tenant team-a", "k"), 3.0),
+        ("k", KEYED, None, None),  # no tenant, and the only key
+        (None, TENANT, None, None),  # anybody could send the header
+        (["k", "l"], {**KEYED, "x-tenant-id": ""}, digest("k", "k\nl"), 0.5),
+    ],
+)
+def test_a_gateway_with_a_key_names_the_tenant(
+    monkeypatch: pytest.MonkeyPatch, keys: Any, headers: Any, namespace: str | None, weight: float | None
+) -> None:
+    monkeypatch.setenv(TENANT_HEADER, "X-Tenant-ID")
+    monkeypatch.setenv(KEY_WEIGHTS, '{"team-a": 3, "k": 0.5}' if namespace else "{}")
+    forged = json.dumps({"vllm_xargs": {WEIGHT_KEY: 99.0}}).encode()
+    xargs = received(Http(api_key=keys).ask(*CHAT, forged, headers)[1]).get("vllm_xargs", {})
+    assert (xargs.get(NAMESPACE_KEY), xargs.get(WEIGHT_KEY)) == (namespace, weight)
+
+
+def test_without_the_option_no_header_names_a_tenant() -> None:
+    xargs = received(Http(api_key="k").ask(*CHAT, b"{}", {**KEYED, **TENANT})[1])["vllm_xargs"]
+    assert NAMESPACE_KEY not in xargs
+
+
+def test_metrics_have_the_numbers_of_each_key() -> None:
+    keys = [{"key": name, "share": 0.5, "virtual_s": 2.0, "waiting": 3, "longest_wait_s": 4.0} for name in "ab"]
+    text = prometheus_text([engine_state({**STATE, "keys": keys}, 0)])
+    found = {
+        (family.name, sample.labels["key"]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "key" in sample.labels
+    }
+    names = {"key_share": 0.5, "key_virtual_seconds": 2.0, "key_waiting": 3.0, "key_longest_wait_seconds": 4.0}
+    assert found == {(f"continuum:{name}", key): value for name, value in names.items() for key in "ab"}
 
 
 def test_what_is_told_of_malformed_tags_are_names_of_tags() -> None:
@@ -471,7 +516,7 @@ def test_what_costs_the_engine_nothing(
     ("keys", "tokens", "namespace"),
     [
         (["a"], ["Bearer a"], None),
-        (["a", "b"], ["Bearer b"], digest("b")),
+        (["a", "b"], ["Bearer b"], digest("b", "a\nb")),
         *((["a", "b"], tokens, "401") for tokens in ([], ["Bearer c"], ["b"], ["Bearer c", "Bearer a"])),
     ],
 )

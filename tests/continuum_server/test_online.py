@@ -12,7 +12,7 @@ from continuum_server.policy.facts import Hold, TurnFinish
 from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.online import Online
 from continuum_server.vllm_plugin.plugin_settings import Settings
-from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY
+from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY, WEIGHT_KEY
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_server.vllm_plugin.state import LISTED, engine_state
 from continuum_traces.schema import SchedulerEvent
@@ -103,6 +103,20 @@ def test_the_state_lists_programs_by_what_they_do(online: Online, scheduler: Any
     assert (cut["pins_held"], cut["programs"], engine_state(online.snapshot(), 0)["pins"]) == (1, 6, [])
     for name in ("p-held", "p-soft"):
         table.pins.end(name)
+
+
+def test_the_state_shows_what_each_key_has(online: Online, scheduler: Any) -> None:
+    key = {NAMESPACE_KEY: "1" * 16, CLIENT_KEY: "1" * 16}
+    scheduler.add_request(request("first", program_id="p", **key, **{WEIGHT_KEY: 3.0}))
+    assert online.snapshot()["keys"] == []  # all requests have one key
+    scheduler.add_request(request("second", program_id="p", **{NAMESPACE_KEY: "2" * 16}))
+    turn = scheduler.table.turn("first")
+    scheduler.table.start(turn, scheduler.clock(), hit_tokens=2, block_size=16)
+    one, other = engine_state(online.snapshot())["keys"]
+    assert (one["key"], one["weight"], one["fair_share"], one["running"], one["waiting"]) == ("1" * 16, 3.0, 0.75, 1, 0)
+    assert one["share"] > other["share"] == 0.0
+    assert (other["key"], other["running"], other["waiting"]) == ("2" * 16, 0, 1)
+    assert other["longest_wait_s"] >= one["longest_wait_s"] == 0.0
 
 
 @pytest.mark.parametrize("programs", [LISTED - 1, LISTED, LISTED + 1])

@@ -16,6 +16,7 @@ from continuum_server.vllm_plugin.request_tags import (
     NAMESPACE_KEY,
     SOURCE_KEY,
     WEAK_KEY,
+    WEIGHT_KEY,
     Caller,
     UnreadableBody,
     normalize_tags,
@@ -115,6 +116,9 @@ def test_the_caller_is_read_by_type() -> None:
     for value in bad:
         assert read_caller({CLIENT_KEY: value, NAMESPACE_KEY: value}) == Caller(None, None, (CLIENT_KEY, NAMESPACE_KEY))
         assert read_caller({SOURCE_KEY: value, WEAK_KEY: [value]}).rejected == (SOURCE_KEY, WEAK_KEY)
+    for value in (0.0, -1.0, float("inf"), float("nan"), 0, "1", True, None):
+        assert read_caller({WEIGHT_KEY: value}) == Caller(rejected=(WEIGHT_KEY,))
+    assert read_caller({WEIGHT_KEY: 1e-9}) == Caller(weight=1e-9)
     assert read_caller({SOURCE_KEY: "header:thread-id", WEAK_KEY: 1}) == Caller(source="header:thread-id", weak=True)
     assert read_caller({}) == ANYBODY
 

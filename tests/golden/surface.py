@@ -23,7 +23,7 @@ from typing import Any
 import typer
 from continuum_bench.cli import app
 from continuum_server.policy.registry import POLICIES as ALL_POLICIES
-from continuum_server.vllm_plugin.metrics import Metrics, prometheus_text
+from continuum_server.vllm_plugin.metrics import KEYS, Metrics, prometheus_text
 from continuum_traces.schema import Tags
 from typer.testing import CliRunner
 
@@ -143,13 +143,16 @@ def wire() -> dict[str, Any]:
     return {"headers": tag_headers(TAGS), "bodies": bodies}
 
 
+_KEY = {"key": "none", **dict.fromkeys(KEYS, 0.0)}
+
+
 def metrics() -> dict[str, str]:
     """Families of ``/metrics`` under a policy that has them all, and the kind of each; before any request came."""
     gauges = {
         name: {"value": 0, "help": text} for policy in ALL_POLICIES.values() for name, text in policy.gauges.items()
     }
     counted = defaultdict(int, Metrics().to_json())
-    state: dict[str, Any] = defaultdict(int, {"gauges": gauges, "metrics": counted})
+    state: dict[str, Any] = defaultdict(int, {"gauges": gauges, "metrics": counted, "keys": [_KEY]})
     return dict(sorted(re.findall(r"^# TYPE (continuum:\w+) (\w+)$", prometheus_text([state]), flags=re.M)))
 
 

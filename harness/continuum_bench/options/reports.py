@@ -70,7 +70,8 @@ class CompareOptions(Options):
     directories: Directories
     baseline: Baseline = None
     by: Annotated[str | None, Without("form", BY), Without("out", BY)] = None
-    """Compare groups of programs: by kind, by first-prompt (its size), or by any name in the programs' metadata."""
+    """Compare groups of programs: by kind, by first-prompt (its size), by key (digest of the API key), or by any name
+    in the programs' metadata."""
     form: TableForm = None
     out: TableFile = None
     json_output: JsonAlone = False

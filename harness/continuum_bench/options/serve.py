@@ -76,6 +76,11 @@ class ServeOptions(EngineOptions):
     key_lag: float = GUARDS.key_lag
     """By how much the requests of one API key may be ahead of those of another that wait, in times to fill the KV pool
     with prompts of 8,192 tokens."""
+    key_weight: list[str] | None = None
+    """Weight of an API key, or of a tenant, among those that share the engine: NAME=WEIGHT. Repeatable. Default: 1."""
+    tenant_header: str | None = None
+    """Header in which a gateway names the tenant of a request. Tenants then share the engine as keys do. Requires
+    --api-key."""
     log: Path | None = None
     """File for the server's output; with --replicas, a folder. Default: standard error."""
     drain_s: int = defaults.DRAIN_S

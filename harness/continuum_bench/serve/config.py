@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 from continuum_server import defaults
@@ -46,9 +47,24 @@ def server_config(
         "max_num_batched_tokens": options.chunk_tokens,
         "tool_call_parser": None if options.tool_call_parser == "none" else options.tool_call_parser,
         "gpus": options.tp,
+        "key_weights": _weights(options.key_weight or ()),
         "vllm_arguments": vllm_arguments,
     }
     return ServerConfig(**config)
+
+
+def _weights(given: Sequence[str]) -> dict[str, float]:
+    """Return the weights in texts of the form ``NAME=WEIGHT``."""
+    weights: dict[str, float] = {}
+    for number, text in enumerate(given, 1):
+        name, _, weight = text.rpartition("=")
+        try:
+            weights[name] = float(weight)
+        except ValueError:
+            name = ""
+        if not name or not 0.0 < weights[name] < inf:
+            raise BenchError(f"--key-weight (number {number}): expected KEY=WEIGHT with a weight above 0")
+    return weights
 
 
 def _guards(options: ServeOptions) -> Guards:

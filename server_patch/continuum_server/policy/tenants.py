@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 from continuum_server.policy.facts import Machine, ProgramState, TurnState
 from continuum_server.policy.holds import USUAL_PREFILL
@@ -187,6 +188,24 @@ class Tenants:
         """Return the tokens that are a key's share of the pool, among the keys that have requests or pins."""
         weights = sum(each.weight for each in self if not self._idle(each))
         return self._kv_tokens * self._tenants[key].weight / weights if weights else self._kv_tokens
+
+    def rows(self, now_s: float) -> list[dict[str, Any]]:
+        """Return what each key has; empty: all requests have the same key, or none."""
+        if len(self._tenants) < 2:
+            return []
+        return [
+            {
+                "key": each.key or "none",
+                "weight": each.weight,
+                "share": self.held(each.key) / self._kv_tokens,
+                "fair_share": self.fair(each.key) / self._kv_tokens,
+                "virtual_s": each.virtual_s,
+                "running": len(each.running),
+                "waiting": len(each.waiting),
+                "longest_wait_s": max((now_s - turn.since_s for turn in each.waiting.values()), default=0.0),
+            }
+            for each in self
+        ]
 
     # ---------------------------------------------------------------------------------- decisions
 

@@ -124,6 +124,13 @@ ROWS = (
     Row(HISTOGRAM, "ttl_seconds", "TTLs chosen for pins", ("metrics", "ttl_s")),
     Row(HISTOGRAM, "queue_delay_seconds", "Arrival of a turn to its first scheduling", ("metrics", "queue_delay_s")),
 )
+KEYS = {
+    "share": "Share of the KV pool that an API key's requests and pins hold now",
+    "virtual_s": "Engine seconds that an API key was given, divided by its weight",
+    "waiting": "Requests of an API key that wait now",
+    "longest_wait_s": "Longest wait of a request of an API key, now",
+}
+"""Numbers of each API key, which exist while requests of several keys were served lately."""
 
 
 def prometheus_text(engines: Sequence[State], absent: str | None = None) -> str:
@@ -152,6 +159,9 @@ def _families(engines: Sequence[State]) -> Iterator[Metric]:
     for row in ROWS:
         values = [reduce(getitem, row.path, state) for state in engines]
         yield _family(row.kind(f"continuum:{row.name}", row.help, labels=["engine", *row.labels]), values)
+    for name, text in KEYS.items():
+        values = [{row["key"]: row[name] for row in state["keys"]} for state in engines]
+        yield _family(GAUGE(f"continuum:key_{name.replace('_s', '_seconds')}", text, labels=["engine", "key"]), values)
     of_policies = {name: gauge["help"] for state in engines for name, gauge in state["gauges"].items()}
     for name, text in of_policies.items():
         values = [state["gauges"].get(name, {}).get("value") for state in engines]

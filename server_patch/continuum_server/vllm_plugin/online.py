@@ -154,6 +154,7 @@ class Online:
             "pool_blocks": touch_points.pool_blocks(scheduler),
             "programs": len(table.identity.programs),
             "program_list": self._program_rows(namespace),
+            "keys": table.tenants.rows(now_s),
             "recognised_by": dict(+table.identity.programs.recognised),
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from math import inf
 from typing import Any
 
 from continuum_traces.foreign_ids import SOURCES, find_id
@@ -29,6 +30,8 @@ CLIENT_KEY = "continuum_client"
 """xarg with the digest of the request's API key. Only the HTTP side can set it, and not a client."""
 NAMESPACE_KEY = "continuum_namespace"
 """xarg with the digest of the API key to which the request's program ids belong. A client cannot set it."""
+WEIGHT_KEY = "continuum_weight"
+"""xarg with the weight of that key among the keys that share the engine; unset: 1. A client cannot set it."""
 SOURCE_KEY = "continuum_source"
 """xarg with the place of the program id if that is no tag (``ForeignId.source``). A client cannot set it."""
 WEAK_KEY = "continuum_weak"
@@ -39,6 +42,7 @@ _DIGEST = re.compile("[0-9a-f]{16}")
 _VALID: dict[str, Callable[[Any], bool]] = {
     CLIENT_KEY: lambda value: isinstance(value, str) and _DIGEST.fullmatch(value) is not None,
     NAMESPACE_KEY: lambda value: isinstance(value, str) and _DIGEST.fullmatch(value) is not None,
+    WEIGHT_KEY: lambda value: type(value) in (int, float) and 0.0 < value < inf,
     SOURCE_KEY: lambda value: isinstance(value, str) and value in SOURCES,
     WEAK_KEY: lambda value: value == 1,
 }
@@ -72,6 +76,8 @@ class Caller:
     """Where the program id was found (``ForeignId.source``); empty: it is a tag, or there is none."""
     weak: bool = False
     """Several conversations can have this program id."""
+    weight: float = 1.0
+    """Weight of the key among the keys that share the engine."""
 
 
 ANYBODY = Caller()
@@ -94,6 +100,7 @@ def read_caller(xargs: Mapping[str, Any]) -> Caller:
     return Caller(
         client=read.get(CLIENT_KEY),
         namespace=read.get(NAMESPACE_KEY),
+        weight=float(read.get(WEIGHT_KEY, 1.0)),
         rejected=tuple(key for key in sent if key not in read),
         source=read.get(SOURCE_KEY, ""),
         weak=WEAK_KEY in read,
@@ -200,6 +207,8 @@ def _tags(
         tags.update(tags_to_xargs(read.tags))
     foreign, malformed = find_id(headers, data, ours_only)
     marks: Json = {CLIENT_KEY: caller.client, NAMESPACE_KEY: caller.namespace}
+    if caller.weight != 1.0:
+        marks[WEIGHT_KEY] = caller.weight
     if foreign is not None and "program_id" not in tags:
         tags["program_id"] = foreign.program_id
         if foreign.parent_id is not None:

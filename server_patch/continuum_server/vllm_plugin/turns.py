@@ -85,6 +85,7 @@ def make_turn(
         tagged=bool(program.recognised_by),
         blocks=touch_points.block_hashes(request),
         client=caller.client,
+        weight=caller.weight,
         turn_id=tags.turn_id,
         prompt=touch_points.prompt_mark(request),
     )
