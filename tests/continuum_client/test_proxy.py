@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -95,6 +97,26 @@ def test_other_requests_and_refusals_pass_unchanged(vllm: FakeServer) -> None:
     assert (listed.headers["x-mine"], listed.program_id) == ("1", None)
     assert embeddings.body == {"input": 1.0}
     assert nowhere.path == "/nowhere%2Felse"
+
+
+def test_compressed_requests_and_answers_pass_unchanged(vllm: FakeServer) -> None:
+    """The server is asked for no compression of its own, and what the program compressed stays so."""
+    body = gzip.compress(json.dumps(chat(HELLO)).encode(), mtime=0)
+    with through(vllm) as client:
+        answer = client.post(CHAT, content=body, headers={"Content-Encoding": "gzip", "Accept-Encoding": "gzip"})
+    assert answer.status_code == 200
+    seen = next(seen for seen in vllm.asked if seen.path == CHAT)
+    assert (seen.headers["content-encoding"], seen.body) == ("gzip", chat(HELLO))
+    assert "accept-encoding" not in seen.headers
+
+
+def test_a_line_that_is_no_header_is_not_logged(vllm: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
+    with through(vllm) as client, socket.create_connection((client.base_url.host, client.base_url.port)) as line:
+        line.sendall(b"GET / HTTP/1.1\r\nAuthor\0ization: Bearer secret-key\r\n\r\n")
+        assert b" 400 " in line.recv(1000)
+        until(lambda: "a request that is not HTTP was refused" in caplog.text)
+    assert "Author" not in caplog.text
+    assert "secret-key" not in caplog.text
 
 
 def test_the_program_gets_no_token_counts_that_it_did_not_ask_for(vllm: FakeServer, tmp_path: Path) -> None:

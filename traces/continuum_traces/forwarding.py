@@ -5,10 +5,12 @@ Needs aiohttp, which is not installed with the client alone.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import aiohttp
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -19,6 +21,21 @@ HOP = frozenset(("connection", "keep-alive", "proxy-authenticate", "proxy-author
 HOP |= {"trailer", "transfer-encoding", "upgrade", "content-length", "host", "expect"}
 """Headers that are not passed on: those of one connection, and those that the HTTP libraries write themselves."""
 LONGEST_LINE, LONGEST_BODY = 2**20, 2**40
+
+
+_LOGGER = logging.getLogger("continuum.forwarding")
+
+
+def _hide_request(record: logging.LogRecord) -> bool:
+    """Leave the request out of a line about one that is no HTTP: the part that was not understood may be a key."""
+    if record.exc_info is not None and isinstance(record.exc_info[1], HttpProcessingError):
+        record.exc_info = None
+        record.msg, record.args = "a request that is not HTTP was refused", ()
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    return True
+
+
+_LOGGER.addFilter(_hide_request)
 
 
 class BrokenOff(Exception):
@@ -57,6 +74,7 @@ def runner_of(
         app,
         access_log=None,
         handler_cancellation=True,
+        logger=_LOGGER,
         auto_decompress=False,
         shutdown_timeout=shutdown_timeout,
         max_line_size=LONGEST_LINE,
