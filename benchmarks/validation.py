@@ -274,8 +274,8 @@ def agent_lines(data: Path) -> Iterator[str]:
     config = EngineConfig(
         gpu=GPU,
         model=MODEL,
-        tensor_parallel=degree,
-        pipeline_parallel=STAGES,
+        tp=degree,
+        pp=STAGES,
         max_num_seqs=64,
         chunk_tokens=CHUNK,
     )

@@ -138,7 +138,7 @@ def _info(option: Declared, hidden: bool) -> Any:
         return typer.Argument(help=option.help)
     # Typer adds --no-NAME to a bool, unless the name of the option is given.
     names = option.shown.names or ((option.spelling,) if option.plain_type is bool else ())
-    panel = option.shown.panel or vars(option.owner).get("panel")
+    panel = option.shown.panel or vars(option.group).get("panel")
     return typer.Option(*names, help=option.help, rich_help_panel=panel, hidden=hidden)
 
 

@@ -8,12 +8,12 @@ POLICY = "working-set"
 GPU = "h100-80gb"
 MODEL = "llama-3.1-8b"
 TENSOR_PARALLEL = 1
-MAX_NUM_SEQS = 256
-MAX_NUM_BATCHED_TOKENS = 2048
 BLOCK_SIZE = 16
 GPU_MEMORY_UTILIZATION = 0.9
 STEP_OVERHEAD_MS: float | None = None
-STEP_TIMES = "mid"
+Band = Literal["low", "mid", "high"]
+"""Which end of the uncertainty band of attention times."""
+STEP_TIMES: Band = "mid"
 HOST = "127.0.0.1"
 PORT = 8000
 TOOL_CALL_PARSER = "hermes"

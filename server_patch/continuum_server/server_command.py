@@ -46,7 +46,7 @@ def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, st
     command = [sys.executable, "-m", EMULATED if config.engine == "emulated" else VLLM, "--model", model]
     command += ["--host", config.host, "--port", str(port), "--enable-prompt-tokens-details"]
     command += _flag("--max-num-seqs", config.max_num_seqs)
-    command += _flag("--max-num-batched-tokens", config.max_num_batched_tokens)
+    command += _flag("--max-num-batched-tokens", config.chunk_tokens)
     command += ["--served-model-name", *dict.fromkeys([name, config.model or name])] if name else []
     command += _flag("--max-model-len", longest_request(config))
     command += _flag("--num-gpu-blocks-override", config.kv_blocks) + _flag("--block-size", _block_size(config))
@@ -54,7 +54,10 @@ def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, st
         command += ["--enable-auto-tool-choice", "--tool-call-parser", config.tool_call_parser]
     command += ["--shutdown-timeout", str(config.drain_s)]
     command += ["--disable-access-log-for-endpoints", "/health"]  # a router and load balancers ask for it every second
-    if config.engine != "gpu":
+    if config.engine == "gpu":
+        command += _flag("--tensor-parallel-size", config.gpus)
+        command += _flag("--gpu-memory-utilization", config.gpu_memory_utilization)
+    else:
         command += ["--load-format", "dummy", "--enforce-eager"]
     if config.engine == "emulated":
         command += ["--distributed-executor-backend", EXECUTOR]
@@ -127,9 +130,9 @@ def _check(config: ServerConfig) -> None:
         _check_model_folder(config.model)
     if config.engine == "emulated" and config.emulated.replies is not None:
         read_script(Path(config.emulated.replies))
-    if config.max_num_batched_tokens < config.max_num_seqs:
+    if config.chunk_tokens < config.max_num_seqs:
         raise ServerError(
-            f"{config.max_num_batched_tokens} tokens of a step are fewer than {config.max_num_seqs} running requests, "
+            f"{config.chunk_tokens} tokens of a step are fewer than {config.max_num_seqs} running requests, "
             "each of which needs one; raise --chunk-tokens or lower --max-num-seqs"
         )
     if config.policy != STOCK or config.engine == "emulated":

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from continuum_server import defaults
 from continuum_server.emulated.settings import EmulatedSettings
+from continuum_server.engine_settings import SchedulerSettings
 from continuum_server.policy.program_table import Guards
 
 EngineName = Literal["gpu", "emulated", "cpu"]
@@ -19,9 +20,9 @@ class ServerError(Exception):
     """A server cannot start, or it died. The message says why, and quotes the end of the log of a server that died."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerConfig:
-    """The configuration of one server."""
+@dataclass(frozen=True)
+class ServerConfig(SchedulerSettings):
+    """The configuration of one server. An emulated GPU has its own ``gpu_memory_utilization``."""
 
     engine: EngineName = "emulated"
     policy: str = defaults.POLICY
@@ -34,11 +35,8 @@ class ServerConfig:
     host: str = defaults.HOST
     port: int = defaults.PORT
     """0: any free port."""
-    max_num_seqs: int = defaults.MAX_NUM_SEQS
-    max_num_batched_tokens: int = defaults.MAX_NUM_BATCHED_TOKENS
     block_size: int | None = None
     """None: vLLM chooses (gpu), 16 (emulated), 32 (cpu)."""
-    kv_blocks: int | None = None
     max_model_len: int | None = None
     record: Path | None = None
     statistics: Path | None = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import pairwise
 from math import inf, nan
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -18,9 +19,17 @@ from continuum_bench.commands import add_command
 from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import OR_INFINITE, Declared, Options, declared
 from continuum_bench.options.run import RunOptions
+from continuum_bench.options.serve import ProfileOptions, ServeOptions
 from continuum_bench.options.together import Rule, rules_of, settled
+from continuum_bench.serve.config import server_config
+from continuum_bench.virtual.engine_options import engine_of
+from continuum_server.engine_settings import GpuSettings, SchedulerSettings
 from continuum_server.policy.program_table import Guards
+from continuum_server.server_command import command_of
+from continuum_server.server_config import ServerConfig
+from continuum_server.virtual.config import EngineConfig
 from continuum_traces.grouped import grouped
+from continuum_traces.typed import to_json
 from msgspec import Meta
 from typer.testing import CliRunner
 
@@ -93,7 +102,7 @@ def test_no_number_is_negative_and_few_are_0() -> None:
 
 def test_a_limit_allows_its_edge() -> None:
     for bounds, last, beyond, words in EDGES:
-        option = Declared("x", Annotated[float, bounds], 0.0, Options)
+        option = Declared("x", Annotated[float, bounds], 0.0, Options, Options)
         option.check(last)
         with pytest.raises(OptionError, match=f"^--x \\S+: {bounds.title or ''} ?must be {words}$"):
             option.check(beyond)
@@ -163,3 +172,25 @@ def test_rules_name_options_that_exist() -> None:
                 beside[option.name, rule] = beside.get((option.name, rule), False) or rule.other in names
     assert len(beside) > 20
     assert [each for each, found in beside.items() if not found] == []
+
+
+def test_a_setting_of_the_engine_is_declared_once() -> None:
+    """The command line, the virtual engine and servers take it from the same class. ``serve --model`` takes a path."""
+    settings = {field.name: kind for kind in (GpuSettings, SchedulerSettings) for field in fields(kind)}
+    for kind in (RunOptions, ServeOptions, ProfileOptions):
+        owners = {name: option.owner for name, option in declared(kind).items() if name in settings}
+        assert {name for name, owner in owners.items() if owner is not settings[name]} <= {"model"}
+        assert {option.group.panel for name, option in declared(kind).items() if name in owners.keys() - {"model"}} == {
+            "Engine"
+        }
+    for config in (EngineConfig, ServerConfig):
+        assert not set(vars(config)["__annotations__"]) & (set(settings) - {"model"})
+    engine, description = engine_of(RunOptions(max_num_seqs=3, chunk_tokens=70, kv_blocks=50, tp=2, pp=2))
+    assert (engine.max_num_seqs, engine.chunk_tokens, engine.kv_blocks, engine.tp, engine.pp) == (3, 70, 50, 2, 2)
+    written = to_json(description.engine_options)
+    assert [written[name] for name in ("max_num_seqs", "chunk_tokens", "kv_blocks")] == [3, 70, 50]
+    assert (written["tensor_parallel"], written["pipeline_parallel"], "tp" in written) == (2, 2, False)
+    gpu = ServeOptions(engine="gpu", model="m", tp=2, chunk_tokens=700, gpu_memory_utilization=0.5)
+    flags = dict(pairwise(command_of(server_config(gpu, {}), 8000)[0]))
+    assert [flags[f"--{name}"] for name in ("max-num-seqs", "max-num-batched-tokens")] == ["256", "700"]
+    assert [flags[f"--{name}"] for name in ("tensor-parallel-size", "gpu-memory-utilization")] == ["2", "0.5"]

@@ -31,7 +31,7 @@ from vllm.v1.structured_output import StructuredOutputManager
     [("zai-org/GLM-4.5-Air-FP8", 4), ("deepseek-v3.1", 8), ("gpt-oss-20b+fp8-kv", 1), ("qwen3-30b-a3b", 8)],
 )
 def test_the_scheduler_keeps_the_blocks_that_fit(model: str, degree: int) -> None:
-    shape = shape_of(EngineConfig(gpu="h200", model=model, tensor_parallel=degree))
+    shape = shape_of(EngineConfig(gpu="h200", model=model, tp=degree))
     capacity = kv_capacity("h200", model, degree)
     scheduler = build_scheduler(shape, Settings(policy="vllm"), Scheduler)
     assert scheduler.kv_cache_manager.block_pool.num_gpu_blocks == capacity.num_blocks

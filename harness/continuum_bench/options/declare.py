@@ -18,7 +18,7 @@ from functools import cache
 from itertools import pairwise
 from math import inf, nan
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from continuum_server.policy.limits import Range
 from continuum_traces.names import which
@@ -115,6 +115,8 @@ class Declared:
     """``dataclasses.MISSING`` if the user must give a value."""
     owner: type
     """The class that declares the field: the options' class or one of its bases."""
+    group: type
+    """The class of options that has the field first; its panel and rules are the option's. Mostly ``owner``."""
 
     @property
     def extras(self) -> tuple[Any, ...]:
@@ -232,13 +234,22 @@ def declared(options: type) -> Mapping[str, Declared]:
 def _declared(options: type) -> Mapping[str, Declared]:
     hints = get_type_hints(options, include_extras=True)
     return {
-        field.name: Declared(field.name, hints[field.name], field.default, _owner(options, field.name))
+        field.name: Declared(field.name, _hint(hints[field.name]), field.default, *_owners(options, field.name))
         for field in fields(cast(Any, options))
     }
 
 
-def _owner(options: type, field: str) -> type:
-    return next(base for base in options.__mro__ if field in vars(base).get("__annotations__", ()))
+def _hint(hint: Any) -> Any:
+    """Return the type of an option: a ``Literal`` is text that is one of several names."""
+    plain, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    return Annotated[(str, one_of(*get_args(plain)), *extras)] if get_origin(plain) is Literal else hint
+
+
+def _owners(options: type, field: str) -> tuple[type, type]:
+    """Return ``Declared.owner`` and ``Declared.group`` of a field."""
+    owner = next(base for base in options.__mro__ if field in vars(base).get("__annotations__", ()))
+    bases = (base for base in reversed(options.__mro__) if issubclass(base, Options) and issubclass(base, owner))
+    return owner, next(bases)
 
 
 @cache

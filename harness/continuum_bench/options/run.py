@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 from continuum_server import defaults
-from continuum_server.policy.program_table import Guards, PinsYieldTo
-from continuum_server.step_times.attention import BANDS
+from continuum_server.engine_settings import GpuSettings, SchedulerSettings
+from continuum_server.policy.program_table import Guards, OneOffsOrder, PinsYieldTo
 from continuum_server.virtual.routers import ROUTERS
 from continuum_traces.conversation import Sends
 from continuum_traces.schema import CLOSED_LOOPS
@@ -28,9 +28,6 @@ from continuum_client.dialects import DIALECTS
 
 RUN, ENGINE, WORKLOAD, OUTPUT, SERVER = "Run", "Engine", "Workload", "Output", "Live server"
 """Panels of ``--help``."""
-
-MOST_BLOCKS = 10_000_000
-"""vLLM creates an object for each KV block. Creating more would take longer than the run."""
 
 WORKLOADS = ("swebench", "bfcl", "openhands")
 """Names of the bundled workloads, each a command."""
@@ -140,7 +137,7 @@ class ArrivalOptions(Options):
     """How wrong hints are: E (numbers are multiplied by exp(E*z), z standard normal; with 0.5, two thirds of them are
     0.61 to 1.65 times the truth), adversarial[:SHARE] (all programs, or this share, lie; the others tell the truth),
     or adversarial:SHARE:silent (the others send no hints)."""
-    tags: Annotated[str, one_of(*get_args(Sends))] = "full"
+    tags: Sends = "full"
     """What clients tell the server about programs: full, no-last (neither which turn is the last, nor hints), or none
     (nothing, as agents that do not know of Continuum)."""
     time_limit_s: Annotated[float | None, Meta(gt=0)] = None
@@ -161,49 +158,28 @@ class ArrivalOptions(Options):
 
 
 @dataclass(frozen=True)
-class GpuOptions(Options):
+class GpuOptions(GpuSettings, Options):
     """The hardware and the model for which step times are computed."""
 
     panel = ENGINE
     rules = (SERVERS,)
 
-    gpu: str = defaults.GPU
-    """GPU to compute step times for. `doctor` lists the known GPUs."""
-    model: str = defaults.MODEL
-    """Model to compute step times for. `doctor` lists the known models."""
-    tp: Annotated[int, Meta(ge=1)] = defaults.TENSOR_PARALLEL
-    """Tensor parallel size: the number of GPUs of one replica."""
-    step_overhead_ms: float | None = defaults.STEP_OVERHEAD_MS
-    """Milliseconds added to every modelled step. Default: the time of vLLM's own work, which depends on its version and
-    the number of requests."""
-    step_times: Annotated[str, one_of(*BANDS)] = defaults.STEP_TIMES
-    """Estimate of attention times for GPUs on which prompt chunks together with decodes were never measured (A100,
-    L40S): low, mid or high. On other GPUs the three are the same."""
-
 
 @dataclass(frozen=True)
-class EngineOptions(GpuOptions):
+class EngineOptions(SchedulerSettings, GpuOptions):
     """Options that a virtual engine and a server have in common."""
 
     panel = ENGINE
     rules = (SERVERS,)
 
-    max_num_seqs: Annotated[int, Meta(ge=1)] = defaults.MAX_NUM_SEQS
-    """Largest number of requests that run at the same time."""
-    chunk_tokens: Annotated[int, Meta(ge=1)] = defaults.MAX_NUM_BATCHED_TOKENS
-    """Largest number of tokens in one step: vLLM's max_num_batched_tokens."""
-    kv_blocks: Annotated[int | None, Meta(ge=2, le=MOST_BLOCKS)] = None
-    """Number of KV blocks. Default: as many as fit the GPU's memory."""
-    gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = defaults.GPU_MEMORY_UTILIZATION
-    """Share of the GPU's memory that the engine uses."""
-    pins_yield_to: Annotated[str, one_of(*get_args(PinsYieldTo))] = Guards().pins_yield_to
+    pins_yield_to: PinsYieldTo = Guards().pins_yield_to
     """Which pinned KV a waiting request may evict while other requests run: never (none), waiting (of programs that
     arrived later and whose next request waits too), later (of all programs that arrived later), anyone (of all
     programs). With policy, the policy decides."""
-    one_offs: Annotated[str, one_of("first", "fcfs")] = Guards().one_offs
+    one_offs: OneOffsOrder = Guards().one_offs
     """Order of requests that belong to no conversation, such as single chats: first (before programs, within a share of
     the engine's work) or fcfs (the policy's own order, as in the papers)."""
-    recognise: Annotated[str, one_of(*get_args(defaults.Recognise))] = defaults.RECOGNISE
+    recognise: defaults.Recognise = defaults.RECOGNISE
     """How the server recognises the conversations of agents that send none of our tags: ids (by the ids that agents
     send), ids,prompts (where there is no id, by prompts that continue earlier ones), none."""
     first_token_s: Annotated[float | None, Meta(gt=0)] = None

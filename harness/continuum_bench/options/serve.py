@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 from continuum_server import defaults
 from continuum_server.policy.program_table import FairBetween, Guards
 from msgspec import Meta
 
-from continuum_bench.options.declare import WRITABLE, Options, named, one_of
+from continuum_bench.options.declare import WRITABLE, Options, named
 from continuum_bench.options.run import ROUTER, EngineOptions, GpuOptions, Json, PolicyOption, ServedModel
 from continuum_bench.options.together import Needs
 
@@ -70,7 +70,7 @@ class ServeOptions(EngineOptions):
     """Number of idle programs that the server remembers."""
     max_overtake_s: float = GUARDS.max_overtake_s
     """A request that has waited this many seconds is scheduled before all that came after it."""
-    fair: Annotated[str, one_of(*get_args(FairBetween))] = GUARDS.fair
+    fair: FairBetween = GUARDS.fair
     """With two or more API keys: keys (each has a fair share of the engine and of the KV pool), none (the order of
     requests does not depend on keys)."""
     key_lag: float = GUARDS.key_lag

@@ -54,9 +54,9 @@ Rule = Needs | Without
 
 
 def rules_of(option: Declared) -> tuple[Rule, ...]:
-    """Return the rules in the annotation, then those of the class that declares the option."""
+    """Return the rules in the annotation, then those of the option's class."""
     own = (extra for extra in option.extras if isinstance(extra, Rule))
-    return (*own, *vars(option.owner).get("rules", ()))
+    return (*own, *vars(option.group).get("rules", ()))
 
 
 def faults(*groups: Options) -> Iterator[tuple[Declared, str]]:

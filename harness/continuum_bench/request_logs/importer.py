@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from continuum_server import defaults
+from continuum_server.engine_settings import SchedulerSettings
 from continuum_server.step_times.catalog import FP8_KV, find_gpu, find_model
 from continuum_server.step_times.roofline import MAX_BATCH
 from continuum_server.step_times.specs import Gpu
@@ -100,7 +101,7 @@ def _vllm_defaults(gpu: Gpu) -> tuple[int, int]:
         return MAX_BATCH, 16384
     if gpu.memory_gib >= LARGE_GPU_GIB and not gpu.name.startswith("a100"):
         return MAX_BATCH, 8192
-    return defaults.MAX_NUM_SEQS, defaults.MAX_NUM_BATCHED_TOKENS
+    return SchedulerSettings.max_num_seqs, SchedulerSettings.chunk_tokens
 
 
 def _import(run: LoggedRun, experiment: RunOptions, folder: Path) -> None:

@@ -30,9 +30,6 @@ def server_config(
         BenchError: a limit on pins is out of range.
         EmulatedError: a setting of the emulated GPU is out of range.
     """
-    if options.engine == "gpu":  # vLLM itself reads these two options if the GPU is real
-        vllm_arguments += ("--tensor-parallel-size", str(options.tp))
-        vllm_arguments += ("--gpu-memory-utilization", str(options.gpu_memory_utilization))
     emulated = {
         **options.shared_with(EmulatedSettings),
         "model": defaults.MODEL,
@@ -44,7 +41,6 @@ def server_config(
         "policy_options": dict(policy_options),
         "guards": _guards(options),
         "emulated": EmulatedSettings(**emulated),
-        "max_num_batched_tokens": options.chunk_tokens,
         "tool_call_parser": None if options.tool_call_parser == "none" else options.tool_call_parser,
         "gpus": options.tp,
         "key_weights": _weights(options.key_weight or ()),

@@ -23,8 +23,6 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         raise BenchError(f"--offload {error}") from error
     config = {
         **options.shared_with(EngineConfig),
-        "tensor_parallel": options.tp,
-        "pipeline_parallel": options.pp,
         "prefix_caching": not options.no_prefix_caching,
         "guards": Guards(**options.shared_with(Guards)),
         "offload": offload,

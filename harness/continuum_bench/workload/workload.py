@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 from continuum_traces.assumptions import Assumptions, of_parents, of_tool_times
 from continuum_traces.closed_loop import Lanes
-from continuum_traces.conversation import Job, Sends
+from continuum_traces.conversation import Job
 from continuum_traces.schema import Workload
 
 from continuum_bench.errors import BenchError
@@ -77,8 +76,7 @@ class JobSource:
         played: Counter[int] = Counter()
         jobs = []
         for index, arrival_s in zip(order, times, strict=True):
-            sends = cast(Sends, self.arrivals.tags)
-            jobs.append(Job(programs[index], float(arrival_s), played[index], sends=sends))
+            jobs.append(Job(programs[index], float(arrival_s), played[index], sends=self.arrivals.tags))
             played[index] += 1
         return in_window(self._changed(jobs, seed), self.arrivals)
 

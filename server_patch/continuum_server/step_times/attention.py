@@ -15,13 +15,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import get_args
 
 import msgspec
 
+from continuum_server import defaults
 from continuum_server.step_times.model import PrefillChunk
 from continuum_server.step_times.specs import Gpu, Model
 
-BANDS = ("low", "mid", "high")
+BANDS = get_args(defaults.Band)
 TILE_QUERIES = 64
 HALF_TILE = 64
 """Tokens that a causal tile computes beyond its half of the chunk, because it computes whole columns of 128 keys."""

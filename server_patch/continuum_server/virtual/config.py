@@ -13,6 +13,7 @@ from continuum_traces.schema import Engine, Hardware, KvPool, StepTimesSource
 from continuum_traces.typed import from_json
 
 from continuum_server import defaults
+from continuum_server.engine_settings import GpuSettings, SchedulerSettings
 from continuum_server.log_once import LogOnce
 from continuum_server.policy.facts import DecodeLine
 from continuum_server.policy.program_table import Guards
@@ -47,29 +48,15 @@ _warn = LogOnce()
 MODELLED_TRANSFERS = "transfers between GPU memory, DRAM and SSD (bandwidth and latency of each link)"
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
+@dataclass(frozen=True)
+class EngineConfig(GpuSettings, SchedulerSettings):
     """One engine, or several equal engines behind a router."""
 
-    gpu: str = defaults.GPU
-    model: str = defaults.MODEL
-    tensor_parallel: int = defaults.TENSOR_PARALLEL
-    pipeline_parallel: int = 1
-    """Pipeline stages, each with ``tensor_parallel`` GPUs."""
-    max_num_seqs: int = defaults.MAX_NUM_SEQS
-    """Largest number of requests that run at once."""
-    chunk_tokens: int = defaults.MAX_NUM_BATCHED_TOKENS
-    """Largest number of tokens in one step (vLLM's max_num_batched_tokens): the chunk size of chunked prefill."""
+    pp: int = 1
+    """Pipeline stages, each with ``tp`` GPUs."""
     block_size: int = defaults.BLOCK_SIZE
-    kv_blocks: int | None = None
-    """KV blocks; None: computed from the model's geometry, GPU memory and utilisation."""
-    gpu_memory_utilization: float = defaults.GPU_MEMORY_UTILIZATION
     prefix_caching: bool = True
     """A prompt's KV blocks that are still in the pool are not computed again."""
-    step_overhead_ms: float | None = defaults.STEP_OVERHEAD_MS
-    """Added to every step for the time that is not in the kernel times; None: by the vLLM version."""
-    step_times: str = defaults.STEP_TIMES
-    """Which end of the uncertainty band of attention times: low, mid or high."""
     vllm: str | None = None
     """The vLLM version whose overhead and admission are modelled; None: the newest's overhead, no late admission."""
     max_model_len: int | None = None
@@ -115,8 +102,8 @@ def describe(config: EngineConfig) -> EngineDescription:
     hardware = Hardware(
         gpu=times.provenance.gpu,
         model=times.provenance.model,
-        tensor_parallel=config.tensor_parallel,
-        pipeline_parallel=config.pipeline_parallel,
+        tensor_parallel=config.tp,
+        pipeline_parallel=config.pp,
         kv_capacity=from_json(KvPool, {**kv, "computed": config.kv_blocks is None}),
         step_times=from_json(StepTimesSource, asdict(times.provenance)),
         prefill_curve=asdict(fit_prefill(times, shape.max_model_len)),
@@ -127,8 +114,10 @@ def describe(config: EngineConfig) -> EngineDescription:
         versions["vllm_loops"] = OWN_LOOPS
         _warn(OWN_LOOPS, "vLLM %s: the virtual engine's inner loops are %s", versions["vllm"], OWN_LOOPS)
     modelled = MODELLED if config.offload is None else (*MODELLED, MODELLED_TRANSFERS)
-    options = {**asdict(config), **asdict(config.guards), "router": config.router if config.replicas > 1 else None}
-    del options["guards"]
+    named = {"gpu": config.gpu, "tensor_parallel": config.tp, "pipeline_parallel": config.pp}
+    router = config.router if config.replicas > 1 else None
+    options = {**named, **asdict(config), **asdict(config.guards), "router": router}
+    del options["guards"], options["tp"], options["pp"]
     return EngineDescription(hardware, from_json(Engine, options), modelled, versions)
 
 
@@ -181,9 +170,9 @@ def times_of(config: EngineConfig) -> StepTimes:
     if config.profile is not None:
         return ProfileStepTimes(read_profile(Path(config.profile)))
     times = load_step_times(
-        config.gpu, config.model, config.tensor_parallel, config.step_overhead_ms, config.vllm, config.step_times
+        config.gpu, config.model, config.tp, config.step_overhead_ms, config.vllm, config.step_times
     )
-    return staged(times, find_model(config.model).layers, config.pipeline_parallel, config.chunk_tokens)
+    return staged(times, find_model(config.model).layers, config.pp, config.chunk_tokens)
 
 
 def capacity_of(config: EngineConfig) -> KvCapacity:
@@ -195,10 +184,10 @@ def capacity_of(config: EngineConfig) -> KvCapacity:
     return kv_capacity(
         config.gpu,
         config.model,
-        config.tensor_parallel,
+        config.tp,
         config.gpu_memory_utilization,
         config.block_size,
-        stages=config.pipeline_parallel,
+        stages=config.pp,
     )
 
 
@@ -227,9 +216,9 @@ def shape_of(config: EngineConfig) -> EngineShape:
         num_blocks=blocks,
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.chunk_tokens * config.pipeline_parallel,
-        kv_copies=model.kv_copies(config.tensor_parallel),
+        max_num_batched_tokens=config.chunk_tokens * config.pp,
+        kv_copies=model.kv_copies(config.tp),
         prefix_caching=config.prefix_caching,
-        gpus=config.tensor_parallel * config.pipeline_parallel,
+        gpus=config.tp * config.pp,
         offload=config.offload,
     )

@@ -66,18 +66,18 @@ def test_an_engine_with_stages_and_without_prefix_caching() -> None:
     jobs = [Job(Program(f"p{n}", (Turn(3000, 40), Turn(200, 40, carried_tokens=3040))), 0.0) for n in range(24)]
 
     def end_s(**changed: object) -> float:
-        config = EngineConfig(gpu="h100", model="llama-3.1-70b", tensor_parallel=4, **changed)  # type: ignore[arg-type]
+        config = EngineConfig(gpu="h100", model="llama-3.1-70b", tp=4, **changed)  # type: ignore[arg-type]
         engine = build_engine(shape_of(config), times_of(config), settings_of(config, "vllm", {}), jobs)
         engine.play(jobs)
         assert engine.close() == 0
         return engine.loop.now_s
 
     one = end_s()
-    assert 0.45 * one < end_s(pipeline_parallel=2) < 0.75 * one
+    assert 0.45 * one < end_s(pp=2) < 0.75 * one
     assert end_s(prefix_caching=False) > 1.5 * one
 
 
 def test_what_is_said_of_stages() -> None:
     assert "3 pipeline stages, the busiest with 34% of a batch's time" in staged(TIMES, 80, 3, 512).provenance.notes
-    found = describe(EngineConfig(gpu="h100", model="llama-3.1-70b", tensor_parallel=2, pipeline_parallel=2))
+    found = describe(EngineConfig(gpu="h100", model="llama-3.1-70b", tp=2, pp=2))
     assert (found.hardware.pipeline_parallel, found.engine_options.prefix_caching) == (2, True)
