@@ -47,6 +47,7 @@ SHARDS = st.sampled_from([
     '{"name": "f", "arguments": {', '"', "'", "\\", "$(", "`", "<<EOF\n", "EOF\n", "(", ")", "[", "]", "f(", "a=1",
     "cd x && ", "sudo -u ", "timeout ", "bash -c ", "|", "&", ">", "<", "#", "\n", " ", "\0", "é", '"commands": [',
     "<arg_key>", "</arg_key>", "<arg_value>", "[TOOL_CALLS]", "<|python_tag|>", "lambda: ", "-" * 50, "=", ",",
+    "```tool_code\n", "print(", "<|tool_call_begin|>functions.", "<|channel|>a to=functions.",
 ])
 # fmt: on
 

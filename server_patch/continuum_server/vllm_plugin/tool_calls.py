@@ -23,6 +23,8 @@ _MAX_TEXT = 65_536
 _MAX_FAILED = 16
 """Number of broken JSON objects after which the search ends."""
 _MAX_CALLS = 16
+_MAX_SOURCE = 16_384
+"""Characters of Python that are parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,23 @@ def _command(arguments: Any) -> str | None:
 
 # ---------------------------------------------------------------------------------------------- formats
 
+_MARK = re.compile(
+    r"(?:<\|tool_call_begin\|>\s*(?:functions\.)?|<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?"
+    r"|<\|(?:start|channel)\|>\w+ to=functions\.)([\w.-]+)"
+)
+
+
+def marked(text: str) -> Sequence[Call]:
+    """Read calls behind special tokens, with JSON as arguments (Kimi-K2, DeepSeek, gpt-oss's harmony)."""
+    marks = list(_MARK.finditer(text))[-_MAX_CALLS:]
+    ends = [*(mark.start() for mark in marks[1:]), len(text)]
+    return [
+        _call(mark[1], arguments)
+        for mark, end in zip(marks, ends, strict=False)
+        if isinstance(arguments := next(_json_values(text[mark.end() : end]), None), Mapping)
+    ]
+
+
 _FENCE = re.compile(r"```(?:bash|sh|shell|mswea_bash_command)[ \t]*\r?\n", re.I)
 _FENCE_END = re.compile(r"^[ \t]*```", re.M)
 
@@ -144,6 +163,22 @@ def _elements(text: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> 
         elements.append((start[1] if opening.groups else "", text[start.end() : end.start()]))
         start = opening.search(text, end.end())
     return elements
+
+
+_TOOL_CODE = re.compile(r"```tool_code[ \t]*\r?\n")
+
+
+def tool_code(text: str) -> Sequence[Call]:
+    """Read ``tool_code`` blocks: Python calls, one or more, each printed or not (Gemma)."""
+    blocks = "\n".join(body for _, body in _elements(text, _TOOL_CODE, _FENCE_END))
+    statements = ast.parse(blocks).body if len(blocks) <= _MAX_SOURCE else []
+    calls = [_python_call(_printed(line.value)) for line in statements if isinstance(line, ast.Expr)]
+    return [call for call in calls if call is not None]
+
+
+def _printed(node: ast.expr) -> ast.expr:
+    is_print = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    return node.args[0] if isinstance(node, ast.Call) and is_print and len(node.args) == 1 else node
 
 
 _TAG, _TAG_END = re.compile(r"<tool_call>"), re.compile(r"</tool_call>")
@@ -216,7 +251,7 @@ _END_OF_TURN = re.compile(r"(?:<\|[a-z_]{1,32}\|>|</s>)\s*\Z")
 def pythonic(text: str) -> Sequence[Call]:
     """Read an output that is ``name(a=1)`` or ``[f(a=1), g()]`` with constants as arguments (Llama; BFCL's prompts)."""
     source = _END_OF_TURN.sub("", text.replace("<|python_tag|>", "")).strip()
-    if not re.match(r"\[?\s*[A-Za-z_][\w.]*\(", source) or source[-1] not in ")]" or len(source) > 16_384:
+    if not re.match(r"\[?\s*[A-Za-z_][\w.]*\(", source) or source[-1] not in ")]" or len(source) > _MAX_SOURCE:
         return ()
     try:
         tree = ast.parse(source, mode="eval").body
@@ -235,7 +270,7 @@ def _python_call(node: ast.expr) -> Call | None:
         plain = [ast.literal_eval(value) for value in node.args]
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
-    return _call(ast.unparse(node.func), named or (plain[0] if len(plain) == 1 else None))
+    return _call(ast.unparse(node.func).removeprefix("default_api."), named or (plain[0] if len(plain) == 1 else None))
 
 
 def _json_values(text: str) -> Iterator[Any]:
@@ -253,7 +288,9 @@ def _json_values(text: str) -> Iterator[Any]:
 _OPENING = re.compile(r"[{\[](?=\s*[{\"\]}])")
 
 PARSERS: dict[str, Parser] = {
+    "marked": marked,
     "fenced-shell": fenced_shell,
+    "tool-code": tool_code,
     "tagged": tagged,
     "functions": functions,
     "terminal": terminal_commands,
