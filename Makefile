@@ -109,7 +109,7 @@ docs: setup ## The docs site (site/index.html), and the pages that are written f
 
 # A name of ARGS is one of these grids or figures. Grids of recorded agents need TRACES=DIR, as their traces are not in the repository.
 GRIDS := $(patsubst benchmarks/results/%.yaml,%,$(wildcard benchmarks/results/*.yaml))
-FIGURES := ablation end-to-end openhands offload tails batch-size chunk-size turns ssd rollout queueing own-policy eta-t goodput
+FIGURES := ablation simplified deadlock distributed end-to-end openhands offload tails batch-size chunk-size turns ssd rollout queueing own-policy eta-t goodput
 TRACES ?=
 PLAYED := runs/results/traces
 

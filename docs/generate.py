@@ -265,7 +265,7 @@ def results(page: Path) -> str:
 def _results_table(table: Mapping[str, Any]) -> TextTable:
     if table.get("by") == "figure":
         rows = [_of_figure(name, table["base"].get(name, "vllm"), table) for name in table["from"]]
-        return TextTable(("figure", "published", "ours", ""), rows)
+        return TextTable(("figure", "published", "ours: on what", "what came out", "the same?", "minutes"), rows)
     points = [point for name in table["from"] for point in _points(name, table.get("apart", ()))]
     for number, other in enumerate(_points(table["with"], ())) if "with" in table else ():
         points[number]["runs"] |= other["runs"]
@@ -288,8 +288,8 @@ def _results_table(table: Mapping[str, Any]) -> TextTable:
 def _of_figure(name: str, base: str, table: Mapping[str, Any]) -> list[str]:
     """Return a row: the published result, and for the table's metrics that the figure draws the ranges over its points
     of ratios."""
-    spec, found = load_figure(name), dict[str, dict[str, list[float]]]()
-    for runs in (point["runs"] for point in _points(name, ())):
+    spec, found, points = load_figure(name), dict[str, dict[str, list[float]]](), _points(name, ())
+    for runs in (point["runs"] for point in points):
         first = base if base in runs else f"{base}+offload"
         for metric in [each for each in table["metrics"] if each in spec.plot.get("y", ["jct_mean_s"])]:
             ratios = found.setdefault(f"`{metric}` to `{first}`", {})
@@ -300,7 +300,23 @@ def _of_figure(name: str, base: str, table: Mapping[str, Any]) -> list[str]:
         f"{what}: {', '.join(f'`{arm}` {_range(ratios)}' for arm, ratios in arms.items())}"
         for what, arms in found.items()
     ]
-    return [f"`{name}` ({spec.paper})", spec.claim.removesuffix("."), "; ".join(ours), table["says"][name]]
+    played = "; ".join(dict.fromkeys(_machine(point["axes"]) for point in points))
+    minutes = f"{spec.minutes['quick']:g}"
+    return [
+        f"`{name}` ({spec.paper})",
+        spec.claim.removesuffix("."),
+        played,
+        "; ".join(ours),
+        table["says"][name],
+        minutes,
+    ]
+
+
+def _machine(axes: Mapping[str, Any]) -> str:
+    """Name the workload, the GPUs and the model of a point."""
+    gpus = f"{axes['tp']} x {axes['gpu']}" if axes.get("tp", 1) > 1 else axes.get("gpu", "h100-80gb")
+    tiers = f", {axes['offload']}" if "offload" in axes else ""
+    return f"{axes['workload']}, {axes.get('model', 'llama-3.1-8b')}, {gpus}{tiers}"
 
 
 def _range(values: Sequence[float]) -> str:

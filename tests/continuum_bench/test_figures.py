@@ -10,12 +10,15 @@ import pytest
 from bench_cli import bench, succeeded
 from continuum_analysis.metrics import METRICS, is_overloaded
 from continuum_analysis.sweep.plots import Plot
+from continuum_bench.figures.command import OF_TRACES
 from continuum_bench.figures.spec import figure_names, load_figure
 from continuum_bench.sweep.grid import AXES
 from continuum_bench.virtual.engine_options import engine_of
 from continuum_server.policy.registry import find_policy
+from continuum_traces.jsonl import write_programs
+from continuum_traces.schema import Program, ToolCall, Turn
 
-PLAYED = [name for name in figure_names() if load_figure(name).kind != "tools"]
+PLAYED = [name for name in figure_names() if load_figure(name).kind not in OF_TRACES]
 SET = "length_scale=2 kv_blocks=1200 num_programs=6 seeds=1 max_num_seqs=256"
 SMALL = [word for axis in SET.split() for word in ("--set", axis)]
 
@@ -121,3 +124,15 @@ def test_tool_times_of_the_bundled_sets(tmp_path: Path) -> None:
     rows = [line.split(" | ") for line in (tmp_path / "figure.md").read_text().splitlines() if "fetch_url" in line]
     assert len(rows) == 1
     assert 0.4 < float(rows[0][-1].rstrip("% |")) / 100 < 0.65  # the paper: 52.5%
+
+
+def test_turns_left_and_running_means_by_hand(tmp_path: Path) -> None:
+    calls = [ToolCall("ls", seconds) for seconds in (1.0, 2.0, 3.0)]
+    turns = [Turn(10, 1, tool_calls=(call,)) for call in calls]
+    write_programs(tmp_path / "two.jsonl", [Program("a", (turns[0],)), Program("b", tuple(turns))])
+    for name, row in (("remaining", "two | 1.0 | 1.0 | - | - | -"), ("tool-means", "two | ls | 4 | 1.75 | - | - | -")):
+        succeeded("figure", name, "--traces", tmp_path / "two.jsonl", "--out", tmp_path / name)
+        assert row in (tmp_path / name / "figure.md").read_text()
+    write_programs(tmp_path / "none.jsonl", [Program("a", (Turn(10, 1),))])
+    done = bench("figure tool-means --traces", tmp_path / "none.jsonl", "--out", tmp_path / "none")
+    assert (done.exit_code, "the traces hold no tool times" in done.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""Figures of single runs of a sweep (queue waits by program; eta and T over time), and of the tool times in traces."""
+"""Figures of runs of a sweep (queue waits by program; eta and T over time), and of traces (tool times, turns left)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from continuum_traces.grouped import grouped
 from continuum_traces.run_dir import read_json
 from continuum_traces.schema import Program
 
-from continuum_analysis.compare.intervals import number_text
+from continuum_analysis.compare.intervals import NO_VALUE, number_text
 from continuum_analysis.compare.runs import SWEEP, Run
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.arm_styles import arm_styles
@@ -67,13 +67,54 @@ def estimates_figure(sweep: Sweep) -> tuple[list[Panel], TextTable]:
     return panels, TextTable(headings, rows)
 
 
-def tools_figure(workloads: Mapping[str, Sequence[Program]]) -> tuple[list[Panel], TextTable]:
+Workloads = Mapping[str, Sequence[Program]]
+"""The programs of each workload, by its name."""
+AFTER_TURNS, AFTER_CALLS = (1, 2, 5, 10, 20), (10, 100, 1000)
+"""The places that the tables of ``remaining_figure`` and ``running_means_figure`` show."""
+
+
+def remaining_figure(workloads: Workloads) -> tuple[list[Panel], TextTable]:
+    """Return how many turns programs still have after so many turns: the mean of those that got so far."""
+    panels, rows, looks = [], [], arm_styles(workloads)
+    for name, programs in workloads.items():
+        turns = np.array([len(program.turns) for program in programs])
+        done = np.arange(1, turns.max() + 1)
+        left = [float((turns[turns >= k] - k).mean()) for k in done]
+        panels.append(
+            Panel(name, "turns so far", "turns left, mean", [thin_line(name, looks[name], done.tolist(), left)])
+        )
+        rows.append((name, *(f"{left[k - 1]:.1f}" if k <= len(left) else NO_VALUE for k in AFTER_TURNS)))
+    return panels, TextTable(("workload", *(f"after {k}" for k in AFTER_TURNS)), rows)
+
+
+def running_means_figure(workloads: Workloads) -> tuple[list[Panel], TextTable]:
+    """Return, for the two tools with the most calls, the mean time of the first calls divided by that of all."""
+    panels, rows = [], []
+    for name, programs in workloads.items():
+        by_tool = _times_by_tool(programs)
+        most = sorted(by_tool, key=lambda tool: -len(by_tool[tool]))[:2]
+        lines, looks = [], arm_styles(most)
+        for tool in most:
+            times = np.array(by_tool[tool])
+            calls = np.arange(1, len(times) + 1)
+            ratio = np.cumsum(times) / calls / max(times.mean(), 1e-9)
+            lines.append(thin_line(tool, looks[tool], calls.tolist(), ratio.tolist()))
+            after = (f"{ratio[n - 1]:.2f}" if n <= len(ratio) else NO_VALUE for n in AFTER_CALLS)
+            rows.append((name, tool, str(len(times)), f"{times.mean():.2f}", *after))
+        panels.append(Panel(name, "calls so far", "mean so far / mean of all", lines))
+    return panels, TextTable(("workload", "tool", "calls", "mean, s", *(f"after {n}" for n in AFTER_CALLS)), rows)
+
+
+def _times_by_tool(programs: Sequence[Program]) -> dict[str, list[float]]:
+    calls = [call for program in programs for turn in program.turns for call in turn.tool_calls]
+    return grouped((call.name, call.duration_s) for call in calls if call.duration_s is not None)
+
+
+def tools_figure(workloads: Workloads) -> tuple[list[Panel], TextTable]:
     """Return the distribution of recorded tool times by tool, and the share of each tool's slowest tenth of calls."""
     panels, rows = [], []
     for name, programs in workloads.items():
-        calls = [call for program in programs for turn in program.turns for call in turn.tool_calls]
-        by_tool = grouped((call.name, call.duration_s) for call in calls if call.duration_s is not None)
-        if by_tool:
+        if by_tool := _times_by_tool(programs):
             panel, of_tools = tool_times(name, by_tool)
             panels.append(panel)
             rows += [(name, *row) for row in of_tools]

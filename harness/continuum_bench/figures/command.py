@@ -9,7 +9,13 @@ from pathlib import Path
 
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.panels import Panel
-from continuum_analysis.sweep.details import estimates_figure, queue_figure, tools_figure
+from continuum_analysis.sweep.details import (
+    estimates_figure,
+    queue_figure,
+    remaining_figure,
+    running_means_figure,
+    tools_figure,
+)
 from continuum_analysis.sweep.goodput import goodput_panel, goodput_table, summarize_goodput
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.ratios import Ratio, hint_ratios, ratio_panels, ratio_table, sweep_ratios
@@ -51,6 +57,8 @@ DRAWN: Mapping[str, Callable[[Sweep], Drawn]] = {
     "estimates": estimates_figure,
 }
 """What draws each kind of figure whose cells are known before the first is played."""
+OF_TRACES = {"tools": tools_figure, "remaining": remaining_figure, "means": running_means_figure}
+"""What draws each kind of figure that plays nothing."""
 
 
 def run_figure(options: FigureOptions) -> int:
@@ -62,12 +70,12 @@ def run_figure(options: FigureOptions) -> int:
     out = options.out or Path("runs") / "figures" / where
     if options.dry_run and spec.kind not in DRAWN:
         raise BenchError(f"figure {spec.name}: --dry-run: this figure has no cells, or finds them while it is played")
-    if options.overrides and spec.kind == "tools":
+    if options.overrides and spec.kind in OF_TRACES:
         raise BenchError(f"figure {spec.name}: --set {options.overrides[0]}: this figure has no grid")
     if options.limits and spec.kind != "goodput":
         raise BenchError(f"figure {spec.name}: --limit {options.limits[0]:g}: only for figure goodput")
-    if spec.kind == "tools":
-        return _tools(spec, options, out)
+    if spec.kind in OF_TRACES:
+        return _of_traces(spec, options, out)
     grid = spec.sweep(options.mode, options.traces or (), options.overrides or ())
     print_notice(f"{spec.title} ({spec.paper}), into {out}")
     if spec.kind == "goodput":
@@ -103,14 +111,14 @@ def _goodput(spec: FigureSpec, grid: Grid, options: FigureOptions, out: Path) ->
     return exit_code(study.outcome, store, study.cells)
 
 
-def _tools(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
+def _of_traces(spec: FigureSpec, options: FigureOptions, out: Path) -> int:
     if options.traces:
         workloads = {path.name.split(".")[0]: list(read_any(path, None)) for path in options.traces}
     else:
         workloads = {name: list(bundled(name)) for name in spec.grid["workload"]}
-    panels, table = tools_figure(workloads)
-    if not panels:
-        raise BenchError("figure tool-times: the traces hold no tool times")
+    panels, table = OF_TRACES[spec.kind](workloads)
+    if not table.rows:
+        raise BenchError(f"figure {spec.name}: the traces hold no tool times")
     create(out)
     _write(spec, options, out, (panels, table))
     return 0

@@ -15,7 +15,7 @@ from continuum_bench.errors import BenchError
 from continuum_bench.json_files import read_as
 from continuum_bench.sweep.grid import Grid, grid_of
 
-Kind = Literal["lines", "ratios", "hints", "queue", "estimates", "tools", "goodput"]
+Kind = Literal["lines", "ratios", "hints", "queue", "estimates", "tools", "remaining", "means", "goodput"]
 """What a figure shows.
 
 lines      a metric of a sweep against one of its axes
@@ -24,6 +24,8 @@ hints      mean JCT divided by that of the same policy without hints
 queue      the waiting time of each program
 estimates  the estimates eta and T over time
 tools      tool times of traces
+remaining  turns that programs of traces still have, after so many turns
+means      how the mean time of a tool's calls settles as calls are added
 goodput    the highest load that is sustained, found by bisection
 """
 

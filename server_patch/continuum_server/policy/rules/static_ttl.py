@@ -1,4 +1,4 @@
-"""``static-ttl``: one TTL for every turn."""
+"""``static-ttl``: a TTL that knows no tool."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class StaticTtlOptions(Options):
 
 
 class StaticTtl(ProgramFcfs):
-    """Programs with a pin run first, then programs in order of arrival. Every turn's KV is held equally long, whatever
-    tool it called."""
+    """Programs with a pin run first, then programs in order of arrival. KV is held for ln(T + C), ``continuum``'s value
+    while it knows no tool times, or with ``ttl_s`` for so many seconds."""
 
     name: ClassVar[str] = "static-ttl"
     options_type: ClassVar[type] = StaticTtlOptions
