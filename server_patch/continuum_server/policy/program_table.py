@@ -193,7 +193,8 @@ class ProgramTable:
         turn.start_s = now_s
         program.hit_share = hit_tokens / max(1, turn.prompt_tokens)
         enough = (turn.repeated_tokens // block_size - 1) * block_size
-        evicted, lost = hit_tokens - reloaded_tokens < enough, hit_tokens < enough
+        evicted = hit_tokens - reloaded_tokens < enough
+        lost = evicted and not reloaded_tokens  # a tier has whole chunks, often of many blocks
         start = TurnStart(turn, now_s, hit_tokens, evicted, lost, reload_s)
         self.one_offs.started(start)
         self.policy.turn_started(start)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.estimate import cold_start_ttl
-from continuum_server.policy.facts import Hold, TurnState
+from continuum_server.policy.facts import Hold, TurnStart, TurnState
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.programs import IDLE_PROGRAMS_OF_AN_ID
 from policy_driver import MACHINE, POOL, Driver
@@ -272,3 +272,19 @@ def test_a_compacted_history_keeps_its_programs_seniority(now: str, context: int
     back = driver.arrive("a", now)
     assert (back.program is first.program, back.compacted) == (goes_on, goes_on)
     assert back.program.arrival_s == (0.0 if goes_on else 100.0)
+
+
+@pytest.mark.parametrize(
+    ("hits", "reloaded", "evicted", "lost"),
+    [(62, 0, False, False), (30, 0, True, True), (48, 48, True, False), (48, 16, True, False), (62, 32, True, False)],
+)
+def test_kv_is_lost_if_nothing_of_it_was_reloaded(
+    hits: int, reloaded: int, evicted: bool, lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second prompt repeats 63 blocks. A tier of chunks of 16 blocks has 48 of them at most."""
+    driver = Driver("program-fcfs", POOL)
+    turn(driver, "a", 1000)
+    seen: list[TurnStart] = []
+    monkeypatch.setattr(type(driver.table.policy), "turn_started", lambda policy, start: seen.append(start))
+    driver.table.start(driver.arrive("a", 1200), 1.0, hits * 16, 16, reloaded * 16, 0.1)
+    assert [(start.kv_was_evicted, start.kv_was_lost) for start in seen] == [(evicted, lost)]
