@@ -130,12 +130,12 @@ def test_a_field_with_a_sentence_below_it_is_an_option() -> None:
         typer.echo("word" * options.times)
         return 0
 
-    def said(*arguments: str) -> str:
+    def output(*arguments: str) -> str:
         return CliRunner().invoke(app, arguments).output.strip()
 
-    assert (said(), said("--times", "1")) == ("wordwordword", "word")
-    assert said("--times", "0") == "error: --times 0: must be at least 1"
-    assert "  --times <int>\n      How often the word is said. [default: 3]" in said("--help")
+    assert (output(), output("--times", "1")) == ("wordwordword", "word")
+    assert output("--times", "0") == "error: --times 0: must be at least 1"
+    assert "  --times <int>\n      How often the word is said. [default: 3]" in output("--help")
 
 
 def test_an_option_without_a_sentence_is_an_error_of_its_author() -> None:
