@@ -318,11 +318,12 @@ def test_overflow_share_is_what_growing_in_small_steps_says(finals: list[int], c
     assert crowded >= share
 
 
-@pytest.mark.parametrize(("rebuild_token_s", "waits"), [(1e-3, False), (2e-2, True)])
+@pytest.mark.parametrize(("rebuild_token_s", "waits"), [(1e-3, False), (5e-3, False), (9e-3, True), (2e-2, True)])
 def test_one_more_is_let_in_where_its_rebuilds_cost_less_than_it_brings(rebuild_token_s: float, waits: bool) -> None:
     """Two grow from 100 to 600 in a pool of 1,000: on the last fifth of the way one of them does not fit.
 
-    A turn takes a second, half of which is gained; rebuilding 350 tokens takes 0.35 or 7 s, a fifth of the time.
+    A turn takes a second, half of which is gained: the second program adds a half to the worth of memory. Rebuilding
+    350 tokens takes 0.35 to 7 s, a fifth of the time.
     """
     driver = gate(replace(POOL, prefill=PrefillCurve(0.0, rebuild_token_s, 0.0)), worth=1.0, learn_tool_times=False)
     each = driver.start(driver.arrive("done", 600))
