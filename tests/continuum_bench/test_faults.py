@@ -231,11 +231,17 @@ def test_answers_read_along_lose_no_token(tmp_path: Path, monkeypatch: pytest.Mo
     assert second[: len(first) + 20] == [*first, *range(1000, 1020)]
 
 
-def test_a_program_given_up_is_recorded_and_let_go_by_the_server(tmp_path: Path) -> None:
-    done = replayed(tmp_path, answering(stays_s=30), "--program-limit-s", 0.2, programs=2, kind="plugin", code=1)
+@pytest.mark.parametrize(("events", "limit_s"), [((), 0.2), ((TOKEN,), 5.0)])
+def test_a_program_given_up_is_recorded_and_let_go_by_the_server(
+    events: tuple[bytes, ...], limit_s: float, tmp_path: Path
+) -> None:
+    """An answer that had begun has its first token in the record: its turn did not wait until the end."""
+    handler = answering(*events, stays_s=30)
+    done = replayed(tmp_path, handler, "--program-limit-s", limit_s, programs=2, kind="plugin", code=1)
     assert sorted(done.server.released) == ["p0", "p1"]
     found = analyzed(done.out)
     assert (found["errors_by_kind"], found["programs_failed"]) == ({"program-limit": 2}, 2)
+    assert [record.first_token_s is not None for record in turns_of(done.out)] == [bool(events)] * 2
 
 
 # -------------------------------------------------------------------------------------------------- the disk

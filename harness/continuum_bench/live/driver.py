@@ -46,6 +46,8 @@ class _UnderWay:
     """The instant at which the current turn was sent; None between turns."""
     failed_tries: tuple[str, ...] = ()
     """Kinds of the errors of the current turn's failed tries."""
+    reply: Reply | None = None
+    """What came of the answer to the current try; None between tries and turns."""
 
 
 class LoadDriver:
@@ -178,7 +180,10 @@ class LoadDriver:
     def _cut_short(self, under_way: _UnderWay, finish_s: float | None, error: str) -> None:
         """Record a failure of the program's current turn, or of its next turn if none was sent."""
         sent_s = self.now_s() if under_way.sent_s is None else under_way.sent_s
-        failed: Ended[Reply] = Ended(sent_s, finish_s, error=error, failed_tries=under_way.failed_tries)
+        first_token_s = None if under_way.reply is None else under_way.reply.first_token_s
+        failed: Ended[Reply] = Ended(
+            sent_s, finish_s, error=error, first_token_s=first_token_s, failed_tries=under_way.failed_tries
+        )
         go_on(under_way.conversation, failed, self._sink)
 
     async def _send(self, under_way: _UnderWay, send: Send) -> Ended[Reply]:
@@ -201,7 +206,7 @@ class LoadDriver:
             failed_tries=under_way.failed_tries,
             token_gaps_ms=None if reply.chunks_s is None else gaps_ms(reply.chunks_s),
         )
-        under_way.sent_s, under_way.failed_tries = None, ()
+        under_way.sent_s, under_way.failed_tries, under_way.reply = None, (), None
         return answered
 
     async def _request(self, under_way: _UnderWay, send: Send, content: dict[str, Any]) -> Reply:
@@ -220,12 +225,14 @@ class LoadDriver:
             if untagged:  # names no program; the record is joined by it
                 headers["X-Request-Id"] = f"{send.turn_id}-{attempt}"
             try:
-                return await self._client.post(url, body, headers)
+                under_way.reply = self._client.reply()
+                return await self._client.post(url, body, headers, under_way.reply)
             except RequestFailed as error:
                 self.counters.errors[error.kind] += 1
                 self.counters.short_answers += error.missing > 0
                 self.counters.missing_tokens += error.missing
                 under_way.failed_tries += (error.kind,)
+                under_way.reply = None
                 if not error.again or attempt == options.retries:
                     raise
                 self.counters.retries += 1

@@ -109,13 +109,22 @@ class StreamingClient:
         self._every_chunk = every_chunk
         self._open: set[_Stream] = set()
 
-    async def post(self, url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
+    def reply(self) -> Reply:
+        """Return an answer of which nothing was read yet."""
+        return Reply(with_text=True, done=False, chunks_s=[] if self._every_chunk else None)
+
+    async def post(
+        self, url: str, body: Mapping[str, Any], headers: Mapping[str, str], reply: Reply | None = None
+    ) -> Reply:
         """Send a POST request and read its stream to the last byte, so that the connection can be used again.
+
+        Args:
+            reply: is filled with the answer as it comes, so that a caller that gives up has what came until then.
 
         Raises:
             RequestFailed: no complete answer; ``kind`` says why.
         """
-        reply = Reply(with_text=True, done=False, chunks_s=[] if self._every_chunk else None)
+        reply = reply or self.reply()
         try:
             async with (
                 asyncio.timeout(self._limit_s),
