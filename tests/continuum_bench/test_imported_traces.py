@@ -39,12 +39,12 @@ def test_known_tool_times_are_not_assumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("children", [0, 2])
-def test_replay_says_that_sub_programs_start_by_themselves(tmp_path: Path, children: int) -> None:
+def test_replay_says_which_sub_programs_start_by_themselves(tmp_path: Path, children: int) -> None:
     turns = (Turn(100, 5), Turn(10, 5))
     programs = [Program("p", turns), *(Program(f"c{n}", turns, parent_id="p") for n in range(children))]
     write_programs(tmp_path / "t.jsonl", programs, Assumptions())
     text = played(tmp_path / "t.jsonl", tmp_path / "r")
-    line = "assumed: 2 sub-programs: started by --arrivals, not at the end of its parent's turn"
+    line = "assumed: 2 sub-programs: the parent's turn that started it is unknown or not played: started by --arrivals"
     assert text.count(line) == (2 if children else 0)  # before the run, and below its table
 
 

@@ -42,6 +42,8 @@ programs = st.lists(
         synthetic=st.booleans(),
         arrival_s=st.none() | seconds,
         parent_id=st.none() | names,
+        parent_turn=st.none() | st.integers(0, 9),
+        parent_gap_s=seconds,
         metadata=st.none() | st.dictionaries(names, st.text(max_size=20) | st.integers(-9, 9) | seconds, max_size=3),
     ),
     max_size=4,

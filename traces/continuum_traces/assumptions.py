@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from continuum_traces.names import counted
 from continuum_traces.schema import Program
+from continuum_traces.sub_programs import parents_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ def of_tool_times(programs: Iterable[Program]) -> Assumption:
     return replace(NO_DURATION, count=sum(call.duration_s is None for call in calls))
 
 
-def of_parents(programs: Iterable[Program]) -> Assumption:
-    """Return how many programs were started by another one, which a replay does not wait for."""
-    text = "started by --arrivals, not at the end of its parent's turn; the parent's wait is as recorded"
-    return Assumption("sub-program", text, sum(program.parent_id is not None for program in programs))
+def of_parents(programs: Sequence[Program]) -> Assumption:
+    """Return how many programs were started by another one at a turn that is unknown or is not played."""
+    children, started = (p.parent_id is not None for p in programs), len(parents_of(programs))
+    text = "the parent's turn that started it is unknown or not played: started by --arrivals"
+    return Assumption("sub-program", text, sum(children) - started)

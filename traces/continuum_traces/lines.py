@@ -123,7 +123,9 @@ def is_sound(program: Program) -> bool:
     optional = (program.model, program.parent_id, program.shared_prefix_id)
     if not all(type(name) is str and name for name in names) or any(type(name) not in _TEXT for name in optional):
         return False
-    if program.metadata is not None or not _is_number(program.arrival_s):
+    if program.metadata is not None or not all(map(_is_number, (program.arrival_s, program.parent_gap_s))):
+        return False
+    if program.parent_turn is not None and not _is_count(program.parent_turn):
         return False
     return all(_is_sound_turn(turn) for turn in program.turns)
 
@@ -133,7 +135,7 @@ _TEXT = (str, type(None))
 
 def _is_sound_turn(turn: Turn) -> bool:
     counts = (turn.new_input_tokens, turn.output_tokens, turn.carried_tokens, turn.kept_tokens, turn.cached_tokens)
-    if not all(each is None or (type(each) is int and 0 <= each < LARGEST) for each in counts):
+    if not all(each is None or _is_count(each) for each in counts):
         return False
     if turn.output_tokens < 1 or turn.carried > turn.output_tokens or turn.text is not None:
         return False
@@ -143,6 +145,10 @@ def _is_sound_turn(turn: Turn) -> bool:
         type(call.name) is str and call.name and _is_number(call.duration_s) and _is_number(call.start_s)
         for call in calls
     )
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < LARGEST
 
 
 def _is_number(value: object) -> bool:

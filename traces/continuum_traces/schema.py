@@ -109,6 +109,10 @@ class Program:
     """Seconds from the start of the recording to the program's arrival."""
     parent_id: str | None = None
     """Id of the program that started this program."""
+    parent_turn: int | None = None
+    """Index of the parent's turn whose end starts this program; None: unknown, or no program started it."""
+    parent_gap_s: float = 0.0
+    """Seconds from that turn's finish to this program's start."""
     shared_prefix_id: str | None = None
     """Programs with the same id begin with the same tokens (a system prompt)."""
     shared_prefix_tokens: int = 0

@@ -16,6 +16,7 @@ import aiohttp
 from continuum_traces.closed_loop import ClosedLoop, Lanes
 from continuum_traces.conversation import Conversation, Ended, Send, Wait, converse, go_on
 from continuum_traces.schema import ArrivalRecord, TurnRecord
+from continuum_traces.sub_programs import SubPrograms
 from continuum_traces.token_gaps import gaps_ms
 from continuum_traces.urls import joined, root_of
 
@@ -68,6 +69,9 @@ class LoadDriver:
         self._url = options.base_url
         self._session: aiohttp.ClientSession
         self._client: StreamingClient
+        self._tasks: asyncio.TaskGroup
+        self._closed: ClosedLoop[LivePlay] | None
+        self._sub_programs: SubPrograms[LivePlay]
         self._abandoned: list[str] = []
         self._rates = TokenRates()
 
@@ -99,30 +103,32 @@ class LoadDriver:
 
     async def _run(self, plays: Sequence[LivePlay], lanes: Lanes | None) -> None:
         """Play all programs. The first error ends the run and is raised."""
-        closed = None if lanes is None else ClosedLoop(plays, lanes)
-        starts = [(play, play.job.arrival_s) for play in plays] if closed is None else closed.begin(self.now_s())
+        self._sub_programs = SubPrograms((play, play.job) for play in plays)
+        roots = self._sub_programs.roots
+        self._closed = None if lanes is None else ClosedLoop(roots, lanes)
+        starts = [(each, each.job.arrival_s) for each in roots]
+        if self._closed is not None:
+            starts = self._closed.begin(self.now_s())
         reader = asyncio.create_task(self._client.read_along())
         try:
-            async with asyncio.TaskGroup() as tasks:
-                self._start(starts, closed, tasks)
+            async with asyncio.TaskGroup() as self._tasks:
+                self._start(starts)
         except ExceptionGroup as errors:  # noqa: F821 - Python 3.11, as asyncio.TaskGroup
             raise errors.exceptions[0] from None
         finally:
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
 
-    def _start(
-        self, starts: Sequence[tuple[LivePlay, float]], closed: ClosedLoop[LivePlay] | None, tasks: asyncio.TaskGroup
-    ) -> None:
-        """Start these programs, each at its time. In a closed loop each starts others when it ends."""
+    def _start(self, starts: Sequence[tuple[LivePlay, float]]) -> None:
+        """Start these programs, each at its time. In a closed loop each root starts others when it ends."""
 
         async def play_and_start(play: LivePlay, due_s: float) -> None:
             await self._play(play, due_s)
-            if closed is not None:
-                self._start(closed.ended(self.now_s()), closed, tasks)
+            if self._closed is not None and play.job.program.parent_turn is None:
+                self._start(self._closed.ended(self.now_s()))
 
         for start in starts:
-            tasks.create_task(play_and_start(*start))
+            self._tasks.create_task(play_and_start(*start))
 
     # ------------------------------------------------------------------------------------- one program
 
@@ -175,6 +181,9 @@ class LoadDriver:
                 result = None
             else:
                 result = await self._send(under_way, action)
+                if result.finish_s is not None and result.error is None:
+                    program_id = under_way.play.job.program_id
+                    self._start(self._sub_programs.started(program_id, action.index, result.finish_s))
         return result is None or result.error is None
 
     def _cut_short(self, under_way: _UnderWay, finish_s: float | None, error: str) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -59,8 +60,23 @@ def play(load: LoadOptions, whole: Share, sink: Sink, counters: LoadCounters, pr
         except KeyboardInterrupt:
             return False
         return True
-    shares = [(plays[index::processes], _share(lanes, index, processes)) for index in range(processes)]
+    dealt = _dealt(plays, processes)
+    shares = [(each, _share(lanes, index, processes)) for index, each in enumerate(dealt)]
     return _Team(load, shares, sink, counters).play()
+
+
+def _dealt(plays: Sequence[LivePlay], processes: int) -> list[list[LivePlay]]:
+    """Return the programs of each process: root programs in turn, and sub-programs with their parents, which are before
+    them."""
+    shares: list[list[LivePlay]] = [[] for _ in range(processes)]
+    share_of: dict[str, int] = {}
+    roots = count()
+    for play in plays:
+        program = play.job.program
+        share = next(roots) % processes if program.parent_turn is None else share_of[program.parent_id or ""]
+        share_of[play.job.program_id] = share
+        shares[share].append(play)
+    return shares
 
 
 def _clock() -> float:

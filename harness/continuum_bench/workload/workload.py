@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from continuum_traces.assumptions import Assumptions, of_parents, of_tool_times
 from continuum_traces.closed_loop import Lanes
 from continuum_traces.conversation import Job
-from continuum_traces.schema import Workload
+from continuum_traces.grouped import grouped
+from continuum_traces.schema import Program, Workload
+from continuum_traces.sub_programs import parents_of
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import MOST_S
@@ -67,17 +70,28 @@ class JobSource:
         return lanes_of(self.arrivals.arrivals)
 
     def jobs(self, seed: int) -> list[Job]:
-        """Return the programs in random order (``recorded``: the trace's order), equal for all policies of a seed."""
+        """Return the programs in random order (``recorded``: the trace's order), equal for all policies of a seed.
+
+        Only root programs arrive. Sub-programs are behind them and have the arrival of their root.
+        """
         rng, programs = np.random.default_rng(seed), self.trace.programs
-        order = [i % len(programs) for i in range(self.trace.number)]
+        parents, plays = parents_of(programs), Counter(i % len(programs) for i in range(self.trace.number))
+        started = {child: min(plays[child], plays[parent]) for child, parent in parents.items()}
+        repeats = (divmod(i, len(programs)) for i in range(self.trace.number))
+        order = [index for repeat, index in repeats if repeat >= started.get(index, 0)]
         if not self.arrivals.arrivals.startswith("recorded"):
             rng.shuffle(order)
         times = arrival_times(self.arrivals.arrivals)(rng, self.arrivals.jps, [programs[i] for i in order])
-        played: Counter[int] = Counter()
-        jobs = []
+        played = Counter(started)
+        jobs: list[Job] = []
         for index, arrival_s in zip(order, times, strict=True):
-            jobs.append(Job(programs[index], float(arrival_s), played[index], sends=self.arrivals.tags))
+            program = programs[index]
+            if program.parent_turn is not None:
+                program = replace(program, parent_turn=None)
+            jobs.append(Job(program, float(arrival_s), played[index], sends=self.arrivals.tags))
             played[index] += 1
+        if started:
+            jobs += _sub_jobs(jobs, [(programs[child], number) for child, number in started.items()])
         return in_window(self._changed(jobs, seed), self.arrivals)
 
     def _changed(self, jobs: list[Job], seed: int) -> list[Job]:
@@ -90,6 +104,24 @@ class JobSource:
             programs = tool_times(change)(random.Random(seed), [job.program for job in jobs])
             jobs = [replace(job, program=program) for job, program in zip(jobs, programs, strict=True)]
         return jobs if hints == NONE else with_hints(jobs, hints, hint_error(self.arrivals.hint_error), seed)
+
+
+def _sub_jobs(roots: Sequence[Job], children: Sequence[tuple[Program, int]]) -> Iterator[Job]:
+    """Yield the jobs of sub-programs, each behind its parent.
+
+    Args:
+        roots: the jobs of programs that nobody starts.
+        children: each sub-program, and how often it is played by its parent.
+    """
+    by_parent = grouped((program.parent_id or "", (program, number)) for program, number in children)
+    queue = deque(roots)
+    while queue:
+        parent = queue.popleft()
+        for program, number in by_parent.get(parent.program.program_id, ()):
+            if parent.salt < number:
+                child = replace(parent, program=replace(program, parent_id=parent.program_id))
+                queue.append(child)
+                yield child
 
 
 def load_workload(
@@ -128,6 +160,7 @@ def _check_span(jobs: list[Job]) -> None:
     Raises:
         BenchError: the run would take longer than ``MOST_S``.
     """
-    span_s = max(job.arrival_s + sum(turn.gap_s for turn in job.program.turns) for job in jobs)
+    gaps_s = (job.program.parent_gap_s + sum(turn.gap_s for turn in job.program.turns) for job in jobs)
+    span_s = max(job.arrival_s + gap_s for job, gap_s in zip(jobs, gaps_s, strict=True))
     if not span_s <= MOST_S:
         raise BenchError(f"the arrivals and tool times of a run take {span_s:g} s; they may take {MOST_S:,.0f} s")

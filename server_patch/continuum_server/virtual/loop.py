@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,9 @@ class Play:
     alone_s: Sequence[float] = ()
     """Seconds of each turn on an empty engine, computed when the first turn ends."""
     in_closed_loop: bool = False
+    """Another program starts when this program ends."""
+    child_gaps_s: Mapping[int, float] = field(default_factory=dict)
+    """Seconds from the end of a turn to the first program that it starts, by the turn's index."""
 
     @property
     def arrival(self) -> ArrivalRecord:
@@ -79,14 +82,13 @@ class Play:
     def due_s_at_best(self, now_s: float, least_step_s: float) -> float:
         """Return the earliest time at which the next turn can be due, if every step takes at least ``least_step_s``.
 
-        In a closed loop the next turn may be the first of another program.
+        It may be the first of another program: in a closed loop, or if this turn starts one.
         """
         turns = self.job.program.turns
         turn, is_last = turns[self.index], self.index == len(turns) - 1
-        if is_last and not self.in_closed_loop:
-            return inf
+        own_s = (0.0 if self.in_closed_loop else inf) if is_last else turn.gap_s
         done = self.request.num_output_tokens if self.request is not None else 0
-        return now_s + (turn.output_tokens - done) * least_step_s + (0.0 if is_last else turn.gap_s)
+        return now_s + (turn.output_tokens - done) * least_step_s + min(own_s, self.child_gaps_s.get(self.index, inf))
 
 
 def play_of(number: int, job: Job, block_size: int) -> Play:

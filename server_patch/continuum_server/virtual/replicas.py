@@ -15,6 +15,7 @@ from math import inf
 from continuum_traces.closed_loop import ClosedLoop, Lanes
 from continuum_traces.conversation import Job
 from continuum_traces.schema import SchedulerEvent
+from continuum_traces.sub_programs import SubPrograms
 
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.loop import Play, VirtualLoop, play_of
@@ -29,6 +30,7 @@ class ReplicaLoops:
         loops: one for each replica.
         router: chooses a loop for every turn.
         jobs: all programs of the run. In a closed loop they start in this order, whatever their arrival times.
+            Sub-programs start when their parent's turn has ended.
         least_step_s: duration of the shortest step of any loop.
         lanes: the closed loop; None: all programs arrive by themselves.
         until_s: when the run stops.
@@ -46,7 +48,9 @@ class ReplicaLoops:
         self.door = Door(router, len(loops))
         self._loops = list(loops)
         self._least_step_s = least_step_s
-        self._closed = None if lanes is None else ClosedLoop(enumerate(jobs), lanes)
+        self._sub_programs = SubPrograms(((number, job), job) for number, job in enumerate(jobs))
+        roots = self._sub_programs.roots
+        self._closed = None if lanes is None else ClosedLoop(roots, lanes)
         self._until_s = until_s
         self._where: dict[int, tuple[int, Arrival]] = {}
         """The latest turn of each play, by the play's number, and the replica to which it was sent."""
@@ -57,13 +61,14 @@ class ReplicaLoops:
         self._orders = count(len(jobs) + 1)
         self._arrivals: list[tuple[float, int, Play]] = []
         """A heap of (time, order, play) of the turns that are due."""
-        every = [((number, job), job.arrival_s) for number, job in enumerate(jobs)]
+        every = [((number, job), job.arrival_s) for number, job in roots]
         self._start(every if self._closed is None else self._closed.begin())
 
     def _start(self, starts: Iterable[tuple[tuple[int, Job], float]]) -> None:
         for (number, job), at_s in starts:
             play = play_of(number, replace(job, arrival_s=at_s), self._loops[0].block_size)
-            play.in_closed_loop = self._closed is not None
+            play.in_closed_loop = self._closed is not None and job.program.parent_turn is None
+            play.child_gaps_s = self._sub_programs.least_gaps_s(job.program_id)
             heapq.heappush(self._arrivals, (at_s, number, play))
 
     def run(self, on_progress: Callable[[int], None] | None = None, every: int = 500) -> None:
@@ -124,11 +129,12 @@ class ReplicaLoops:
     def _answered(self, index: int, play: Play) -> None:
         order = next(self._orders)
         heapq.heappush(self._answers, (self._loops[index].now_s, order, *self._where[play.number]))
+        now_s = self._loops[index].now_s
         if not play.over:
             heapq.heappush(self._arrivals, (play.due_s, order, play))
-            return
-        if self._closed is not None:
-            self._start(self._closed.ended(self._loops[index].now_s))
+        elif self._closed is not None and play.in_closed_loop:
+            self._start(self._closed.ended(now_s))
+        self._start(self._sub_programs.started(play.job.program_id, play.index - 1, now_s))
 
     def _arrival(self, play: Play) -> Arrival:
         """Return the play's next turn, as the router knows it."""

@@ -100,14 +100,32 @@ def programs_on_timeline(
         thread.answers = counted
     starts = [thread.answers[0].sent_s for thread in threads if thread.answers]
     start_s = min((at for at in starts if at is not None), default=0.0)
+    by_name = {thread.name: thread for thread in threads}
     described: list[Imported] = []
     for thread in threads:
         model = _model(thread, assumptions)
         sent_s = next((answer.sent_s for answer in thread.answers), None)
         arrival_s = None if sent_s is None else round(sent_s - start_s, 6)
-        program = Program(thread.name, (), source, model, arrival_s=arrival_s, parent_id=thread.parent)
+        turn, gap_s = _start(by_name.get(thread.parent or ""), sent_s)
+        started: dict[str, Any] = {"parent_id": thread.parent, "parent_turn": turn, "parent_gap_s": gap_s}
+        program = Program(thread.name, (), source, model, arrival_s=arrival_s, **started)
         described.append(Imported(program, list(_requests(thread, assumptions))))
     yield from _sharing(described, assumptions) if one_agent else described
+
+
+def _start(parent: Thread | None, sent_s: float | None) -> tuple[int | None, float]:
+    """Return the parent's last turn that ended before a request was sent, and the seconds between them.
+
+    A request that was sent before the first turn ended follows that turn at once. A user, not the parent, starts what
+    follows a last turn without tools: None.
+    """
+    ends_s = [answer.end_s for answer in parent.answers] if parent is not None else []
+    if sent_s is None or all(end_s is None for end_s in ends_s):
+        return None, 0.0
+    ended = [(turn, end_s) for turn, end_s in enumerate(ends_s) if end_s is not None and end_s <= sent_s]
+    turn, end_s = ended[-1] if ended else (0, sent_s)
+    users = parent is not None and ended and turn == len(ends_s) - 1 and not parent.answers[turn].calls
+    return (None, 0.0) if users else (turn, round(sent_s - end_s, 6))
 
 
 def _sharing(described: Sequence[Imported], assumptions: Assumptions) -> Iterator[Imported]:

@@ -33,7 +33,7 @@ def _check(file: Source, where: str, name: str, totals: Object, programs: Sequen
 
 
 def _programs(
-    file: Source, where: str, name: str, row: Object, conversation: Object, parent_id: str | None
+    file: Source, where: str, name: str, row: Object, conversation: Object, started_by: Program | None
 ) -> Iterator[Imported]:
     """Yield a conversation or a sub-agent, then the sub-agents that it started."""
     items = listed(where, row, "requests", dict)
@@ -43,9 +43,12 @@ def _programs(
     end_s, waiting = 0.0, list[ToolCall]()
     for item in items:
         if "requests" in item:
+            call = _sub_agent(where, item, end_s)
+            turn = max(0, len(requests) - 1)
+            started = Program(name, (), parent_id=name, parent_turn=turn, parent_gap_s=call.start_s)
             child = f"{name}/{item.get('agent_id') or f'agent-{len(children) + 1}'}"
-            children += _programs(file, where, child, item, conversation, name)
-            waiting.append(_sub_agent(where, item, end_s))
+            children += _programs(file, where, child, item, conversation, started)
+            waiting.append(call)
         elif "in" in item:
             if requests:
                 requests[-1] = _before(requests[-1], tuple(waiting), number(where, item, "think_time", 0))
@@ -59,7 +62,8 @@ def _programs(
         requests[-1] = _before(requests[-1], tuple(waiting), 0.0)
     model = next((item["model"] for item in items if isinstance(item.get("model"), str)), None)
     block_tokens = int(number(where, conversation, "block_size", 0)) or None
-    yield Imported(Program(name, (), "weka", model, parent_id=parent_id), requests, ids=ids, block_tokens=block_tokens)
+    program = replace(started_by or Program(name, ()), program_id=name, source="weka", model=model)
+    yield Imported(program, requests, ids=ids, block_tokens=block_tokens)
     yield from children
 
 
