@@ -63,6 +63,29 @@ def test_gaps_of_unknown_length_are_said() -> None:
     assert on_timeline(timed, unknown)[1] == []
 
 
+TASK = TimedCall("Task", 5.0, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("parent", "sent_s", "started"),
+    [
+        ([answer(1, 5, TASK), answer(31, 40)], 4.9, (0, 0.0)),  # before the first turn ends
+        ([answer(1, 5, TASK), answer(31, 40)], 5.0, (0, 0.0)),
+        ([answer(1, 5, TASK), answer(31, 40)], 39.9, (0, 34.9)),
+        ([answer(1, 5), answer(6, 40, TASK)], 42.5, (1, 2.5)),
+        ([answer(1, 5, TASK), answer(31, 40)], 40.0, (None, 0.0)),  # a user's fork of the session
+        ([Answer(RequestUsage(100, 10), 1.0)], 5.0, (None, 0.0)),
+        ([], 5.0, (None, 0.0)),
+    ],
+)
+def test_a_sub_agent_follows_the_turn_that_ended_before_it(
+    parent: list[Answer], sent_s: float, started: tuple[int | None, float]
+) -> None:
+    threads = [Thread("p", None, parent), Thread("c", "p", [answer(sent_s, sent_s + 1)])]
+    child = next(each for each in programs_on_timeline(threads, "x", Assumptions()) if each.program.parent_id)
+    assert (child.program.parent_turn, child.program.parent_gap_s) == started
+
+
 @pytest.mark.parametrize(("sent_s", "said"), [(4.999, 0), (4.998, 1), (5.0, 0)])
 def test_requests_that_overlap_are_said(sent_s: float, said: int) -> None:
     program, lines = on_timeline(answer(1, 5), answer(sent_s, 6))

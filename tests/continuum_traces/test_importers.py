@@ -113,6 +113,14 @@ def test_each_format(name: str) -> None:
     assert set(map(form_of, IMPORTED)) == set(IMPORTERS)
 
 
+def test_each_format_has_a_row_in_the_documentation() -> None:
+    """Who writes it, what is exact, what is estimated, what is left out."""
+    page = (Path(__file__).parents[2] / "docs/trace-format.md").read_text(encoding="utf-8")
+    rows = [row.strip("|").split(" | ") for row in page.splitlines() if row.startswith("| `")]
+    named = [name for row in rows if len(row) == 5 and all(map(str.strip, row)) for name in row[0].split(",")]
+    assert sorted(name.strip(" `") for name in named) == sorted(IMPORTERS.keys() - {"continuum"})
+
+
 def test_the_server_reads_terminal_bench_s_answers_as_the_importer_does() -> None:
     for typed in (["cd /app\n", "make -j2\n"], ["cat > x <<'E'\nrm\nE\n", "python3 x"], ["FOO=1 timeout 5 pytest\n"]):
         answer = json.dumps({"analysis": "a {b}", "plan": "p", "commands": [{"keystrokes": keys} for keys in typed]})
