@@ -91,7 +91,7 @@ def join_dynamo(parts: Iterable[Part], assumptions: Assumptions) -> Iterator[Imp
         _add(sessions, places, where, record)
     begun = [session for session in sessions.values() if session.requests]
     start_ms = min((request.received_ms for each in begun for request in each.requests), default=0.0)
-    yield from (_imported(session, start_ms) for session in begun)
+    yield from (_imported(session, sessions.get(session.parent or ""), start_ms) for session in begun)
 
 
 def _add(sessions: dict[str, _Session], places: dict[str, str], where: str, record: Record) -> None:
@@ -152,7 +152,17 @@ def _tool(where: str, event_ms: float, tool: Record) -> _Tool:
     return _Tool(_text(where, tool, "tool_call_id"), str(tool.get("tool_class") or UNKNOWN), ended_ms, duration_ms)
 
 
-def _imported(session: _Session, start_ms: float) -> Imported:
+def _started(parent: _Session | None, sent_ms: float) -> tuple[int | None, float]:
+    """Return the parent's last turn that ended before a request was sent, or its first, and the seconds between them;
+    None: the parent has no turns."""
+    requests = [] if parent is None else sorted(parent.requests, key=lambda each: (each.received_ms, each.end_ms))
+    if not requests:
+        return None, 0.0
+    turn = max((turn for turn, each in enumerate(requests) if each.end_ms <= sent_ms), default=0)
+    return turn, max(0.0, round((sent_ms - requests[turn].end_ms) / 1e3, 6))
+
+
+def _imported(session: _Session, parent: _Session | None, start_ms: float) -> Imported:
     requests = sorted(session.requests, key=lambda request: (request.received_ms, request.end_ms))
     starts_ms = [request.received_ms for request in requests]
     reported: list[list[_Tool]] = [[] for _ in requests]
@@ -165,7 +175,9 @@ def _imported(session: _Session, start_ms: float) -> Imported:
         for request, tools, gap_s, tokens in zip(requests, reported, [*gaps_s, None], [None, *kept], strict=True)
     ]
     arrival_s = (starts_ms[0] - start_ms) / 1e3
-    program = Program(session.name, (), "dynamo", session.model, arrival_s=arrival_s, parent_id=session.parent)
+    turn, gap_s = _started(parent, starts_ms[0])
+    started: dict[str, Any] = {"parent_id": session.parent, "parent_turn": turn, "parent_gap_s": gap_s}
+    program = Program(session.name, (), "dynamo", session.model, arrival_s=arrival_s, **started)
     ids = [request.ids for request in requests]
     return Imported(replace(program, tagged=session.tagged), usage, ids=ids, block_tokens=requests[0].block_tokens)
 
