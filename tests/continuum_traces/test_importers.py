@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -400,4 +401,64 @@ def test_a_chat_id_that_is_there_twice_is_said(tmp_path: Path) -> None:
     assert program.arrival_s == 1
     assert [line[:60] for line in log.assumptions.lines()] == [
         "1 request: with the chat_id of an earlier one: left out (the"
+    ]
+
+
+WEKA = {"id": "w", "block_size": 64, "requests": [{"t": 0, "in": 100, "out": 5, "api_time": 2}, {"in": 200, "out": 5}]}
+BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens\n"
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:01,100,5\n"
+
+
+def rows_of(folder: Path, text: str) -> Path:
+    path = folder / ("rows.json" if text.startswith("{") else "rows.csv")
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (BURST + "1,m,10,5,15\n", ""),
+        (BURST + "1,m,10,5,16\n", "1 request: Total tokens is not the sum of request and response: not used"),
+        (json.dumps(WEKA), "1 gap: neither think_time nor t: taken as 0 s"),
+        (AZURE + "2023-11-16 18:00:03,100,5\n", ""),
+    ],
+)
+def test_what_a_row_lacks_or_contradicts_is_said(tmp_path: Path, text: str, line: str) -> None:
+    log = ImportLog()
+    assert list(read_any(rows_of(tmp_path, text), None, log))
+    assert any(line in each for each in log.assumptions.lines()) if line else not log.assumptions.lines()
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (BURST + "1,m,10.5,5,15\n", ":2: Request tokens: expected a whole number, found 10.5"),
+        (AZURE + "2023-11-16 18:00:00,100,5\n", ":3: TIMESTAMP: earlier than in the first row"),
+        (
+            json.dumps({**WEKA, "requests": [{"in": 1, "out": 5}, {"in": 1.5, "out": 5}]}),
+            "in: expected a whole number, found 1.5",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_right(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(TraceError, match=re.escape(fault)):
+        list(read_any(rows_of(tmp_path, text)))
+
+
+def test_a_gap_without_think_time_lies_between_the_instants(tmp_path: Path) -> None:
+    requests = [WEKA["requests"][0], {**WEKA["requests"][1], "t": 9}]
+    (program,) = read_any(lines(tmp_path / "weka.jsonl", {**WEKA, "requests": requests}))
+    assert [turn.gap_s for turn in program.turns] == [7, 0]
+
+
+def test_several_answers_to_one_prompt_are_said(tmp_path: Path) -> None:
+    row, log = call(1, "a"), ImportLog()
+    row["response"]["choices"] *= 2
+    row["response"]["usage"]["total_tokens"] = 1
+    (program,) = read_any(lines(tmp_path / "calls.jsonl", row), None, log)
+    assert len(program.turns) == 1
+    assert [line.partition(":")[2].strip()[:30] for line in log.assumptions.lines()] == [
+        "total_tokens is not the sum of",
+        "several answers to one prompt:",
     ]

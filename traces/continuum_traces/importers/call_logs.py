@@ -64,7 +64,13 @@ def read_call_logs(file: Source) -> Iterator[Call]:
         if not usage:
             file.assume("call", "no token counts: left out")
             continue
-        yield _call(where, row, request, messages, response, usage_of(where, usage))
+        counts = usage_of(where, usage)
+        total = number(where, usage, "total_tokens", counts.prompt_tokens + counts.output_tokens)
+        differs = total != counts.prompt_tokens + counts.output_tokens
+        file.assume("call", "total_tokens is not the sum of prompt and answer: not used", int(differs))
+        several = len(listed(where, response, "choices", dict)) > 1
+        file.assume("call", "several answers to one prompt: the first, with the tokens of all", int(several))
+        yield _call(where, row, request, messages, response, counts)
 
 
 def _call(

@@ -10,7 +10,13 @@ from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.timeline import Answer, Thread, TimedCall, call_of, programs_on_timeline, seconds
-from continuum_traces.importers.usage import Imported, RequestUsage, inner, number
+from continuum_traces.importers.usage import (
+    Imported,
+    RequestUsage,
+    count_of,
+    inner,
+    number,
+)
 
 Line = Mapping[str, Any]
 
@@ -99,9 +105,9 @@ def _blocks(message: Line, kind: str) -> Iterator[Line]:
 
 
 def _usage(where: str, usage: Line) -> RequestUsage:
-    cached = int(number(where, usage, "cache_read_input_tokens", 0))
-    new = int(number(where, usage, "input_tokens", 0) + number(where, usage, "cache_creation_input_tokens", 0))
-    output = int(number(where, usage, "output_tokens", 0))
+    cached = count_of(where, usage, "cache_read_input_tokens", 0)
+    new = count_of(where, usage, "input_tokens", 0) + count_of(where, usage, "cache_creation_input_tokens", 0)
+    output = count_of(where, usage, "output_tokens", 0)
     return RequestUsage(new + cached, output, cached_tokens=cached)
 
 

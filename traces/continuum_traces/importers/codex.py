@@ -9,7 +9,12 @@ from typing import Any
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.timeline import Answer, Thread, TimedCall, call_of, programs_on_timeline, seconds
-from continuum_traces.importers.usage import Imported, RequestUsage, inner, number
+from continuum_traces.importers.usage import (
+    Imported,
+    RequestUsage,
+    count_of,
+    inner,
+)
 
 COPIED_S = 1.0
 """A fork's file begins with its parent's lines, which are written within this time. No model answers as fast."""
@@ -133,7 +138,7 @@ def _count(rollout: _Rollout, where: str, info: Mapping[str, Any], at_s: float |
 
 def _counts(where: str, info: Mapping[str, Any], name: str) -> Counts:
     usage = inner(where, info, name)
-    return tuple(int(number(f"{where}: {name}", usage, each, 0)) for each in _COUNTS)
+    return tuple(count_of(f"{where}: {name}", usage, each, 0) for each in _COUNTS)
 
 
 def join_codex(rollouts: Iterable[_Rollout], assumptions: Assumptions) -> Iterator[Imported]:

@@ -22,6 +22,7 @@ from continuum_traces.importers.usage import (
     Imported,
     RequestUsage,
     calls_sharing_a_time,
+    count_of,
     inner,
     listed,
     number,
@@ -128,8 +129,8 @@ def _request(where: str, event_ms: float, request: Record) -> _Request:
     end_ms = received_ms + number(where, request, "total_time_ms", max(0.0, event_ms - received_ms))
     replay, replay_at = inner(where, request, "replay"), f"{where}: replay"
     usage = RequestUsage(
-        prompt_tokens=int(number(where, request, "input_tokens", number(replay_at, replay, "input_length", 0))),
-        output_tokens=int(number(where, request, "output_tokens", 0)),
+        prompt_tokens=count_of(where, request, "input_tokens", count_of(replay_at, replay, "input_length", 0)),
+        output_tokens=count_of(where, request, "output_tokens", 0),
         cached_tokens=request.get("cached_tokens"),
         llm_s=(end_ms - received_ms) / 1e3,
     )
@@ -139,7 +140,7 @@ def _request(where: str, event_ms: float, request: Record) -> _Request:
         end_ms,
         usage,
         {str(call.get("id") or n): str(call.get("name") or UNKNOWN) for n, call in enumerate(calls)},
-        int(number(replay_at, replay, "trace_block_size", 0)) or None,
+        count_of(replay_at, replay, "trace_block_size", 0) or None,
         listed(replay_at, replay, "input_sequence_hashes", int),
         listed(replay_at, replay, "completion_sequence_hashes", int),
     )

@@ -8,7 +8,13 @@ from typing import Any
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.timeline import Answer, Thread, call_of, programs_on_timeline, seconds
-from continuum_traces.importers.usage import Imported, RequestUsage, inner, listed, number
+from continuum_traces.importers.usage import (
+    Imported,
+    RequestUsage,
+    count_of,
+    inner,
+    listed,
+)
 
 Message = tuple[str, Mapping[str, Any]]
 """A message, behind its place."""
@@ -65,7 +71,7 @@ def _thread(name: str, parent: str | None, messages: Mapping[str, Message], assu
 
 def _usage(where: str, tokens: Mapping[str, Any], assumptions: Assumptions) -> RequestUsage:
     read = {
-        each: int(number(where, tokens, each, 0)) for each in ("input", "output", "cached", "thoughts", "tool", "total")
+        each: count_of(where, tokens, each, 0) for each in ("input", "output", "cached", "thoughts", "tool", "total")
     }
     prompt, output = read["input"] + read["tool"], read["output"] + read["thoughts"]
     if read["total"] and read["total"] != prompt + output:

@@ -10,7 +10,13 @@ from typing import Any
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.timeline import Answer, Thread, call_of, programs_on_timeline, seconds
-from continuum_traces.importers.usage import Imported, RequestUsage, inner, listed, number
+from continuum_traces.importers.usage import (
+    Imported,
+    RequestUsage,
+    count_of,
+    inner,
+    listed,
+)
 from continuum_traces.jsonl import TraceError, json_object
 
 Event = Mapping[str, Any]
@@ -71,7 +77,7 @@ def _add(thread: Thread, where: str, event: Event) -> None:
 
 def _usage(where: str, usage: Event) -> RequestUsage:
     names = ("input_tokens", "output_tokens", "total_tokens", "reasoning_tokens", "input_tokens_cache_read")
-    prompt, output, total, reasoning, cached = (int(number(where, usage, name, 0)) for name in names)
+    prompt, output, total, reasoning, cached = (count_of(where, usage, name, 0) for name in names)
     return RequestUsage(max(prompt, total - output), output, min(reasoning, output), cached_tokens=cached or None)
 
 

@@ -10,7 +10,17 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.usage import UNKNOWN, Imported, RequestUsage, Row, in_order, listed, number, rows_by
+from continuum_traces.importers.usage import (
+    UNKNOWN,
+    Imported,
+    RequestUsage,
+    Row,
+    count_of,
+    in_order,
+    listed,
+    number,
+    rows_by,
+)
 from continuum_traces.schema import Program, ToolCall
 
 WHOLE = "message_array_with_responses"
@@ -60,9 +70,9 @@ def _from_lengths(file: Source, name: str, rows: list[Row], source: str, whole: 
     tools_s = [number(where, row, "tool_wait_ms", 0) / 1e3 if agentic else 0.0 for where, row in rows[1:]]
     requests, context = [], 0
     for (where, row), delay_s, tool_s in zip(rows, [*delays_s, 0.0], [*tools_s, 0.0], strict=True):
-        prompt = context + int(number(where, row, "input_length"))
+        prompt = context + count_of(where, row, "input_length")
         calls = (ToolCall(UNKNOWN, tool_s),) if tool_s else ()
-        output = int(number(where, row, "output_length"))
+        output = count_of(where, row, "output_length")
         requests.append(RequestUsage(prompt, output, tool_calls=calls, gap_overhead_s=delay_s))
         context = 0 if whole else prompt + output
     if len(rows) > 1 and not agentic:
@@ -102,9 +112,7 @@ def _chat(file: Source, rows: list[Row]) -> Imported:
     gaps_s = [after - before for before, after in pairwise(starts_s)]
     file.assume("request", START_TO_START, len(gaps_s))
     requests = [
-        RequestUsage(
-            int(number(where, row, "input_length")), int(number(where, row, "output_length")), gap_overhead_s=gap_s
-        )
+        RequestUsage(count_of(where, row, "input_length"), count_of(where, row, "output_length"), gap_overhead_s=gap_s)
         for (where, row), gap_s in zip(rows, [*gaps_s, 0.0], strict=True)
     ]
     program = Program(str(rows[0][1]["chat_id"]), (), "bailian", arrival_s=float(starts_s[0]))

@@ -16,6 +16,7 @@ from continuum_traces.importers.usage import (
     RequestUsage,
     Row,
     calls_sharing_a_time,
+    count_of,
     first_of,
     in_order,
     listed,
@@ -52,7 +53,7 @@ def _turns(file: Source, rows: list[Row]) -> list[Row]:
         if turn is not None and turn == before:
             raise TraceError(f"{where}: turn: {turn} is there twice")
     if None not in turns:
-        missing = int(number(*ordered[-1], "turn")) - int(number(*ordered[0], "turn")) + 1 - len(turns)
+        missing = count_of(*ordered[-1], "turn") - count_of(*ordered[0], "turn") + 1 - len(turns)
         file.assume("turn", "missing in the table; what came after it is taken as its successor", missing)
     return ordered
 
@@ -65,8 +66,8 @@ def _usage(where: str, row: dict[str, Any], table: bool) -> RequestUsage:
     if not names and seconds is not None:
         names = [UNKNOWN]
     return RequestUsage(
-        prompt_tokens=int(number(where, row, "prompt_tokens")),
-        output_tokens=int(number(where, row, "output_tokens")),
+        prompt_tokens=count_of(where, row, "prompt_tokens"),
+        output_tokens=count_of(where, row, "output_tokens"),
         new_tokens_hint=first_of(where, row, "new_input_tokens"),
         tool_calls=calls_sharing_a_time(names, seconds),
         gap_overhead_s=float(number(where, row, "pack_s", 0)),

@@ -8,7 +8,13 @@ from typing import Any
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.timeline import Answer, Thread, TimedCall, call_of, programs_on_timeline, seconds
-from continuum_traces.importers.usage import Imported, RequestUsage, inner, listed, number
+from continuum_traces.importers.usage import (
+    Imported,
+    RequestUsage,
+    count_of,
+    inner,
+    listed,
+)
 
 Part = Mapping[str, Any]
 
@@ -59,8 +65,8 @@ def _call(where: str, part: Part) -> TimedCall:
 
 def _usage(where: str, tokens: Part) -> RequestUsage:
     cache = inner(where, tokens, "cache")
-    read, write = (int(number(where, cache, name, 0)) for name in ("read", "write"))
-    prompt, output, reasoning = (int(number(where, tokens, name, 0)) for name in ("input", "output", "reasoning"))
+    read, write = (count_of(where, cache, name, 0) for name in ("read", "write"))
+    prompt, output, reasoning = (count_of(where, tokens, name, 0) for name in ("input", "output", "reasoning"))
     return RequestUsage(prompt + read + write, output + reasoning, reasoning, cached_tokens=read)
 
 

@@ -9,7 +9,7 @@ elsewhere. What is particular about the format is in it, and nothing else::
         \"\"\"Mine (who writes it): one run per line.\"\"\"          # the row of the page of formats
         for where, run in file.rows("run_id", "calls"):            # lines, a list, one object, CSV: all the same
             requests = [usage_of(where, call) for call in listed(where, run, "calls", dict)]
-            file.assume("sub-agent", "left out", int(number(where, run, "sub_agents", 0)))
+            file.assume("sub-agent", "left out", count_of(where, run, "sub_agents", 0))
             file.assumptions.add(*differing_totals(run["run_id"], {"requests": run.get("n_calls")}, requests))
             yield Imported(Program(run["run_id"], (), "mine", run.get("model")), requests)
 
@@ -46,7 +46,9 @@ from continuum_traces.grouped import grouped
 from continuum_traces.importers.block_ids import SharedBlocks
 from continuum_traces.importers.importer import Importer, Signs, Source, head_of
 from continuum_traces.importers.shared_prefix import with_shared_prefixes
-from continuum_traces.importers.usage import Imported
+from continuum_traces.importers.usage import (
+    Imported,
+)
 from continuum_traces.jsonl import TraceError, read_header, read_programs
 from continuum_traces.lines import is_sound, program_line, read_program, read_turn, turn_line
 from continuum_traces.names import which

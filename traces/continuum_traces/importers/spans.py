@@ -12,7 +12,11 @@ from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.timeline import Answer, Thread, TimedCall, programs_on_timeline, seconds
-from continuum_traces.importers.usage import Imported, RequestUsage, number
+from continuum_traces.importers.usage import (
+    Imported,
+    RequestUsage,
+    count_of,
+)
 
 Facts = Mapping[str, Any]
 """The fields and attributes of a span, by their names with dots."""
@@ -113,7 +117,7 @@ class _Span:
         value = self.facts.get(name)
         if isinstance(value, str) and value.isdigit():
             value = int(value)
-        return int(number(self.where, {name: value}, name, 0))
+        return count_of(self.where, {name: value}, name, 0)
 
 
 def read_spans(source: Source) -> Iterator[_Span]:

@@ -11,6 +11,7 @@ from continuum_traces.importers.usage import (
     ESTIMATED,
     Imported,
     RequestUsage,
+    count_of,
     differing_totals,
     estimate_tokens,
     inner,
@@ -43,7 +44,7 @@ def read_swe_agent(source: Source) -> Iterator[Imported]:
             prompts.append(estimate_tokens("".join(map(_text, query))) if isinstance(query, list) and query else before)
             outputs.append(size)
         before += size
-    sent, received = (int(number(str(source), stats, name, 0)) for name in ("tokens_sent", "tokens_received"))
+    sent, received = (count_of(str(source), stats, name, 0) for name in ("tokens_sent", "tokens_received"))
     scaled = " and scaled to the trajectory's own sums" if sent and received else ""
     source.assume("program", ESTIMATED + scaled)
     pairs = zip(_scaled(prompts, sent), _scaled(outputs, received), strict=True)

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.usage import Imported, RequestUsage, Row, in_order, number, rows_by
+from continuum_traces.importers.usage import (
+    Imported,
+    RequestUsage,
+    Row,
+    count_of,
+    in_order,
+    number,
+    rows_by,
+)
+from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program
 
 
@@ -16,7 +26,9 @@ def read_azure(file: Source) -> Iterator[Imported]:
     for line, (where, row) in enumerate(file.rows("TIMESTAMP"), 1):
         at = datetime.fromisoformat(row["TIMESTAMP"])
         start = start or at
-        usage = RequestUsage(int(number(where, row, "ContextTokens")), int(number(where, row, "GeneratedTokens")))
+        if at < start:
+            raise TraceError(f"{where}: TIMESTAMP: earlier than in the first row; sort the file by it")
+        usage = RequestUsage(count_of(where, row, "ContextTokens"), count_of(where, row, "GeneratedTokens"))
         yield Imported(Program(f"request-{line}", (), "azure", arrival_s=(at - start).total_seconds()), [usage])
 
 
@@ -36,14 +48,20 @@ def _session(file: Source, name: str, rows: list[Row]) -> Imported:
         max(0.0, after - start - took) for start, took, after in zip(starts_s, times_s, starts_s[1:], strict=False)
     ]
     requests = [
-        RequestUsage(int(number(*row, "Request tokens")), int(number(*row, "Response tokens")), gap_overhead_s=gap_s)
+        RequestUsage(count_of(*row, "Request tokens"), count_of(*row, "Response tokens"), gap_overhead_s=gap_s)
         for row, gap_s in zip(answered, [*gaps_s, 0.0], strict=False)  # the last has no gap
     ]
     if answered:
+        wrong = [row for row in answered if number(*row, "Total tokens", sum_of(*row)) != sum_of(*row)]
+        file.assume("request", "Total tokens is not the sum of request and response: not used", len(wrong))
         file.assume("request", "failed, without an answer: left out", len(rows) - len(answered))
         file.assume("session", "each row read as a whole prompt", int(len(answered) > 1))
     program = Program(name, (), "burstgpt", first.get("Model"), arrival_s=float(number(where, first, "Timestamp")))
     return Imported(program, requests, empty="a failed request, without an answer")
+
+
+def sum_of(where: str, row: dict[str, Any]) -> int:
+    return count_of(where, row, "Request tokens") + count_of(where, row, "Response tokens")
 
 
 _BURST = {"Timestamp": object, "Request tokens": object, "Response tokens": object}

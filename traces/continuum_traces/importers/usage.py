@@ -74,7 +74,7 @@ def usage_of(where: str, usage: Mapping[str, Any], tool_calls: Iterable[ToolCall
     prompt = first_of(where, usage, "prompt_tokens")
     if prompt is None:  # Anthropic's input_tokens are those outside of its cache
         parts = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-        prompt = sum(int(number(where, usage, name, 0)) for name in parts)
+        prompt = sum(count_of(where, usage, name, 0) for name in parts)
     return RequestUsage(
         prompt_tokens=prompt,
         output_tokens=first_of(where, usage, "completion_tokens", "output_tokens") or 0,
@@ -90,7 +90,7 @@ def first_of(where: str, data: Mapping[str, Any], *names: str) -> int | None:
     Raises:
         TraceError: a count is no number. The message begins with ``where``.
     """
-    return next((int(number(where, data, name)) for name in names if data.get(name) is not None), None)
+    return next((count_of(where, data, name) for name in names if data.get(name) is not None), None)
 
 
 def in_order(rows: Sequence[Row], name: str) -> list[Row]:
@@ -219,6 +219,18 @@ def number(where: str, data: Mapping[str, Any], name: str, default: float | None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LARGEST:
         raise TraceError(f"{where}: {name}: expected a number of at least 0, found {repr(value)[:60]}")
     return value
+
+
+def count_of(where: str, data: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """Return a field that must be a whole number of at least 0, such as a count of tokens.
+
+    Raises:
+        TraceError: the field is something else. The message begins with ``where``.
+    """
+    value = number(where, data, name, default)
+    if value != int(value):
+        raise TraceError(f"{where}: {name}: expected a whole number, found {value!r}")
+    return int(value)
 
 
 def inner(where: str, data: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.usage import Imported, RequestUsage, differing_totals, inner, listed, number
+from continuum_traces.importers.usage import (
+    Imported,
+    RequestUsage,
+    count_of,
+    differing_totals,
+    inner,
+    listed,
+    number,
+)
 from continuum_traces.schema import Program, ToolCall
 
 Object = Mapping[str, Any]
@@ -51,7 +59,7 @@ def _programs(
             waiting.append(call)
         elif "in" in item:
             if requests:
-                requests[-1] = _before(requests[-1], tuple(waiting), number(where, item, "think_time", 0))
+                requests[-1] = _before(requests[-1], tuple(waiting), _think_s(file, where, item, end_s))
             waiting.clear()
             requests.append(_request(where, item))
             ids.append(_scoped(str(name.split("/")[0]), conversation, listed(where, item, "hash_ids", int)))
@@ -61,15 +69,23 @@ def _programs(
     if requests and waiting:
         requests[-1] = _before(requests[-1], tuple(waiting), 0.0)
     model = next((item["model"] for item in items if isinstance(item.get("model"), str)), None)
-    block_tokens = int(number(where, conversation, "block_size", 0)) or None
+    block_tokens = count_of(where, conversation, "block_size", 0) or None
     program = replace(started_by or Program(name, ()), program_id=name, source="weka", model=model)
     yield Imported(program, requests, ids=ids, block_tokens=block_tokens)
     yield from children
 
 
+def _think_s(file: Source, where: str, item: Object, end_s: float) -> float:
+    """Return the seconds between the answer before, which ended at ``end_s``, and this request."""
+    if item.get("think_time") is not None:
+        return number(where, item, "think_time")
+    file.assume("gap", "neither think_time nor t: taken as 0 s", int(item.get("t") is None))
+    return max(0.0, number(where, item, "t", end_s) - end_s)
+
+
 def _request(where: str, item: Object) -> RequestUsage:
     seconds = None if item.get("api_time") is None else float(number(where, item, "api_time"))
-    return RequestUsage(int(number(where, item, "in")), int(number(where, item, "out")), llm_s=seconds)
+    return RequestUsage(count_of(where, item, "in"), count_of(where, item, "out"), llm_s=seconds)
 
 
 def _sub_agent(where: str, item: Object, end_s: float) -> ToolCall:
