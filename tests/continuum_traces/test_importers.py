@@ -15,9 +15,10 @@ import pytest
 from continuum_server.vllm_plugin.tool_calls import tool_key as server_key
 from continuum_traces.assumptions import Assumptions, from_header
 from continuum_traces.exporters import export, mooncake_rows
-from continuum_traces.importers.block_ids import BRANCHES
+from continuum_traces.importers.block_ids import BRANCHES, SharedBlocks
 from continuum_traces.importers.registry import IMPORTERS, ImportLog, LeftOut, read_any, recognise
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
+from continuum_traces.importers.usage import Imported, RequestUsage
 from continuum_traces.jsonl import TraceError, read_header, read_programs, write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.shell import first_program
@@ -462,3 +463,33 @@ def test_several_answers_to_one_prompt_are_said(tmp_path: Path) -> None:
         "total_tokens is not the sum of",
         "several answers to one prompt:",
     ]
+
+
+def test_a_group_takes_the_path_of_most_programs(tmp_path: Path) -> None:
+    rows = [moon(1024, [0, end]) for end in (2, 1, 1, 2, 1)]
+    programs = list(read_any(lines(tmp_path / "m.jsonl", *rows)))
+    assert [p.shared_prefix_tokens for p in programs] == [512, 1024, 1024, 512, 1024]
+    assert {p.shared_prefix_id for p in programs} == {"blocks-0"}
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=5), max_size=10))
+def test_blocks_that_programs_share_are_kept_or_said_to_be_lost(prompts: list[list[int]]) -> None:
+    described = [
+        Imported(Program(str(n), ()), [RequestUsage(16 * len(ids), 1)], ids=[ids], block_tokens=16)
+        for n, ids in enumerate(prompts)
+    ]
+    assumptions, saved = Assumptions(), 0
+    blocks = SharedBlocks(described, assumptions)
+    programs = [blocks.program(n, each, assumptions) for n, each in enumerate(described)]
+    for name in {program.shared_prefix_id for program in programs} - {None}:
+        kept = [
+            ids[: p.shared_prefix_tokens // 16]
+            for p, ids in zip(programs, prompts, strict=True)
+            if p.shared_prefix_id == name
+        ]
+        longest = max(kept, key=len)
+        assert all(ids == longest[: len(ids)] for ids in kept)
+        saved += sum(map(len, kept)) - len(longest)
+    distinct = {tuple(ids[:n]) for ids in prompts for n in range(1, len(ids) + 1)}
+    lost = sum(each.count for each in assumptions if each.text == BRANCHES)
+    assert saved + lost == sum(map(len, prompts)) - len(distinct)

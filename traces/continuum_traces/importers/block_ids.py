@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
 
 from continuum_traces.assumptions import Assumptions
-from continuum_traces.grouped import grouped
 from continuum_traces.importers.usage import Imported, RequestUsage, turns_from_usage
 from continuum_traces.schema import Program
 
@@ -37,8 +35,9 @@ class SharedBlocks:
                 firsts.append((number, _compact(each.ids[0])))
         if not all(isinstance(ids, array) for _, ids in firsts):
             firsts = [(number, tuple(ids)) for number, ids in firsts]
-        saved, groups = _grouped(firsts)
-        assumptions.assume("block", BRANCHES, _repeated(firsts) - saved)
+        tree = _Tree(firsts)
+        saved, groups = tree.groups(0, len(firsts))
+        assumptions.assume("block", BRANCHES, tree.repeated() - saved)
         self._shared = {n: (f"blocks-{g}", blocks) for g, group in enumerate(groups) for n, blocks in group if blocks}
         self._block_tokens = 1 << (largest - 1).bit_length()
         """The smallest power of two with which the ids cover every prompt. Most formats do not name it."""
@@ -94,44 +93,61 @@ def _with_kept(each: Imported, block_tokens: int) -> Iterator[RequestUsage]:
         before = request, ids
 
 
-def _repeated(members: Sequence[Member]) -> int:
-    """Return how many of the blocks stand in an earlier program too: in sorted order, in the one before."""
-    ordered = sorted((ids for _, ids in members), key=_any_order)
-    return sum(alike(before, after) for before, after in pairwise(ordered))
+class _Tree:
+    """Programs in the order of their ids, so that those that share a prefix are neighbours."""
+
+    def __init__(self, firsts: Sequence[Member]) -> None:
+        ordered = sorted(firsts, key=_ids)
+        self._numbers = [number for number, _ in ordered]
+        self._lengths = [len(ids) for _, ids in ordered]
+        self._common = [0, *(alike(before, after) for (_, before), (_, after) in pairwise(ordered))]
+        """How many leading ids each shares with the one before."""
+
+    def repeated(self) -> int:
+        """Return how many of the blocks stand in an earlier program too."""
+        return sum(self._common)
+
+    def groups(self, low: int, high: int) -> tuple[int, list[list[tuple[int, int]]]]:
+        """Divide the programs from ``low`` to ``high`` into groups that share a prefix, so that most blocks are saved.
+
+        Returns:
+            The blocks saved, and for each group its programs, each with how many blocks it shares.
+        """
+        if high - low < 2:
+            return 0, []
+        group = self._on_one_path(low, high)
+        together = sum(blocks for _, blocks in group) - max(blocks for _, blocks in group)
+        if together == sum(self._common[low + 1 : high]):
+            return together, [group]
+        divided = [self.groups(*part) for part in self._parts(low, high) if part[1] - part[0] > 1]
+        apart = sum(saved for saved, _ in divided)
+        return (apart, [each for _, groups in divided for each in groups]) if apart > together else (together, [group])
+
+    def _on_one_path(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Return the programs, each with how many ids it shares with the path that most take, at least two of them."""
+        group: list[tuple[int, int]] = []
+        while True:
+            depth, parts = self._branches(low, high)
+            first, last = max(parts, key=lambda part: part[1] - part[0], default=(low, low))
+            if last - first < 2:
+                return [*group, *((number, depth) for number in self._numbers[low:high])]
+            group += [(number, depth) for number in self._numbers[low:first] + self._numbers[last:high]]
+            low, high = first, last
+
+    def _parts(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Return where the programs part first: those that go on with the same id stand together."""
+        _, parts = self._branches(low, high)
+        while len(parts) == 1 and parts[0][1] - parts[0][0] > 1:
+            _, parts = self._branches(*parts[0])
+        return parts
+
+    def _branches(self, low: int, high: int) -> tuple[int, list[tuple[int, int]]]:
+        """Return how many ids all share, and who goes on with the same id, in the order of the file."""
+        depth = min(self._common[low + 1 : high])
+        starts = [low, *(n for n in range(low + 1, high) if self._common[n] == depth), high]
+        parts = [part for part in pairwise(starts) if self._lengths[part[0]] > depth]
+        return depth, sorted(parts, key=lambda part: min(self._numbers[part[0] : part[1]]))
 
 
-def _any_order(ids: Ids) -> Any:
-    return ids
-
-
-def _grouped(members: Sequence[Member], depth: int = 0) -> tuple[int, list[list[tuple[int, int]]]]:
-    """Divide programs into groups that share a prefix, so that most blocks are saved. All share ``depth`` blocks.
-
-    Returns:
-        The blocks saved, and for each group its programs, each with how many blocks it shares.
-    """
-    if len(members) < 2:
-        return 0, []
-    path = _path(members, depth)
-    group = [(number, alike(ids, path)) for number, ids in members]
-    together = sum(blocks for _, blocks in group) - max(blocks for _, blocks in group)
-    if together == _repeated(members):
-        return together, [group]
-    while len(counts := Counter(ids[depth] for _, ids in members if len(ids) > depth)) < 2:
-        depth += 1  # the programs part, since not all that they share is on one path
-    several = (member for member in members if len(member[1]) > depth and counts[member[1][depth]] > 1)
-    parts = grouped((ids[depth], (number, ids)) for number, ids in several)
-    divided = [_grouped(part, depth + 1) for part in parts.values()]
-    apart = sum(saved for saved, _ in divided)
-    return (apart, [each for _, groups in divided for each in groups]) if apart > together else (together, [group])
-
-
-def _path(members: Sequence[Member], depth: int) -> list[Hashable]:
-    """Return the ids of the path that most programs take, as long as at least two take it."""
-    path, rest = list(members[0][1][:depth]), members
-    while following := Counter(ids[len(path)] for _, ids in rest if len(ids) > len(path)).most_common(1):
-        if following[0][1] < 2:
-            break
-        path.append(following[0][0])
-        rest = [(number, ids) for number, ids in rest if len(ids) >= len(path) and ids[len(path) - 1] == path[-1]]
-    return path
+def _ids(member: Member) -> Any:
+    return member[1]
