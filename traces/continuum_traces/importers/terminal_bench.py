@@ -42,10 +42,11 @@ TOTALS = {"prompt_tokens": "prompt", "output_tokens": "completion", "cached_toke
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A trajectory, and the ids of those that it started."""
+    """A trajectory, and those that it started."""
 
     imported: Imported
-    children: frozenset[str]
+    children: Mapping[str, int | None]
+    """By their names, the turn that started them; None: before the first."""
     names: frozenset[str]
     """Names under which other trajectories refer to it."""
 
@@ -63,13 +64,19 @@ def read_terminal_bench(file: Source) -> Iterator[Part]:
 def join_terminal_bench(parts: Iterable[Part], assumptions: Assumptions) -> Iterator[Imported]:
     """Yield the programs, each with its parent, which may be in another file."""
     trajectories = list(parts)
-    parents = {child: part.imported.program.program_id for part in trajectories for child in part.children}
+    parents = {
+        child: (part.imported.program.program_id, turn)
+        for part in trajectories
+        for child, turn in part.children.items()
+    }
     names = {name for part in trajectories for name in part.names}
     assumptions.assume("sub-agent", NO_STEPS, len(parents.keys() - names))
     for part in trajectories:
         program = part.imported.program
-        parent = next((parents[name] for name in sorted(part.names) if name in parents), program.parent_id)
-        yield replace(part.imported, program=replace(program, parent_id=parent))
+        parent, turn = next(
+            (parents[name] for name in sorted(part.names) if name in parents), (program.parent_id, None)
+        )
+        yield replace(part.imported, program=replace(program, parent_id=parent, parent_turn=turn))
 
 
 def _parts(file: Source, where: str, data: Object, parent_id: str | None) -> Iterator[Part]:
@@ -77,25 +84,24 @@ def _parts(file: Source, where: str, data: Object, parent_id: str | None) -> Ite
     keys = ("session_id", "trajectory_id") if parent_id is None else ("trajectory_id", "session_id")
     name = str(next((data[key] for key in keys if data.get(key)), file.path.parent.name))
     program = Program(name, (), "terminal-bench", inner(where, data, "agent").get("model_name"), parent_id=parent_id)
-    requests = list(_requests(file, where, steps))
+    requests, children = list[RequestUsage](), dict[str, int | None]()
+    for request, started in _requests(file, where, steps):
+        children |= dict.fromkeys(started, len(requests) if request else None)
+        requests += [request] if request else []
     metrics = inner(where, data, "final_metrics")
     totals = {ours: metrics.get(f"total_{field}_tokens") for ours, field in TOTALS.items()}
     file.assumptions.add(*differing_totals(name, totals, requests))
-    children = frozenset(_references(where, steps))
     yield Part(Imported(program, requests, _opening(steps)), children, frozenset({name, file.path.name}))
     for index, child in enumerate(listed(where, data, "subagent_trajectories", dict)):
         yield from _parts(file, f"{where}: subagent_trajectories[{index}]", child, name)
 
 
-def _references(where: str, steps: Sequence[Object]) -> Iterator[str]:
-    """Yield what the steps call the trajectories of sub-agents: an id, or the name of a file."""
-    for step in steps:
-        for result in listed(where, inner(where, step, "observation"), "results", dict):
-            for reference in listed(where, result, "subagent_trajectory_ref", dict):
-                named = (
-                    reference.get("trajectory_id") or reference.get("trajectory_path") or reference.get("session_id")
-                )
-                yield PurePath(str(named)).name
+def _references(where: str, step: Object) -> Iterator[str]:
+    """Yield what the step calls the trajectories of sub-agents: an id, or the name of a file."""
+    for result in listed(where, inner(where, step, "observation"), "results", dict):
+        for reference in listed(where, result, "subagent_trajectory_ref", dict):
+            named = reference.get("trajectory_id") or reference.get("trajectory_path") or reference.get("session_id")
+            yield PurePath(str(named)).name
 
 
 def _opening(steps: Sequence[Object]) -> tuple[str, ...]:
@@ -104,15 +110,20 @@ def _opening(steps: Sequence[Object]) -> tuple[str, ...]:
     return tuple(str(step.get("message") or "") for step in asked)
 
 
-def _requests(file: Source, name: str, steps: Sequence[Object]) -> Iterator[RequestUsage]:
-    """Yield a request for each answer. Some harnesses write a step for each part of an answer, each with the usage of
-    the whole answer, or only the first with it."""
+def _requests(file: Source, name: str, steps: Sequence[Object]) -> Iterator[tuple[RequestUsage | None, Sequence[str]]]:
+    """Yield a request for each answer, with the sub-agents that it started; None for those before the first answer.
+
+    Some harnesses write a step for each part of an answer, each with the usage of the whole answer, or only the first
+    with it.
+    """
     latest: RequestUsage | None = None
+    started: list[str] = []
     observed = True
     for index, step in enumerate(steps):
         where = f"{name}: steps[{index}]"
         if step.get("source") != "agent" or step.get("is_copied_context"):
             observed = observed or step.get("source") != "agent"
+            started += _references(where, step)
             continue
         metrics = inner(where, step, "metrics")
         request = usage_of(where, {**inner(where, metrics, "extra"), **metrics}, _calls(where, step))
@@ -121,10 +132,13 @@ def _requests(file: Source, name: str, steps: Sequence[Object]) -> Iterator[Requ
             output, calls = max(latest.output_tokens, request.output_tokens), latest.tool_calls + request.tool_calls
             latest = replace(latest, output_tokens=output, tool_calls=calls)
         else:
-            yield from [] if latest is None else [latest]
-            latest = request
+            if latest is not None or started:
+                yield latest, started
+            latest, started = request, []
+        started += _references(where, step)
         observed = bool(step.get("observation"))
-    yield from [] if latest is None else [latest]
+    if latest is not None or started:
+        yield latest, started
 
 
 def _same_answer(before: RequestUsage, after: RequestUsage) -> bool:
