@@ -493,3 +493,12 @@ def test_blocks_that_programs_share_are_kept_or_said_to_be_lost(prompts: list[li
     distinct = {tuple(ids[:n]) for ids in prompts for n in range(1, len(ids) + 1)}
     lost = sum(each.count for each in assumptions if each.text == BRANCHES)
     assert saved + lost == sum(map(len, prompts)) - len(distinct)
+
+
+def test_vllm_s_own_log_says_where_to_record(tmp_path: Path) -> None:
+    line = "(APIServer pid=7) INFO 11-27 09:24:01 [request_logger.py:65] Received request chatcmpl-1: params: ..."
+    (tmp_path / "vllm.log").write_text(f"INFO 11-27 09:23:59 [api_server.py:1] starting\n{line}\n")
+    with pytest.raises(
+        TraceError, match="neither prompts nor token counts; record requests with continuum-bench serve"
+    ):
+        list(read_any(tmp_path / "vllm.log"))

@@ -34,8 +34,10 @@ from __future__ import annotations
 import pkgutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -49,7 +51,7 @@ from continuum_traces.importers.shared_prefix import with_shared_prefixes
 from continuum_traces.importers.usage import (
     Imported,
 )
-from continuum_traces.jsonl import TraceError, read_header, read_programs
+from continuum_traces.jsonl import TraceError, read_header, read_programs, text_lines
 from continuum_traces.lines import is_sound, program_line, read_program, read_turn, turn_line
 from continuum_traces.names import which
 from continuum_traces.schema import TRACE_SCHEMA, Program
@@ -309,6 +311,14 @@ def _files(folder: Path, log: ImportLog) -> Iterator[Path]:
             yield file
 
 
+LOG_LINES = 1000
+"""Lines of a text that are searched for a request that vLLM logged."""
+VLLM_LOG = (
+    "vLLM's log of requests, which has neither prompts nor token counts; record requests with continuum-bench serve "
+    "--record DIR, or on their way with continuum-proxy"
+)
+
+
 class NotRecognised(TraceError):
     """A file has the signs of no known format."""
 
@@ -326,6 +336,8 @@ def recognise(path: Path) -> Recognised:
     try:
         rows = head_of(path)
     except TraceError as error:
+        if _is_vllm_log(path):
+            raise NotRecognised(f"{path}: {VLLM_LOG}") from error
         if _is_text(path):
             raise NotRecognised(str(error)) from error
         raise
@@ -341,6 +353,12 @@ def recognise(path: Path) -> Recognised:
     if len(best.signs) == len(second.signs):
         raise TraceError(f"{path}: can be {best} or {second}; name the format with --format")
     return best
+
+
+def _is_vllm_log(path: Path) -> bool:
+    with suppress(TraceError):
+        return any("] Received request " in line for _, line in islice(text_lines(path), LOG_LINES))
+    return False
 
 
 def _is_text(path: Path) -> bool:
