@@ -1,6 +1,8 @@
 """Computes lower bounds on mean JCT and wall time from step times and pool size.
 
-    python benchmarks/limit.py pressure small     # grids of benchmarks/results; writes docs/results/data/limit.json
+    python benchmarks/limit.py pressure small     # grids of benchmarks/results
+
+It writes docs/results/data/limit-pressure.json and limit-small.json.
 
 For each point of the grids and each seed:
 
@@ -16,10 +18,10 @@ For each point of the grids and each seed:
 
 from __future__ import annotations
 
+import argparse
 import heapq
 import json
 import math
-import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,12 +29,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from continuum_bench.errors import BenchError
 from continuum_bench.sweep.grid import Grid
 from continuum_bench.sweep.plan import group_of
 from continuum_server.step_times.table import TableStepTimes, attended_pairs
 from continuum_server.virtual.config import EngineShape, shape_of, times_of
 from continuum_traces.conversation import Job
-from results import DATA, grid_of, text_of
+from results import DATA, GRIDS, grid_of, write
 
 Piece = tuple[float, float]
 """A part of a program: the seconds that it takes at least, and its seconds of engine work (0 between turns)."""
@@ -335,6 +338,18 @@ def points_of(grid: Grid) -> Iterator[dict[str, Any]]:
         yield {"axes": known["axes"], "runs": {"in order": ideal}}
 
 
+def main() -> None:
+    grids = sorted(grid.stem for grid in GRIDS.glob("*.yaml"))
+    parser = argparse.ArgumentParser(
+        description="Write docs/results/data/limit-GRID.json: the bounds of a played grid."
+    )
+    parser.add_argument("grids", nargs="+", metavar="GRID", choices=grids, help=f"one of {', '.join(grids)}")
+    for name in dict.fromkeys(parser.parse_args().grids):
+        try:
+            write(f"limit-{name}", {"points": list(points_of(grid_of(name)))})
+        except (BenchError, OSError, RuntimeError, ValueError) as error:
+            parser.error(f"{name}: {error}")
+
+
 if __name__ == "__main__":
-    found = [point for name in sys.argv[1:] for point in points_of(grid_of(name))]
-    (DATA / "limit.json").write_text(text_of({"points": found}), encoding="utf-8")
+    main()

@@ -3,6 +3,8 @@
     python benchmarks/results.py runs/results/tools     # writes docs/results/data/tools.json from this sweep
     python benchmarks/results.py --traces chats         # writes the mixed traces that this grid plays
 
+Each grid has a file of its own. Runs that the present file has are never dropped: delete the file where they are to go.
+
 ``make results`` plays the grids (``continuum-bench sweep`` and ``figure``), collects metrics and writes the tables.
 A file holds for each point of the grid its axes, the checksum of a recorded trace, and each run's metrics by policy and
 seed.
@@ -10,15 +12,16 @@ seed.
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from continuum_analysis.metrics import analyze_run, by_group
+from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.sweep.tables import Sweep, read_sweep
 from continuum_bench.figures.spec import load_figure
 from continuum_bench.options.traces import SynthOptions
@@ -106,6 +109,31 @@ def text_of(data: dict[str, Any]) -> str:
     return json.dumps(data, allow_nan=False).replace('{"axes"', '\n{"axes"') + "\n"
 
 
+def write(name: str, data: dict[str, Any]) -> None:
+    """Write a data file.
+
+    Raises:
+        ValueError: the present file has a run that ``data`` lacks.
+    """
+    file = DATA / f"{name}.json"
+    lost = _runs(json.loads(file.read_bytes())) - _runs(data) if file.exists() else set()
+    if lost:
+        axes, policy, seed = min(lost)
+        what = f"{file} has {len(lost)} runs that this result lacks, such as {policy}, seed {seed}, of {axes}"
+        raise ValueError(f"{what}; play the whole grid, or delete the file if they are to go")
+    file.write_text(text_of(data), encoding="utf-8")
+
+
+def _runs(data: dict[str, Any]) -> set[tuple[str, str, str]]:
+    """Return (axes, policy, seed) of each run."""
+    return {
+        (json.dumps(point["axes"]), policy, seed)
+        for point in data["points"]
+        for policy, runs in point["runs"].items()
+        for seed in runs
+    }
+
+
 def _sustained(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the points of ``figure goodput``: the highest rate that each policy sustains, by seed."""
     points: dict[str, dict[str, Any]] = {}
@@ -163,9 +191,21 @@ def repeats(name: str, data: dict[str, Any]) -> bool:
         return metrics_of(analyze_run(Path(folder)).values, known[key]) | kinds == known[key]
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write docs/results/data/NAME.json from a played sweep RESULTS/NAME.")
+    parser.add_argument("sweeps", nargs="*", type=Path, help="folders of sweeps or figures, named as their grids")
+    parser.add_argument(
+        "--traces", metavar="GRID", help="write the mixed traces that this grid plays, into this folder"
+    )
+    arguments = parser.parse_args()
+    if arguments.traces is not None:
+        write_mixes(arguments.traces)
+    for played in arguments.sweeps:
+        try:
+            write(played.name, data_of(read_sweep(played)))
+        except (AnalysisError, ValueError) as error:
+            parser.error(str(error))
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "--traces":
-        write_mixes(sys.argv[2])
-    else:
-        for played in map(Path, sys.argv[1:]):
-            (DATA / f"{played.name}.json").write_text(text_of(data_of(read_sweep(played))), encoding="utf-8")
+    main()

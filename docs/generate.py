@@ -267,8 +267,9 @@ def _results_table(table: Mapping[str, Any]) -> TextTable:
         rows = [_of_figure(name, table["base"].get(name, "vllm"), table) for name in table["from"]]
         return TextTable(("figure", "published", "ours: on what", "what came out", "the same?", "minutes"), rows)
     points = [point for name in table["from"] for point in _points(name, table.get("apart", ()))]
-    for number, other in enumerate(_points(table["with"], ())) if "with" in table else ():
-        points[number]["runs"] |= other["runs"]
+    added = [point for name in table.get("with", ()) for point in _points(name, ())]
+    for point, other in zip(points, added, strict=True) if added else ():
+        point["runs"] |= other["runs"]
     columns, heads = [said for _, said in table["columns"]], [heading for heading, _ in table["columns"]]
     if table.get("by") == "arm":
         arms = table.get("arms") or {arm: f"`{arm}`" for arm in points[0]["runs"]}

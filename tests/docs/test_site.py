@@ -12,8 +12,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import limit
 import pytest
-from results import DATA, GOODPUT, repeats, write_mixes
+import results
+from results import DATA, GOODPUT, repeats, text_of, write, write_mixes
 
 if TYPE_CHECKING:
     from browser import Browser
@@ -105,13 +107,15 @@ def test_every_result_stands_on_a_page() -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in GENERATE["WITH_RESULTS"])
     tables = GENERATE["TABLES"]
     assert set(re.findall(r"<!-- results ([\w-]+):", pages)) == set(tables)
-    named = {name for table in tables.values() for name in (*table["from"], table.get("with"))}
-    assert named - {None} == {file.stem for file in DATA.glob("*.json")}
+    named = {name for table in tables.values() for name in (*table["from"], *table.get("with", ()))}
+    assert named == {file.stem for file in DATA.glob("*.json")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "file", sorted({*DATA.glob("*.json")} - {DATA / "limit.json", DATA / GOODPUT}), ids=lambda file: file.stem
+    "file",
+    sorted({*DATA.glob("*.json")} - {*DATA.glob("limit-*.json"), DATA / GOODPUT}),
+    ids=lambda file: file.stem,
 )
 def test_runs_of_results_are_those_of_this_code(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The grid has the cells of the data file, and its shortest run gives the same numbers again."""
@@ -130,6 +134,49 @@ def test_results_of_another_grid_are_refused() -> None:
     for points in (data["points"][1:], [*data["points"], data["points"][0] | {"axes": {}}]):
         with pytest.raises(ValueError, match="small: the grid has other cells"):
             repeats("small", {"points": points})
+
+
+def test_a_result_of_fewer_runs_does_not_replace_one_of_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A point, a policy or a seed is missing; more of each is taken."""
+    monkeypatch.setattr(results, "DATA", tmp_path)
+    one = {"axes": {"jps": 1}, "runs": {"vllm": {"0": {}, "1": {}}, "continuum": {"0": {}}}}
+    whole = {"points": [one, {"axes": {"jps": 2}, "runs": {"vllm": {"0": {}}}}]}
+    write("x", whole)
+    for runs in ({"vllm": {"0": {}, "1": {}}}, {"vllm": {"0": {}}, "continuum": {"0": {}}}):
+        with pytest.raises(ValueError, match="has 1 runs that this result lacks"):
+            write("x", {"points": [one | {"runs": runs}, whole["points"][1]]})
+    with pytest.raises(ValueError, match=r'has 3 runs .*, such as continuum, seed 0, of {"jps": 1};'):
+        write("x", {"points": whole["points"][1:]})
+    assert (tmp_path / "x.json").read_text() == text_of(whole)
+    more = {"points": [*whole["points"], {"axes": {"jps": 3}, "runs": {"vllm": {"0": {}}}}]}
+    write("x", more)
+    assert (tmp_path / "x.json").read_text() == text_of(more)
+
+
+def test_bounds_of_one_grid_leave_the_others_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (results, limit):
+        monkeypatch.setattr(module, "DATA", tmp_path)
+    before = {file.name: file.read_text() for file in [*DATA.glob("limit-*.json"), DATA / "small.json"]}
+    for name, text in before.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "limit-small.json").unlink()
+    monkeypatch.setattr(sys, "argv", ["limit.py", "small"])
+    limit.main()
+    assert {file.name: file.read_text() for file in tmp_path.glob("*.json")} == before
+    assert len(before) == 3
+
+
+@pytest.mark.parametrize("script", ["limit", "results"])
+def test_scripts_that_write_results_say_what_a_mistake_is(script: str, tmp_path: Path) -> None:
+    def run(argument: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(REPO / "benchmarks" / f"{script}.py"), argument]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    assert run("--help").stdout.startswith(f"usage: {script}.py")
+    wrong = run("nope")
+    assert wrong.returncode == 2
+    assert "nope" in wrong.stderr.splitlines()[-1]
+    assert "Traceback" not in wrong.stderr
 
 
 def test_every_test_that_a_page_names_exists() -> None:
