@@ -6,7 +6,7 @@ Each policy gets one emulated server (vLLM's own, with a modelled GPU). Honest a
 turns. Beside them hostile clients hang up at every stage of a request, send malformed ids and tags, use the ids of
 others, and stop reading. After half of the time the engine core is killed (``kill -9``), and the server is started
 again with the same record. At the end the clients leave, and what remains is counted. Prints the tables of
-docs/results/soak.md. Exit status 1: something was lost. Nothing leaves this machine, and no process outlives the
+docs/results/limits.md. Exit status 1: something was lost. Nothing leaves this machine, and no process outlives the
 command.
 """
 
