@@ -47,7 +47,7 @@ def vllm(serve: Callable[..., FakeServer], tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("page", "programs", "recorded"),
     [
-        ("quickstart.md", ["task-7"] * 3 + ["task-8"] + ["task-9"] * 2 + ["task-10"], 1),
+        ("README.md", ["task-7"] * 3, 3),
         ("../quickstart.md", ["task-1"] * 2, None),
         ("../../examples/agent.py", ["files-1"] * 3, 3),
         ("instrument.md", ["task-11"], 1),
