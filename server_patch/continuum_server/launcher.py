@@ -1,8 +1,8 @@
 """Start, watch and stop a vLLM server with the plugin. ``continuum-bench serve``, sweeps and tests use this module.
 
 There are three engines: ``gpu`` (vLLM as it is installed), ``emulated`` (no GPU; modelled step times, scripted answers)
-and ``cpu`` (a tiny Llama with random weights, computed on the CPU). The server runs in its own process, so this module
-does not import vLLM.
+and ``cpu`` (vLLM computes on the CPU, by default a tiny Llama with random weights). The server runs in its own process,
+so this module does not import vLLM.
 """
 
 from __future__ import annotations

@@ -41,6 +41,16 @@ TINY = Model(
     tied_embeddings=True,
 )
 
+RANDOM = {
+    model.name: model
+    for model in (
+        TINY,
+        replace(TINY, name="random-25m", layers=8, hidden=512, intermediate=1408, kv_heads=1),
+    )
+}
+"""Models of engine cpu that need no files. ``random-25m`` keeps the ratios of an 8B model on a data-centre GPU: of the
+time to rebuild a context to that of a decode step, and of a chunk to a decode step."""
+
 
 def ensure_model(model: Model) -> Path:
     """Return the directory of a model, and write it first if it does not exist. Several processes may do so at once."""

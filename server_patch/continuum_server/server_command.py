@@ -15,7 +15,7 @@ from continuum_server import defaults
 from continuum_server.defaults import KEY_WEIGHTS, TENANT_HEADER
 from continuum_server.emulated.replies import read_script
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.local_model import TINY, ensure_model
+from continuum_server.local_model import RANDOM, TINY, ensure_model
 from continuum_server.policy.registry import PolicyError, find_policy, read_options
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 from continuum_server.step_times.catalog import find_model
@@ -30,6 +30,8 @@ MIDDLEWARE = "continuum_server.vllm_plugin.middleware.ContinuumMiddleware"
 VLLM = "vllm.entrypoints.openai.api_server"
 EMULATED = "continuum_server.emulated.api_server"
 EXECUTOR = "continuum_server.emulated.executor.EmulatedExecutor"
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
+"""Files in a model's folder that hold its weights."""
 
 
 def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, str]]:
@@ -58,7 +60,9 @@ def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, st
         command += _flag("--tensor-parallel-size", config.gpus)
         command += _flag("--gpu-memory-utilization", config.gpu_memory_utilization)
     else:
-        command += ["--load-format", "dummy", "--enforce-eager"]
+        command += ["--enforce-eager"]
+    if has_random_weights(config):
+        command += ["--load-format", "dummy"]
     if config.engine == "emulated":
         command += ["--distributed-executor-backend", EXECUTOR]
     if config.policy != STOCK:
@@ -126,7 +130,7 @@ def _check(config: ServerConfig) -> None:
         raise ServerError("engine gpu needs a model: a folder or a name that vLLM can load")
     if config.engine not in ("gpu", "emulated", "cpu"):
         raise ServerError(f"unknown engine {config.engine!r}; there are: gpu, emulated, cpu")
-    if config.engine != "emulated" and config.model is not None:
+    if config.model is not None and _known_model(config) is None:
         _check_model_folder(config.model)
     if config.engine == "emulated" and config.emulated.replies is not None:
         read_script(Path(config.emulated.replies))
@@ -190,7 +194,15 @@ def _known_model(config: ServerConfig) -> Model | None:
     """Return the model if its geometry is known before vLLM starts, else None."""
     if config.engine == "emulated":
         return find_model(_emulated(config).model)
-    return TINY if config.engine == "cpu" and config.model is None else None
+    return RANDOM.get(config.model or TINY.name) if config.engine == "cpu" else None
+
+
+def has_random_weights(config: ServerConfig) -> bool:
+    """Whether this module starts vLLM with random weights: on an emulated GPU, and on a CPU without a model's files."""
+    if config.engine == "cpu" and _known_model(config) is None:
+        folder = Path(str(config.model)).expanduser()
+        return folder.is_dir() and not any(file for kind in WEIGHTS for file in folder.glob(kind))
+    return config.engine != "gpu"
 
 
 def _emulated(config: ServerConfig) -> EmulatedSettings:
@@ -248,7 +260,8 @@ def _speeds(config: ServerConfig) -> dict[str, Any]:
 
 def _environment(config: ServerConfig) -> dict[str, str]:
     environment = {"VLLM_NO_USAGE_STATS": "1"}
-    if config.engine != "gpu":  # the model is a local folder: nothing needs to be looked up
+    local = _known_model(config) is not None or Path(str(config.model)).expanduser().is_dir()
+    if config.engine != "gpu" and local:  # nothing needs to be looked up
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if config.engine == "emulated":
         environment["OMP_NUM_THREADS"] = "1"

@@ -30,7 +30,8 @@ class ServerConfig(SchedulerSettings):
     guards: Guards = field(default_factory=Guards)
     recognise: defaults.Recognise = defaults.RECOGNISE
     model: str | None = None
-    """Folder or name of a model. emulated: a model that ``step_times`` knows. cpu: None is a tiny random model."""
+    """Folder or name of a model. emulated: a model that ``step_times`` knows. cpu: also a name of
+    ``local_model.RANDOM``; None is the smallest of these."""
     emulated: EmulatedSettings = field(default_factory=EmulatedSettings)
     host: str = defaults.HOST
     port: int = defaults.PORT

@@ -80,7 +80,9 @@ def test_the_rate_that_a_running_server_sustains_is_searched(server: Live, tmp_p
     assert {arm["programs_finished"] for arm in tried.values()} == {10}
 
 
-@pytest.mark.parametrize(("limit", "kv_tokens"), [(32768, 400_000), (4095, 12_800), (2000, 4000), (131072, 2**20)])
+@pytest.mark.parametrize(
+    ("limit", "kv_tokens"), [(32768, 400_000), (4095, 12_800), (2000, 4000), (2000, 400_000), (131072, 2**20)]
+)
 def test_every_server_has_decode_points_that_fit(limit: int, kv_tokens: int) -> None:
     grid = decode_grid(limit, kv_tokens)
     assert len(grid) >= 4
@@ -115,6 +117,8 @@ def test_a_real_server_and_its_own_record(server: Live, tmp_path: Path) -> None:
     assert len(profile.decode_points) >= 4
     assert profile.decode is not None
     assert profile.decode.base + profile.decode.per_request > 0
+    assert profile.request is not None
+    assert 0 < profile.request.each < 1
 
 
 def test_numbers_of_metrics_are_summed_over_engines() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from continuum_server import record_file
 from continuum_server.defaults import KEY_WEIGHTS, TENANT_HEADER
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import client_line
-from continuum_server.server_command import command_of, longest_request, scheme_of
+from continuum_server.server_command import command_of, has_random_weights, longest_request, scheme_of
 from continuum_server.server_config import ServerConfig, ServerError
 from continuum_server.vllm_plugin.recorder import EventRecorder
 
@@ -52,6 +54,28 @@ def test_files_that_another_server_writes_are_refused(tmp_path: Path, monkeypatc
     words = "another server writes this file; stop it or choose another\n"
     assert record == f"{tmp_path}/scheduler_timestamps.jsonl: {words}"
     assert statistics == f"{tmp_path}/tools.json.lock: {words}"
+
+
+@pytest.mark.parametrize(
+    ("model", "files", "is_random"),
+    [
+        (None, (), True),
+        ("random-25m", (), True),
+        ("folder", ("config.json",), True),
+        ("folder", ("config.json", "model.safetensors"), False),
+        ("someone/small-model", (), False),
+    ],
+)
+def test_only_a_model_without_weights_gets_random_ones(
+    model: str | None, files: Sequence[str], is_random: bool, tmp_path: Path
+) -> None:
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    config = ServerConfig(engine="cpu", model=str(tmp_path) if model == "folder" else model)
+    command, environment = command_of(config, 8000)
+    assert has_random_weights(config) == is_random == ("dummy" in command)
+    assert ("HF_HUB_OFFLINE" in environment) == (model != "someone/small-model")  # a name is looked up
+    assert not has_random_weights(replace(config, engine="gpu"))
 
 
 def test_a_folder_of_models_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

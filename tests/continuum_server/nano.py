@@ -58,9 +58,16 @@ def each_policy(names: Sequence[str] = tuple(sorted(POLICIES))) -> pytest.MarkDe
 
 
 class PlainTimes(StepTimes):
-    """10 ms a step, 0.1 ms a prefilled token, 1 us a token of decode context."""
+    """10 ms a step, 0.1 ms a prefilled token, 1 us a token of decode context; nothing besides for a request, or so many
+    seconds and 10 us a token of its prompt."""
 
     provenance = Provenance("roofline", "test", "1", "-", "-", "-", 1, 0.0)
+
+    def __init__(self, request_s: float = 0.0) -> None:
+        self._request_s = request_s
+
+    def request_s(self, prompt_tokens: int) -> float:
+        return self._request_s and self._request_s + 1e-5 * prompt_tokens
 
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
         return 0.01 + 1e-4 * sum(chunk.tokens for chunk in chunks) + 1e-6 * decode_context_tokens
@@ -104,6 +111,7 @@ def build(
     max_num_seqs: int = 8,
     chunk_tokens: int = 256,
     token_times: bool = False,
+    times: StepTimes | None = None,
     **limits: Any,
 ) -> tuple[Any, OneLoop]:
     """A scheduler and its loop with the jobs, nothing run yet. A KV block is 4,096 bytes. ``limits``: of the loop."""
@@ -115,7 +123,7 @@ def build(
     limits = {"max_stretch": 512, "max_calls": 200_000, **limits}
     limits["token_times"] = TokenTimes() if token_times else None
     engine = build_engine(
-        shape, PlainTimes(), settings, jobs, seen.append, sink, scheduler_type=scheduler_type, **limits
+        shape, times or PlainTimes(), settings, jobs, seen.append, sink, scheduler_type=scheduler_type, **limits
     )
     return engine.scheduler, OneLoop(engine.loop, jobs)
 

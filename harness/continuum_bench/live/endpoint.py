@@ -46,6 +46,10 @@ class Endpoint:
     """``tokens`` and ``block_size`` of the KV pool; None: the server's metrics do not say."""
     name: str | None = None
     """The random name that ``continuum-bench serve`` printed when it started this server; None: started otherwise."""
+    machine: str | None = None
+    """Its GPUs and processor; None: it does not say."""
+    random_weights: bool = False
+    """The server says that its model has random weights."""
 
     def describe(self, model: str) -> str:
         """Describe the server in words: ``server 3f9a1c2e (vLLM 0.32.0), model m, policy continuum``."""
@@ -53,6 +57,14 @@ class Endpoint:
         name = f"server {self.name}" if self.name else "a server that `continuum-bench serve` did not start"
         gpu = "" if self.emulated is None else "; its GPU is emulated"
         return f"{name} ({kind}), model {model}, policy {self.policy}{gpu}"
+
+    @property
+    def _hardware(self) -> str:
+        if self.emulated is not None:
+            return "a server with an emulated GPU"
+        if self.machine is None:
+            return "a server; its hardware is not known to the client"
+        return f"a server on {self.machine}{'; its weights are random' * self.random_weights}"
 
     @property
     def root(self) -> str:
@@ -75,8 +87,6 @@ class Endpoint:
         self, model: str, notes: Sequence[str] = (), versions: Mapping[str, str] | None = None, **facts: Any
     ) -> Manifest:
         """Return the manifest of a run against this server: what the server says, and the ``facts`` of the run."""
-        unknown = "a server; its hardware is not known to the client"
-        kind = unknown if self.emulated is None else "a server with an emulated GPU"
         python = {"vllm": self.vllm_version or "not said", "python": platform.python_version()}
         return Manifest(
             command=command_line(),
@@ -84,7 +94,9 @@ class Endpoint:
             versions={**python, **(versions or {})},
             engine="endpoint",
             policy_options=dict(self.state.get("policy_options", {})),
-            hardware=Hardware(endpoint=kind, model=model, kv_capacity=self.kv_capacity, emulated=self.emulated),
+            hardware=Hardware(
+                endpoint=self._hardware, model=model, kv_capacity=self.kv_capacity, emulated=self.emulated
+            ),
             modelled=() if self.emulated is None else MODELLED,
             notes=(f"server: {self.base_url}", *notes),
             **facts,
@@ -102,6 +114,8 @@ class _Facts(msgspec.Struct):
     engines: list[dict[str, Any]] = []
     emulated: dict[str, Any] | None = None
     server: str | None = None
+    machine: str | None = None
+    random_weights: bool = False
 
 
 NO_ANSWER = (OSError, HTTPException, ValueError, msgspec.MsgspecError, RecursionError)
@@ -136,7 +150,7 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     engine = _maybe(f"{root}/continuum/engine", api_key)
     names, owner = tuple(model["id"] for model in models), owner_of(first) or None
     facts = _length(first.get("max_model_len")), version, state, engine.emulated, owner, _kv_pool(root), engine.server
-    return Endpoint(base, names, *facts)
+    return Endpoint(base, names, *facts, engine.machine, engine.random_weights)
 
 
 def _models(listed: Any) -> list[dict[str, Any]]:

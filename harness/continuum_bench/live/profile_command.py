@@ -12,6 +12,7 @@ from continuum_server.step_times.profile import (
     PrefillFit,
     PrefillPoint,
     Profile,
+    RequestFit,
     make_profile,
     write_profile,
 )
@@ -31,6 +32,8 @@ def write_profile_file(options: ProfileOptions) -> int:
     print_line(_show("prefill seconds of n tokens", profile.prefill))
     if profile.decode is not None:
         print_line(_show("decode step seconds", profile.decode))
+    if profile.request is not None:
+        print_line(_show("seconds of a request besides its steps", profile.request))
     print_line(f"written to {out}; use it with serve --profile, or swebench/replay --profile")
     return 0
 
@@ -61,10 +64,10 @@ def _from_server(options: ProfileOptions, base_url: str) -> Profile:
     api_key = os.environ.get("OPENAI_API_KEY") or None
     endpoint = probe_server(base_url, api_key)
     model = options.served_model or endpoint.models[0]
-    return measure(endpoint, model, api_key, options.repeats, print_notice)
+    return measure(endpoint, model, api_key, options.repeats, print_notice, options.longest_prompt)
 
 
-def _show(title: str, fit: PrefillFit | DecodeFit) -> str:
+def _show(title: str, fit: PrefillFit | DecodeFit | RequestFit) -> str:
     *coefficients, (_, worst) = asdict(fit).items()
     terms = ", ".join(f"{name} = {value:.4g}" for name, value in coefficients)
     return f"{title}: {terms}; worst point {worst:.1%} off"

@@ -28,9 +28,10 @@ class ServeOptions(EngineOptions):
 
     engine: str = "emulated"
     """Engine: gpu (vLLM on this machine's GPUs), emulated (no GPU: step times are modelled, answers are scripted or
-    filler), cpu (a tiny model with random weights)."""
+    filler), cpu (vLLM computes on this machine's CPU)."""
     model: str | None = None  # type: ignore[assignment]  # wider than its base
-    """gpu: the model that vLLM loads. emulated: the model to compute step times for, by default llama-3.1-8b."""
+    """gpu: the model that vLLM loads. cpu: the same, or tiny-random (the default) or random-25m; a folder without
+    weights gets random ones. emulated: the model to compute step times for, by default llama-3.1-8b."""
     policy: Annotated[str, named("--policy", "--scheduling-policy")] = defaults.POLICY
     """Scheduling policy, or stock for vLLM without Continuum's plugin."""
     policy_option: PolicyOption = None
@@ -100,6 +101,9 @@ class ProfileOptions(GpuOptions):
     served_model: Annotated[ServedModel, Needs("base_url")] = None
     repeats: Annotated[int, Meta(ge=1), Needs("base_url")] = 3
     """Number of measurements of each point; their median is used."""
+    longest_prompt: Annotated[int | None, Meta(ge=1024), Needs("base_url")] = None
+    """Longest prompt to measure, in tokens. Default: lengths double until a prompt takes 10 seconds, or up to the
+    server's longest."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from types import FrameType
 
 from continuum_server.fleet import Fleet
 from continuum_server.launcher import Server, client_line
-from continuum_server.server_command import longest_request
+from continuum_server.server_command import has_random_weights, longest_request, model_name
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 from continuum_bench.errors import BenchError
@@ -112,7 +112,7 @@ def _announce(server: Server | Fleet) -> None:
     note = {
         "gpu": "",
         "emulated": f" on an emulated {config.emulated.gpu}; step times are modelled, answers scripted or filler",
-        "cpu": " on this CPU; a tiny model with random weights",
+        "cpu": f" on this CPU; model {model_name(config)}{', random weights' * has_random_weights(config)}",
     }[config.engine]
     number = f", {len(server.servers)} replicas" if isinstance(server, Fleet) else f", server {server.name}"
     print_line(f"ready: {server.url}/v1, policy {config.policy}{number}{note}")

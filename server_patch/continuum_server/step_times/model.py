@@ -100,6 +100,14 @@ class StepTimes(ABC):
         """
         return [self.step_s((), decodes, decode_context_tokens + step * decodes) for step in range(steps)]
 
+    def request_s(self, prompt_tokens: int) -> float:
+        """Return the seconds that a request takes besides its steps; 0.0: the source does not say."""
+        return 0.0
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what must be said beside the results of the steps that were computed so far."""
+        return ()
+
     def prefill_s(self, tokens: int, prefix_tokens: int = 0) -> float:
         """Return the seconds of a step with a single prefill chunk."""
         return self.step_s((PrefillChunk(tokens, prefix_tokens),), 0, 0)

@@ -1,9 +1,10 @@
 """Step times from a profile: a small file with times measured on one server (``continuum-bench profile``).
 
-A profile contains two fits, each with its largest residual:
+A profile contains fits, each with its largest residual:
 
     prefill of n tokens:       a*n^2 + b*n + c          (c holds the request's own latency)
     decode step of B requests: base + per_request*B + per_context_token*sum(context)
+    a request besides steps:   each + per_prompt_token*n
 
 A mixed step takes max(base + per_request*B, b*tokens) for the weights, plus the attention of chunks and of decodes.
 """
@@ -21,7 +22,6 @@ from continuum_traces.run_dir import write_json
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
 from continuum_server.step_times.json_file import read_file
 from continuum_server.step_times.model import (
-    OutOfRange,
     PrefillChunk,
     Provenance,
     StepTimes,
@@ -31,6 +31,10 @@ from continuum_server.step_times.model import (
 
 SCHEMA = "continuum-profile"
 VERSION = 1
+LEAST_POINTS = 3
+"""Of a fit."""
+LEAST_S = 1e-5
+"""A request costs at least so many seconds besides its steps. A profile that says less measured noise."""
 
 
 class ProfileError(StepTimesError):
@@ -56,6 +60,16 @@ class DecodePoint:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestPoint:
+    """Median seconds to the first token of a prompt that is in the prefix cache."""
+
+    tokens: int
+    cached_tokens: int
+    """How many of them were in the cache, as the server says."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class PrefillFit:
     """Seconds to prefill n tokens: ``a*n^2 + b*n + c``."""
 
@@ -76,6 +90,15 @@ class DecodeFit:
     worst_relative_residual: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class RequestFit:
+    """Seconds of a request besides its steps (HTTP, tokenizer, scheduling): ``each + per_prompt_token * n``."""
+
+    each: float
+    per_prompt_token: float
+    worst_relative_residual: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """The content of a profile file. Only ``prefill`` is required."""
@@ -86,9 +109,12 @@ class Profile:
     created: str = ""
     prefill_points: tuple[PrefillPoint, ...] = ()
     decode_points: tuple[DecodePoint, ...] = ()
+    request_points: tuple[RequestPoint, ...] = ()
     prefill: PrefillFit
     decode: DecodeFit | None = None
     """None: decoding was not measured."""
+    request: RequestFit | None = None
+    """None: not measured; requests then cost nothing besides their steps."""
     kv_tokens: int | None = None
     block_size: int | None = None
     notes: tuple[str, ...] = ()
@@ -111,16 +137,17 @@ def make_profile(
     created: str,
     prefill: Sequence[PrefillPoint],
     decode: Sequence[DecodePoint] = (),
+    request: Sequence[RequestPoint] = (),
     **facts: Any,
 ) -> Profile:
-    """Fit the measured points.
+    """Fit the measured points. ``request`` needs three points, and points of decodes.
 
     Raises:
         ProfileError: there are fewer than three prompt lengths, or one or two decode points.
     """
     prompts = [[point.tokens**2, point.tokens, 1.0] for point in prefill]
     steps = [[1.0, point.requests, point.requests * point.context_tokens] for point in decode]
-    return Profile(
+    profile = Profile(
         source=source,
         model=model,
         created=created,
@@ -130,6 +157,16 @@ def make_profile(
         decode=DecodeFit(*_fit("decode points", steps, [point.seconds for point in decode])) if decode else None,
         **facts,
     )
+    if len(request) < LEAST_POINTS or not decode:
+        return profile
+    return replace(profile, request_points=tuple(request), request=_besides(ProfileStepTimes(profile), request))
+
+
+def _besides(times: StepTimes, points: Sequence[RequestPoint]) -> RequestFit:
+    """Fit what the first tokens of cached prompts take longer than the step that computes the rest of the prompt."""
+    steps_s = [times.prefill_s(point.tokens - point.cached_tokens, point.cached_tokens) for point in points]
+    rest_s = [max(point.seconds - step_s, LEAST_S) for point, step_s in zip(points, steps_s, strict=True)]
+    return RequestFit(*_fit("cached prompts", [[1.0, point.tokens] for point in points], rest_s))
 
 
 def _fit(what: str, columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
@@ -137,8 +174,8 @@ def _fit(what: str, columns: Sequence[Sequence[float]], seconds: Sequence[float]
 
     With relative errors, short prompts count as much as long ones.
     """
-    if len(seconds) < 3:
-        raise ProfileError(f"{len(seconds)} {what} measured: at least 3 are needed")
+    if len(seconds) < LEAST_POINTS:
+        raise ProfileError(f"{len(seconds)} {what} measured: at least {LEAST_POINTS} are needed")
     from scipy.optimize import nnls  # noqa: PLC0415 - takes a while to import, and reading a profile needs none of it
 
     matrix, wanted = np.asarray(columns, float), np.asarray(seconds, float)
@@ -169,7 +206,8 @@ def read_profile(path: Path) -> Profile:
 
 
 class ProfileStepTimes(StepTimes):
-    """``StepTimes`` of a profiled server. Steps beyond the measured range are refused.
+    """``StepTimes`` of a profiled server. Longer prompts than the profile's are refused. Steps with more decoding
+    requests are extrapolated, which ``notes`` says.
 
     Raises:
         ProfileError: the profile has no decode measurements.
@@ -182,7 +220,8 @@ class ProfileStepTimes(StepTimes):
         self._base_s, self._request_s = profile.decode.base, profile.decode.per_request
         self._context_s = profile.decode.per_context_token
         self._longest = max(point.tokens for point in profile.prefill_points)
-        self._widest = max(point.requests for point in profile.decode_points)
+        self._widest = self._most_decodes = max(point.requests for point in profile.decode_points)
+        self._request = profile.request or RequestFit(0.0, 0.0)
         worst = max(profile.prefill.worst_relative_residual, profile.decode.worst_relative_residual)
         self.provenance = Provenance(
             kind="profile",
@@ -194,8 +233,23 @@ class ProfileStepTimes(StepTimes):
             tensor_parallel=1,
             step_overhead_ms=0.0,
             notes=f"fits of measured points, worst {worst:.0%} off; prompts to {self._longest} tokens, "
-            f"{self._widest} requests decoding",
+            f"{self._widest} requests decoding; {self._request_text()}",
         )
+
+    def _request_text(self) -> str:
+        each, token = self._request.each, self._request.per_prompt_token
+        if each == token == 0.0:
+            return "a request costs nothing besides its steps"
+        return f"a request costs {each * 1e3:.1f} ms and {token * 1e6:.2f} us a prompt token besides its steps"
+
+    def request_s(self, prompt_tokens: int) -> float:
+        return self._request.each + self._request.per_prompt_token * prompt_tokens
+
+    def notes(self) -> tuple[str, ...]:
+        if self._most_decodes == self._widest:
+            return ()
+        most = f"up to {self._most_decodes} requests decoded at a time; the profile was measured up to {self._widest}"
+        return (f"{most}, and steps with more are extrapolated",)
 
     def step_s(self, chunks: Sequence[PrefillChunk], decodes: int, decode_context_tokens: int) -> float:
         tokens, pairs = decodes, 0.0
@@ -203,7 +257,6 @@ class ProfileStepTimes(StepTimes):
             check_range("prefix + chunk tokens", chunk.prefix_tokens + chunk.tokens, 1, self._longest)
             tokens += chunk.tokens
             pairs += chunk.tokens * (chunk.prefix_tokens + chunk.tokens / 2)
-        if decodes > self._widest:
-            raise OutOfRange(f"decoding requests = {decodes}: the profile was measured up to {self._widest}")
+        self._most_decodes = max(self._most_decodes, decodes)
         weights_s = max(self._base_s + self._request_s * decodes, self._token_s * tokens)
         return weights_s + self._pair_s * pairs + self._context_s * decode_context_tokens

@@ -19,7 +19,7 @@ def alone_turns_s(program: Program, times: StepTimes, chunk_tokens: int, block_s
     for index, (turn, prompt, reusable) in enumerate(zip(turns, prompts, program.reusable_tokens(), strict=True)):
         hit = min(reusable if index else 0, computed[index], prompt - 1) // block_size * block_size
         decode_s = times.decode_stretch_s(1, prompt + 1, turn.output_tokens - 1) if turn.output_tokens > 1 else ()
-        turns_s.append(prefill_s(times, prompt, hit, chunk_tokens) + sum(decode_s))
+        turns_s.append(times.request_s(prompt) + prefill_s(times, prompt, hit, chunk_tokens) + sum(decode_s))
     return turns_s
 
 

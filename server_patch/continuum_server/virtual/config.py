@@ -32,12 +32,14 @@ class EngineError(Exception):
     """A run cannot start or cannot continue. The message says why."""
 
 
+NETWORK = "network and tokenizer (take no time)"
 MODELLED = (
     "GPU step times (from the step-time source named under hardware)",
     "the clock (virtual; no real time passes)",
     "the model's answers (lengths from the trace, no text)",
-    "network and tokenizer (take no time)",
+    NETWORK,
 )
+NETWORK_OF_PROFILE = "network and tokenizer (constants of the profile, for each request and each prompt token)"
 
 OWN_LOOPS = "vLLM's own: results are equal, runs take longer"
 """What a manifest's versions say of a run in which ``block_pool`` replaces nothing."""
@@ -113,10 +115,14 @@ def describe(config: EngineConfig) -> EngineDescription:
     if not replaces_loops():
         versions["vllm_loops"] = OWN_LOOPS
         _warn(OWN_LOOPS, "vLLM %s: the virtual engine's inner loops are %s", versions["vllm"], OWN_LOOPS)
-    modelled = MODELLED if config.offload is None else (*MODELLED, MODELLED_TRANSFERS)
+    modelled: tuple[str, ...] = MODELLED if config.offload is None else (*MODELLED, MODELLED_TRANSFERS)
+    if times.request_s(0) > 0:
+        modelled = tuple(NETWORK_OF_PROFILE if line == NETWORK else line for line in modelled)
     named = {"gpu": config.gpu, "tensor_parallel": config.tp, "pipeline_parallel": config.pp}
     router = config.router if config.replicas > 1 else None
     options = {**named, **asdict(config), **asdict(config.guards), "router": router}
+    if config.profile is not None:
+        options |= {"gpu": times.provenance.gpu, "model": times.provenance.model}
     del options["guards"], options["tp"], options["pp"]
     return EngineDescription(hardware, from_json(Engine, options), modelled, versions)
 

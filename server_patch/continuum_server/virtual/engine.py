@@ -71,7 +71,7 @@ def simulate(
     """
     check_version()
     shape, times = shape_of(config), times_of(config)
-    _check_jobs(jobs, shape)
+    _check_jobs(jobs, shape, "the model's context" if config.profile is None else "the longest prompt of the profile")
     settings = settings_of(config, policy, policy_options)
     all_start = lanes is None and time_limit_s is None and all(job.counted for job in jobs)
     with ExitStack() as files:
@@ -101,7 +101,8 @@ def simulate(
     if learned:
         write_json(out / FILE, learned[0] if len(engines) == 1 else merge_statistics(learned))
     write_json(out / SCHEDULER_TIME, facts_of(one.loop.scheduler_time for one in engines))
-    write_json(out / ENGINE, {**facts, "seed": seed, "blocks_leaked": leaked, **rows_of(out)})
+    notes = {"notes": said} if (said := times.notes()) else {}
+    write_json(out / ENGINE, {**facts, **notes, "seed": seed, "blocks_leaked": leaked, **rows_of(out)})
 
 
 def settings_of(config: EngineConfig, policy: str, policy_options: Mapping[str, Any]) -> Settings:
@@ -204,8 +205,9 @@ def _play(
     return {**sums, "virtual_s": driver.now_s, "replicas": [engine.facts() for engine in engines]}
 
 
-def _check_jobs(jobs: Sequence[Job], shape: EngineShape) -> None:
-    """Check that every turn fits the model's context and the pool (of which vLLM reserves one block)."""
+def _check_jobs(jobs: Sequence[Job], shape: EngineShape, longest: str) -> None:
+    """Check that every turn fits ``max_model_len``, which is called ``longest`` in the message, and the pool (of which
+    vLLM reserves one block)."""
     pool = (shape.num_blocks - 1) * shape.block_size
     for job in jobs:
         prompts = job.program.prompt_tokens()
@@ -213,7 +215,7 @@ def _check_jobs(jobs: Sequence[Job], shape: EngineShape) -> None:
             tokens = prompt + turn.output_tokens
             limit = min(shape.max_model_len, pool)
             if tokens > limit:
-                what = "the model's context" if limit == shape.max_model_len else "the KV pool"
+                what = longest if limit == shape.max_model_len else "the KV pool"
                 raise EngineError(
                     f"program {job.program.program_id!r}, turn {index}: {tokens} tokens do not fit {what} of {limit}"
                 )

@@ -230,8 +230,9 @@ class VirtualLoop:
     # -------------------------------------------------------------------------------- arrivals
 
     def deliver(self, play: Play, arrival_s: float, order: int) -> None:
-        """Schedule the arrival of the play's next turn. Of arrivals at the same time, the lowest order is first."""
-        heapq.heappush(self._events, (arrival_s, order, play))
+        """Schedule the arrival of the play's next turn. What the request takes besides its steps passes before.
+        Of arrivals at the same time, the lowest order is first."""
+        heapq.heappush(self._events, (arrival_s + self._times.request_s(play.prompts[play.index]), order, play))
 
     def earliest_return_s(self, least_step_s: float) -> float:
         """Return the earliest time at which a program can send its next turn, if no step is shorter than given."""
@@ -263,7 +264,8 @@ class VirtualLoop:
             block_hasher=play.context.hasher(),  # type: ignore[arg-type]
         )
         play.request.prefill_stats = None  # vLLM's count of cached tokens for its log, which loops over every block
-        play.sent_s, play.first_token_s = self.now_s, None
+        play.sent_s = self.now_s - self._times.request_s(play.prompts[play.index])
+        play.first_token_s = None
         self._plays[play.action.turn_id] = play
         self._settled = False
         self._scheduler.add_request(play.request)

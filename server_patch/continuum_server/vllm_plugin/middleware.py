@@ -25,6 +25,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from continuum_server.defaults import SERVER_NAME
+from continuum_server.machine import machine
 from continuum_server.vllm_plugin.callers import caller_of, headers_of
 from continuum_server.vllm_plugin.form_tags import tag_form
 from continuum_server.vllm_plugin.metrics import prometheus_text
@@ -289,10 +290,13 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def _engine(scope: Scope) -> dict[str, Any]:
-    """Return the name that ``serve`` gave this server, and the settings of the emulated engine if it is one."""
+    """Return the name that ``serve`` gave this server, its machine, whether its weights are random, and the settings of
+    the emulated engine if it is one."""
     config = _additional_config(scope)
     section = config.get("continuum_emulated") if isinstance(config, dict) else None
-    return {"emulated": section, "server": os.environ.get(SERVER_NAME)}
+    load = getattr(getattr(scope["app"].state, "vllm_config", None), "load_config", None)
+    name, is_random = os.environ.get(SERVER_NAME), getattr(load, "load_format", None) == "dummy"
+    return {"emulated": section, "server": name, "machine": machine(), "random_weights": is_random}
 
 
 def _additional_config(scope: Scope) -> Any:

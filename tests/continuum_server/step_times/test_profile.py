@@ -12,6 +12,7 @@ from continuum_server.step_times.profile import (
     Profile,
     ProfileError,
     ProfileStepTimes,
+    RequestPoint,
     make_profile,
     read_profile,
     write_profile,
@@ -52,8 +53,29 @@ def test_step_times_of_a_profile() -> None:
     assert times.decode_stretch_s(4, 4000, 3) == [times.step_s((), 4, 4000 + 4 * k) for k in range(3)]
     with pytest.raises(OutOfRange, match="prefix"):
         times.prefill_s(2048, 32768)
-    with pytest.raises(OutOfRange, match="decoding requests = 65"):
-        times.step_s((), 65, 65_000)
+    assert times.notes() == ()
+    at_64, at_65 = (times.step_s((), requests, 64_000) for requests in (64, 65))
+    assert at_65 - at_64 == pytest.approx(1e-5)
+    (note,) = times.notes()
+    assert note.startswith("up to 65 requests decoded at a time; the profile was measured up to 64")
+
+
+def test_what_a_request_costs_besides_its_steps() -> None:
+    """Cached prompts of which one block of 16 tokens is computed again: 20 ms and 2 us a token beside that step."""
+    plain = profile_of(1e-9, 5e-5, 0.01, 0.008, 1e-5, 1e-8)
+    times = ProfileStepTimes(plain)
+    points = [RequestPoint(n, n - 16, times.prefill_s(16, n - 16) + 0.02 + 2e-6 * n) for n in (128, 1024, 8192)]
+    fields = plain.prefill_points, plain.decode_points
+    profile = make_profile("s", "m", "now", *fields, points)
+    assert profile.request is not None
+    assert (profile.request.each, profile.request.per_prompt_token) == pytest.approx((0.02, 2e-6))
+    assert ProfileStepTimes(profile).request_s(1000) == pytest.approx(0.022)
+    assert "a request costs 20.0 ms and 2.00 us a prompt token" in ProfileStepTimes(profile).provenance.notes
+    assert make_profile("s", "m", "now", *fields, points[:2]).request is None  # two points are no fit
+    at_once = [RequestPoint(n, n - 16, 1e-6) for n in (128, 1024, 8192)]  # faster than the step: noise
+    (cheap,) = {make_profile("s", "m", "now", *fields, at_once).request}
+    assert cheap is not None
+    assert 0 <= cheap.each <= 1e-5
 
 
 def test_a_profile_is_read_back_and_a_damaged_one_is_named(tmp_path: Path) -> None:
