@@ -1,4 +1,4 @@
-"""Compares step times with measurements. docs/results/step-times.md has the numbers that this prints.
+"""Compares step times with measurements. docs/results/trust.md has the numbers that this prints.
 
     python benchmarks/step_times_check.py [interpolation|roofline|silicon ...] [--fit]
 

@@ -1,4 +1,4 @@
-"""Measured servers beside the model. docs/results/validation.md has the numbers that this prints.
+"""Measured servers beside the model. docs/results/trust.md has the numbers that this prints.
 
     python benchmarks/validation.py [attention|dense|experts|steps|agents ...] [--data ../shared]
     python benchmarks/validation.py log --log LOG --gpu GPU

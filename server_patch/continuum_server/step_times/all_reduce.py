@@ -3,7 +3,7 @@
 NVIDIA measured all-reduces between two RTX PRO 6000 twice (aiconfigurator-core 0.12, custom_allreduce_perf of vLLM
 0.19.0 and 0.24.0): 20 us and 15.2 GB/s, and 4 us and 36 GB/s. The tables contain the second measurement. We interpret
 the first one as an exchange through the host's memory, without peer-to-peer access. Step times use it, because it is
-the slower one, and closer to the one server that was checked (docs/results/validation.md).
+the slower one, and closer to the one server that was checked (docs/results/trust.md).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ tokens visit are read. (3) Each layer adds a fixed time. (4) On several GPUs eac
 Attention takes arithmetic for prompt chunks, and reading of KV for decoding requests.
 
 The seven constants are fitted to the measured Llama tables of A100, H100, H200 and B200 (``python
-benchmarks/step_times_check.py --fit``). docs/results/step-times.md has the errors on these GPUs and on the L40S, which
+benchmarks/step_times_check.py --fit``). docs/results/trust.md has the errors on these GPUs and on the L40S, which
 was not used in the fit. Three cards have constants of their own (``MEASURED_SHARES``), and four have those of one of
 these (``SIMILAR``). For other models the error is unknown.
 """

@@ -167,7 +167,7 @@ def test_more_work_takes_no_less_time(times: StepTimes, tokens: int, prefix: int
     """Doubling any of them, or putting both in one step. The overhead of a step is added once.
 
     The source dips where a measured kernel is faster at a larger size: a few per cent, more over eight GPUs, whose
-    all-reduces change algorithm (docs/results/step-times.md).
+    all-reduces change algorithm (docs/results/trust.md).
     """
     dip = 1.08 if times.provenance.tensor_parallel < 8 else 1.15
     alone, decode = times.prefill_s(tokens, prefix), times.step_s((), batch, batch * context)
@@ -232,7 +232,7 @@ def test_longer_contexts_continue_the_table() -> None:
 
 
 def test_the_roofline_is_near_the_measured_tables() -> None:
-    """It was fitted to those of dense models; 30% is what docs/results/step-times.md says of single points.
+    """It was fitted to those of dense models; 30% is what docs/results/trust.md says of single points.
 
     GLM and DeepSeek have no table; what they may be off by is what the mixtures with one are off by.
     """
