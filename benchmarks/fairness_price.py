@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 from continuum_server.policy.program_table import Guards
+from continuum_server.routers import ROUTERS
 from continuum_server.virtual import loop
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.replicas import ReplicaLoops
-from continuum_server.virtual.routers import ROUTERS
 from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY
 from continuum_traces.conversation import Job
 from continuum_traces.schema import SchedulerEvent, Tags

@@ -34,12 +34,12 @@ from continuum_server.policy.recognise import Prompt, Recogniser
 from continuum_server.policy.registry import POLICIES, make_policy
 from continuum_server.policy.rules.continuum import Continuum, ContinuumOptions
 from continuum_server.policy.tool_times import ToolTimes
+from continuum_server.routers import ROUTERS
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_server.virtual.replicas import ReplicaLoops
-from continuum_server.virtual.routers import ROUTERS
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from vllm.v1.core.sched.scheduler import Scheduler

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -30,77 +29,7 @@ from continuum_server.server_command import command_of, model_name, needs_key, s
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 
-class HttpServer(BoundProcess):
-    """A process that answers HTTP requests on a port.
-
-    Args:
-        what: the name of the process in messages.
-        command: the command with its arguments.
-        environment: variables that the new process has beside those of this one.
-        host: the address to listen on.
-        held: a socket that holds the port until the process listens there.
-        log: file for the process's output; None: this process's stderr.
-        scheme: ``https`` if the process answers over TLS.
-
-    Raises:
-        ServerError: the log cannot be written.
-    """
-
-    def __init__(
-        self,
-        what: str,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        host: str,
-        held: socket.socket,
-        log: Path | None,
-        scheme: str = "http",
-    ) -> None:
-        self.port = int(held.getsockname()[1])
-        self.url = address_of(host, self.port, scheme)
-        self._what, self._held, self._log = what, held, log
-        with _output(log) as output:
-            super().__init__(command, {**os.environ, **environment}, output)
-
-    def wait_until_healthy(self, timeout_s: float = 600.0, check: Callable[[], None] = lambda: None) -> None:
-        """Wait until /health answers, and the answer comes from this process.
-
-        Args:
-            timeout_s: seconds after which this fails.
-            check: called again and again meanwhile.
-
-        Raises:
-            ServerError: the process died, or ``timeout_s`` passed.
-        """
-        deadline_s = now_s() + timeout_s
-        while not (answers(f"{self.url}/health") and listens(self.process.pid, self.port)):
-            if self.ended:
-                raise ServerError(f"the {self._what} {self.ended}{self._tail()}")
-            check()
-            if now_s() > deadline_s:
-                raise ServerError(f"the {self._what} was not healthy after {timeout_s:g} s{self._tail()}")
-            time.sleep(0.2)
-        self._held.close()
-
-    def how_it_ended(self) -> str | None:
-        """Return ``was killed by signal 9; see LOG`` or the like; None while the process runs."""
-        where = f"see {self._log}" if self._log is not None else "its log is above"
-        return f"{self.ended}; {where}" if self.ended else None
-
-    def kill(self) -> None:
-        """Kill the process and all processes that it started, and wait for its end."""
-        super().kill()
-        self._held.close()
-
-    def _tail(self) -> str:
-        if self._log is None:
-            return "; its log is above"
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        errors = [line for line in lines if "Error" in line][-3:]
-        return f"; log {self._log} ends:\n" + "\n".join(errors or lines[-5:])
-
-
-class Server(HttpServer):
+class Server(BoundProcess):
     """A running server. As a context manager it waits until the server is healthy, and leaves no process behind.
 
     Args:
@@ -116,16 +45,33 @@ class Server(HttpServer):
     def __init__(self, config: ServerConfig, log: Path | None = None) -> None:
         self.config = config
         self.name = secrets.token_hex(4)
-        self._stopping = False
-        held = hold_port(config.host, config.port)
+        self._log, self._stopping = log, False
+        self._held = hold_port(config.host, config.port)
+        self.port = int(self._held.getsockname()[1])
+        self.url = address_of(config.host, self.port, scheme_of(config))
         try:
             _check_outputs(config)
-            command, environment = command_of(config, int(held.getsockname()[1]))
-            environment = {**environment, SERVER_NAME: self.name}
-            super().__init__("server", command, environment, config.host, held, log, scheme_of(config))
+            command, environment = command_of(config, self.port)
+            with _output(log) as output:
+                super().__init__(command, {**os.environ, **environment, SERVER_NAME: self.name}, output)
         except BaseException:
-            held.close()
+            self._held.close()
             raise
+
+    def wait_until_healthy(self, timeout_s: float = 600.0) -> None:
+        """Wait until /health answers, and the answer comes from this process.
+
+        Raises:
+            ServerError: the process died, or ``timeout_s`` passed.
+        """
+        deadline_s = now_s() + timeout_s
+        while not (answers(f"{self.url}/health") and listens(self.process.pid, self.port)):
+            if self.ended:
+                raise ServerError(f"the server {self.ended}{self._tail()}")
+            if now_s() > deadline_s:
+                raise ServerError(f"the server was not healthy after {timeout_s:g} s{self._tail()}")
+            time.sleep(0.2)
+        self._held.close()
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the server has ended after ``terminate`` or ``kill``.
@@ -136,7 +82,8 @@ class Server(HttpServer):
         """
         self.process.wait(timeout_s)
         if not self._stopping:
-            raise ServerError(f"the server {self.how_it_ended()}")
+            where = f"see {self._log}" if self._log is not None else "its log is above"
+            raise ServerError(f"the server {self.ended}; {where}")
 
     @property
     def ended(self) -> str | None:
@@ -152,6 +99,11 @@ class Server(HttpServer):
         """Send SIGKILL to all the server's processes. Does not wait, so a signal handler may call it."""
         self._stopping = True
         super().kill_group()
+
+    def kill(self) -> None:
+        """Kill the process and all processes that it started, and wait for its end."""
+        super().kill()
+        self._held.close()
 
     def stop(self) -> None:
         """Call ``terminate``, then ``kill`` if the server does not end in time."""
@@ -170,6 +122,13 @@ class Server(HttpServer):
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
+
+    def _tail(self) -> str:
+        if self._log is None:
+            return "; its log is above"
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        errors = [line for line in lines if "Error" in line][-3:]
+        return f"; log {self._log} ends:\n" + "\n".join(errors or lines[-5:])
 
 
 def client_line(server_url: str, config: ServerConfig) -> str:

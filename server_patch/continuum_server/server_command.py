@@ -55,7 +55,9 @@ def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, st
     if config.tool_call_parser is not None:
         command += ["--enable-auto-tool-choice", "--tool-call-parser", config.tool_call_parser]
     command += ["--shutdown-timeout", str(config.drain_s)]
-    command += ["--disable-access-log-for-endpoints", "/health"]  # a router and load balancers ask for it every second
+    command += ["--disable-access-log-for-endpoints", "/health"]  # load balancers ask for it every second
+    if config.data_parallel_size > 1:
+        command += ["--data-parallel-size", str(config.data_parallel_size)]
     if config.engine == "gpu":
         command += _flag("--tensor-parallel-size", config.gpus)
         command += _flag("--gpu-memory-utilization", config.gpu_memory_utilization)
@@ -271,8 +273,6 @@ def _environment(config: ServerConfig) -> dict[str, str]:
         environment[KEY_WEIGHTS] = json.dumps(config.key_weights)
     if config.tenant_header is not None:
         environment[TENANT_HEADER] = config.tenant_header
-    if config.devices is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = config.devices
     return environment
 
 

@@ -52,8 +52,8 @@ class ServerConfig(SchedulerSettings):
     drain_s: int = defaults.DRAIN_S
     """After SIGTERM, running requests have this many seconds to finish."""
     gpus: int = 1
-    """Number of GPUs that this server has for itself (engine gpu)."""
-    devices: str | None = None
-    """The server's CUDA_VISIBLE_DEVICES; None: as in this process."""
+    """Number of GPUs of one engine (engine gpu)."""
+    data_parallel_size: int = 1
+    """Number of engines."""
     vllm_arguments: tuple[str, ...] = ()
     """Arguments that are appended to vLLM's command line unchanged."""

@@ -18,7 +18,6 @@ from typing import Any
 
 import httpx
 import psutil
-from continuum_server.fleet import Fleet
 from continuum_server.launcher import Server
 from continuum_server.server_command import model_name
 from continuum_server.server_config import ServerConfig
@@ -99,18 +98,6 @@ def live(folder: Path, **config: Any) -> Iterator[Live]:
             found.client.close()
 
 
-@contextmanager
-def serving(fleet: Fleet) -> Iterator[Fleet]:
-    """Servers behind a router, healthy; stopped at the end."""
-    try:
-        fleet.wait_until_healthy()
-        yield fleet
-        fleet.terminate()
-        fleet.wait(60.0)
-    finally:
-        fleet.kill()
-
-
 def tokens(count: int, seed: int) -> list[int]:
     """Ids of no meaning; different seeds share no block."""
     return random.Random(seed).choices(range(300, 8000), k=count)
@@ -152,7 +139,7 @@ def sessions_of(folder: Path) -> set[int]:
 def processes_of(sessions: set[int]) -> dict[int, str]:
     """Command lines of the processes in these sessions, by id.
 
-    By session, not by environment: vLLM's engine and the router write their titles over theirs.
+    By session, not by environment: vLLM's engine writes its title over its own.
     """
     return {
         number: " ".join(process["cmdline"]) for number, process in _running().items() if process["session"] in sessions

@@ -14,6 +14,7 @@ import pytest
 from continuum_server.policy.facts import PrefillCurve
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.registry import POLICIES
+from continuum_server.routers import ROUTERS
 from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimes
 from continuum_server.step_times.specs import Model
 from continuum_server.virtual import loop
@@ -23,7 +24,6 @@ from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.offload import Offload, Tier
 from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_server.virtual.replicas import ReplicaLoops
-from continuum_server.virtual.routers import ROUTERS
 from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from continuum_server.log_once import KINDS, LogOnce
+from continuum_server.routers import Arrival, CacheAware, Traffic
 from continuum_server.step_times.catalog import kv_capacity
 from continuum_server.step_times.model import OutOfRange
 from continuum_server.virtual.offload import OffloadError, read_offload
-from continuum_server.virtual.routers import Arrival, CacheAware, Traffic
 from continuum_server.vllm_plugin.request_tags import LONGEST_XARGS, MOST_XARGS, normalize_tags
 from continuum_server.vllm_plugin.statistics_files import SAVE_EVERY_S, StatisticsFile
 

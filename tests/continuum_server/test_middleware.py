@@ -43,16 +43,18 @@ class EngineCore:
     def __init__(self, error: Exception | None = None, stopped: bool = False) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.error, self.stopped = error, stopped
+        self.core_engines = [b"0", b"1"]
 
-    async def call_utility_all_async(self, name: str, operation: str, argument: str) -> list[str]:
+    async def _call_utility_async(self, name: str, operation: str, argument: str, engine: bytes) -> str:
         assert name == "continuum"
-        self.calls.append((operation, json.loads(argument)))
+        if engine == self.core_engines[0]:
+            self.calls.append((operation, json.loads(argument)))
         if self.stopped:
             await asyncio.Event().wait()
         if self.error is not None:
             raise self.error
-        released = [json.dumps({"released": json.loads(argument).get("program_id") == name}) for name in ("", "p/1")]
-        return [json.dumps(STATE)] * 2 if operation == "state" else released
+        released = engine == b"1" and json.loads(argument).get("program_id") == "p/1"
+        return json.dumps(STATE if operation == "state" else {"released": released})
 
 
 class Body(BaseModel):
@@ -119,7 +121,7 @@ class Http:
         settings: dict[str, Any] | None = None,
     ) -> None:
         self.core = core or EngineCore()
-        self.client = SimpleNamespace(engine_core=self.core, shutdown=lambda timeout: timeout)
+        self.client = SimpleNamespace(engine_core=self.core, generate=None, shutdown=lambda timeout: timeout)
         scheduler = SimpleNamespace(scheduler_cls=scheduler_cls)
         config = SimpleNamespace(additional_config={"continuum": settings or {}}, scheduler_config=scheduler)
         args = SimpleNamespace(api_key=api_key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -11,7 +12,14 @@ from continuum_server.virtual.loop import Job
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.versions import PluginError
 from nano import build, program
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.core_client import DPLBAsyncMPClient
 from vllm.v1.request import RequestStatus
+
+
+def test_the_client_of_several_engines_takes_the_number_of_one() -> None:
+    assert "data_parallel_rank" in signature(AsyncLLM.generate).parameters
+    assert "engine" in signature(DPLBAsyncMPClient._call_utility_async).parameters
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ NOT_RUN = (
     ("docs/client/instrument.md", r"continuum-instrument ", "tests/continuum_client/test_instrument.py runs it"),
     ("docs/agents/*", r"continuum-bench ", "needs the agents' own environments; tests/continuum_agents runs them"),
     ("docs/server/*", r"continuum-bench (serve|top)", "stays in the foreground; my-vllm.md starts serve behind"),
-    ("docs/server/many-machines.md", r"python -m |vllm-router|docker|kubectl", "test_many_machines.py has these"),
+    ("docs/server/several-engines.md", r"python -m |vllm-router|docker|kubectl", "test_many_machines.py has these"),
     ("README.md", r"continuum-bench serve", "the same server as in docs/how-to/my-vllm.md"),
     ("docs/how-to/my-vllm.md", r".*(stock|8001)", "a second server; tests/continuum_server/online has both"),
     ("docs/how-to/load-a-server.md", r".*URL", "tests/continuum_bench/test_live.py and test_faults.py play all of it"),

@@ -1,4 +1,4 @@
-"""Pass HTTP requests and answers on byte for byte, as ``continuum-proxy`` and the router of ``serve --replicas`` do.
+"""Pass HTTP requests and answers on byte for byte, as ``continuum-proxy`` does.
 
 Needs aiohttp, which is not installed with the client alone.
 """

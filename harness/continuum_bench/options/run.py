@@ -9,7 +9,7 @@ from typing import Annotated
 from continuum_server import defaults
 from continuum_server.engine_settings import GpuSettings, SchedulerSettings
 from continuum_server.policy.program_table import Guards, OneOffsOrder, PinsYieldTo
-from continuum_server.virtual.routers import ROUTERS
+from continuum_server.routers import ROUTERS
 from continuum_traces.conversation import Sends
 from continuum_traces.schema import CLOSED_LOOPS
 from msgspec import Meta

@@ -11,7 +11,7 @@ from continuum_server.policy.program_table import FairBetween, Guards
 from msgspec import Meta
 
 from continuum_bench.options.declare import WRITABLE, Options, named
-from continuum_bench.options.run import ROUTER, EngineOptions, GpuOptions, Json, PolicyOption, ServedModel
+from continuum_bench.options.run import EngineOptions, GpuOptions, Json, PolicyOption, ServedModel
 from continuum_bench.options.together import Needs
 
 GUARDS = Guards()
@@ -22,8 +22,8 @@ class ServeOptions(EngineOptions):
     """Options of ``serve``."""
 
     usual = (
-        *("engine", "model", "gpu", "tp", "policy", "policy_option", "host", "port", "replicas", "max_model_len"),
-        *("record", "statistics", "profile"),
+        *("engine", "model", "gpu", "tp", "policy", "policy_option", "host", "port", "max_model_len"),
+        *("data_parallel_size", "record", "statistics", "profile"),
     )
 
     engine: str = "emulated"
@@ -39,11 +39,8 @@ class ServeOptions(EngineOptions):
     """Address on which the server listens."""
     port: Annotated[int, Meta(le=65_535)] = defaults.PORT
     """Port on which the server listens. 0 takes a free one."""
-    replicas: Annotated[int, Meta(ge=1, le=1000)] = 1
-    """Number of servers on this machine, each with its own GPUs, behind a router."""
-    router: Annotated[str, ROUTER, Needs("replicas")] = "affinity"
-    """How the router chooses a server for a turn: affinity, sticky (both keep a program on one server), cache-aware,
-    least-loaded, round-robin."""
+    data_parallel_size: Annotated[int, Meta(ge=1, le=1000)] = 1
+    """Number of vLLM's engines, each with its own GPUs. All turns of a program go to the same engine."""
     time_scale: Annotated[float, Meta(gt=0), Needs("engine", "emulated")] = 1.0
     """Emulated engine: modelled seconds that pass in one real second."""
     replies: Annotated[Path | None, Needs("engine", "emulated")] = None
@@ -53,10 +50,10 @@ class ServeOptions(EngineOptions):
     max_model_len: Annotated[int | None, Meta(ge=1)] = None
     """Largest number of tokens of a prompt and its output together."""
     record: Path | None = None
-    """Folder for scheduler_timestamps.jsonl. With --replicas, each server has a folder in it."""
+    """Folder for scheduler_timestamps.jsonl. Engine N of several, but the first, writes into the folder rankN in it."""
     statistics: Path | None = None
-    """File of tool statistics, read at the start and kept up to date. With --replicas, one file for each server:
-    NAME.replica0 and so on."""
+    """File of tool statistics, read at the start and kept up to date. Engine N of several, but the first, uses
+    FILE.rankN."""
     profile: Path | None = None
     """File of `continuum-bench profile` with the measured prefill times."""
     tool_call_parser: str | None = defaults.TOOL_CALL_PARSER
@@ -83,7 +80,7 @@ class ServeOptions(EngineOptions):
     """Header in which a gateway names the tenant of a request. Tenants then share the engine as keys do. Requires
     --api-key."""
     log: Path | None = None
-    """File for the server's output; with --replicas, a folder. Default: standard error."""
+    """File for the server's output. Default: standard error."""
     drain_s: int = defaults.DRAIN_S
     """Seconds that running requests get to finish after SIGTERM."""
     ready_timeout_s: Annotated[float, Meta(gt=0)] = 900.0

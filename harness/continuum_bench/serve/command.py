@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 
-from continuum_server.fleet import Fleet
 from continuum_server.launcher import Server, client_line
 from continuum_server.server_command import has_random_weights, longest_request, model_name
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
@@ -37,7 +36,7 @@ def serve_until_stopped(options: ServeOptions, vllm_arguments: tuple[str, ...]) 
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     config = _config(options, vllm_arguments)
-    server = _server(config, options)
+    server = Server(config, options.log)
     try:
         _print_longest(config)
         server.wait_until_healthy(options.ready_timeout_s)
@@ -46,13 +45,6 @@ def serve_until_stopped(options: ServeOptions, vllm_arguments: tuple[str, ...]) 
         return _wait(server, stopping)
     finally:
         server.kill()  # vLLM that is stopped before it is ready may wait ten minutes for its engine
-
-
-def _server(config: ServerConfig, options: ServeOptions) -> Server | Fleet:
-    """Create one server, or several behind a router."""
-    if options.replicas > 1:
-        return Fleet(config, options.replicas, options.router, options.log, print_notice)
-    return Server(config, options.log)
 
 
 def _print_longest(config: ServerConfig) -> None:
@@ -64,7 +56,7 @@ def _print_longest(config: ServerConfig) -> None:
         print_notice(f"{limit}; --max-model-len sets a shorter one")
 
 
-def _wait(server: Server | Fleet, stopping: Sequence[int]) -> int:
+def _wait(server: Server, stopping: Sequence[int]) -> int:
     """Wait until the server ends, and return the exit status. It is killed if it does not end within its time to
     drain."""
     patience = server.config.drain_s + TEARDOWN_S
@@ -90,7 +82,7 @@ def _config(options: ServeOptions, vllm_arguments: tuple[str, ...]) -> ServerCon
     return server_config(options, read_policy_options(given, [policy]).get(policy, {}), vllm_arguments)
 
 
-def _stop_on_signals(server: Server | Fleet) -> list[int]:
+def _stop_on_signals(server: Server) -> list[int]:
     """Install the signal handlers. Returns a list to which each received signal is appended."""
     received: list[int] = []
 
@@ -107,15 +99,14 @@ def _stop_on_signals(server: Server | Fleet) -> list[int]:
     return received
 
 
-def _announce(server: Server | Fleet) -> None:
+def _announce(server: Server) -> None:
     config = server.config
     note = {
         "gpu": "",
         "emulated": f" on an emulated {config.emulated.gpu}; step times are modelled, answers scripted or filler",
         "cpu": f" on this CPU; model {model_name(config)}{', random weights' * has_random_weights(config)}",
     }[config.engine]
-    number = f", {len(server.servers)} replicas" if isinstance(server, Fleet) else f", server {server.name}"
-    print_line(f"ready: {server.url}/v1, policy {config.policy}{number}{note}")
+    engines = f", {config.data_parallel_size} engines" if config.data_parallel_size > 1 else ""
+    print_line(f"ready: {server.url}/v1, policy {config.policy}{engines}, server {server.name}{note}")
     print_line(client_line(server.url, config))
-    for each in server.servers if isinstance(server, Fleet) else [server]:
-        print_line(f"state: {each.url}/continuum/state (server {each.name})")
+    print_line(f"state: {server.url}/continuum/state (server {server.name})")

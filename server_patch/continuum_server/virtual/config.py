@@ -17,6 +17,7 @@ from continuum_server.engine_settings import GpuSettings, SchedulerSettings
 from continuum_server.log_once import LogOnce
 from continuum_server.policy.facts import DecodeLine
 from continuum_server.policy.program_table import Guards
+from continuum_server.routers import ROUTERS
 from continuum_server.step_times.catalog import KvCapacity, find_model, kv_capacity, load_step_times
 from continuum_server.step_times.curves import fit_decode, fit_prefill
 from continuum_server.step_times.model import StepTimes
@@ -24,7 +25,6 @@ from continuum_server.step_times.profile import ProfileStepTimes, read_profile
 from continuum_server.step_times.specs import Model
 from continuum_server.step_times.stages import staged
 from continuum_server.virtual.offload import GB, Offload
-from continuum_server.virtual.routers import ROUTERS
 from continuum_server.vllm_plugin.versions import check_version, has_short_loops
 
 

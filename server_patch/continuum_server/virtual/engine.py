@@ -20,6 +20,7 @@ from continuum_traces.schema import TurnRecord
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from continuum_server.policy.tool_statistics import merge_statistics
+from continuum_server.routers import ROUTERS
 from continuum_server.step_times.curves import fit_prefill
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.overhead import is_asynchronous
@@ -27,7 +28,6 @@ from continuum_server.virtual.config import EngineConfig, EngineError, EngineSha
 from continuum_server.virtual.loop import Counters, VirtualClock, VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
-from continuum_server.virtual.routers import ROUTERS
 from continuum_server.virtual.scheduler_time import facts_of
 from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.virtual.vllm_setup import build_scheduler

@@ -17,9 +17,9 @@ from continuum_traces.conversation import Job
 from continuum_traces.schema import SchedulerEvent
 from continuum_traces.sub_programs import SubPrograms
 
+from continuum_server.routers import Arrival, Door, Router
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.loop import Play, VirtualLoop, play_of
-from continuum_server.virtual.routers import Arrival, Door, Router
 from continuum_server.vllm_plugin.scheduler import EventSink
 
 
@@ -146,6 +146,7 @@ class ReplicaLoops:
             shared_prefix_id=program.shared_prefix_id,
             shared_prefix_tokens=program.shared_prefix_tokens,
             is_last=index == len(program.turns) - 1,
+            parent_id=program.parent_id,
         )
 
     # -------------------------------------------------------------------------------- looking ahead

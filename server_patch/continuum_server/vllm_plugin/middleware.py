@@ -5,6 +5,7 @@
 - It moves a client's tags from headers and body fields to ``vllm_xargs``, which the scheduler reads, and adds a digest
   of the client's API key. Malformed tags are dropped; they never fail a request.
 - It appends ``continuum:*`` metrics to vLLM's own ``/metrics``.
+- If vLLM has several engines, it keeps each program at one (``ranks``).
 
 The plugin also works without it, because vLLM itself passes ``vllm_xargs`` and ``X-Session-ID`` to the scheduler.
 """
@@ -30,6 +31,7 @@ from continuum_server.vllm_plugin.callers import caller_of, headers_of
 from continuum_server.vllm_plugin.form_tags import tag_form
 from continuum_server.vllm_plugin.metrics import prometheus_text
 from continuum_server.vllm_plugin.plugin_settings import read_settings
+from continuum_server.vllm_plugin.ranks import Ranks, place_programs
 from continuum_server.vllm_plugin.request_tags import Caller, UnreadableBody, normalize_tags
 from continuum_server.vllm_plugin.routes import Carrier, Find, finder, guarded
 from continuum_server.vllm_plugin.state import LISTED, StateCache, engine_state
@@ -68,6 +70,8 @@ class ContinuumMiddleware:
         """Set when vLLM begins to stop; None before the first request."""
         self._states: StateCache
         """Made at the first request."""
+        self._ranks: Ranks | None = None
+        """Made likewise, if there are several engines with the plugin's scheduler."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -75,8 +79,11 @@ class ContinuumMiddleware:
             return
         if self._draining is None:
             self._find = finder(scope["app"])  # at the first request vLLM has added all its routes
-            self._draining = set_at_shutdown(scope["app"].state)
-            self._states = self._new_states(scope["app"].state)
+            state = scope["app"].state
+            self._draining = set_at_shutdown(state)
+            self._states = self._new_states(state)
+            if not _runs_vllms_scheduler(state):
+                self._ranks = place_programs(getattr(state, "engine_client", None), time.monotonic)  # noqa: TID251
             self._ours_only = read_settings(_additional_config(scope)).recognise == "none"
         path, method = scope["path"].removeprefix(scope.get("root_path", "")), scope["method"]
         if path.startswith("/continuum/"):
@@ -130,6 +137,8 @@ class ContinuumMiddleware:
         argument = {"program_id": program_id, "namespace": caller.namespace}
         answers = await self._ask(scope["app"].state, "release", argument, ANSWER_LIMIT_S)
         self._states.forget()
+        if self._ranks is not None:
+            self._ranks.release(program_id, caller.namespace)
         released = [answer["released"] for answer in answers or ()]  # None: vLLM's own scheduler, without pins
         return 200, {"program_id": program_id, "released": any(released)}
 
@@ -259,10 +268,11 @@ def _read(answer: str) -> Any:
 
 
 async def _call(core: Any, operation: str, argument: str) -> list[Any]:
-    ask_all = getattr(core, "call_utility_all_async", None)
-    if ask_all is not None:
-        return list(await ask_all(UTILITY, operation, argument))
-    return [await core.call_utility_async(UTILITY, operation, argument)]
+    engines = getattr(core, "core_engines", ())
+    if len(engines) < 2:
+        return [await core.call_utility_async(UTILITY, operation, argument)]
+    calls = (core._call_utility_async(UTILITY, operation, argument, engine=engine) for engine in engines)
+    return list(await asyncio.gather(*calls))
 
 
 def _runs_vllms_scheduler(state: Any) -> bool:

@@ -48,18 +48,21 @@ def served(folder: Path, *arguments: str) -> Iterator[Served]:
         ends_soon(sessions)
 
 
-def test_a_server_that_dies_is_one_line_and_a_status(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engines", [1, 2])
+def test_a_server_that_dies_is_one_line_and_a_status(engines: int, tmp_path: Path) -> None:
+    """One engine's death is the server's: vLLM stops the others."""
     how = "ended by itself with status 0, as vLLM does when its engine dies"
-    with served(tmp_path) as server:
-        (number,) = server.process_ids("VLLM::EngineCore")
-        os.kill(number, signal.SIGKILL)
+    with served(tmp_path, "--data-parallel-size", str(engines)) as server:
+        numbers = server.process_ids("VLLM::EngineCore")
+        assert len(numbers) == engines
+        os.kill(numbers[-1], signal.SIGKILL)
         _, errors = server.process.communicate(timeout=300)
         assert (server.process.returncode, errors) == (1, f"error: the server {how}; see {tmp_path}/log\n")
         assert ends_soon(server.sessions) == []
 
 
 def test_a_killed_command_leaves_no_server(tmp_path: Path) -> None:
-    with served(tmp_path, "--replicas", "2", "--router", "round-robin") as server:
+    with served(tmp_path, "--data-parallel-size", "2") as server:
         assert len(server.process_ids("VLLM::EngineCore")) == 2
         server.process.kill()
         assert ends_soon(server.sessions) == []

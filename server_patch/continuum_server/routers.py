@@ -1,4 +1,5 @@
-"""Routers, which choose the replica of each turn, in virtual runs and for ``serve --replicas`` (``front``).
+"""Routers, which choose the replica of each turn: in virtual runs, and among the engines of one vLLM server
+(``vllm_plugin.ranks``).
 
 A router only knows requests and answers. It does not know the state of the schedulers, and
 assumes that a replica has cached every prompt that was sent to it. This module does not import vLLM.
@@ -7,7 +8,7 @@ assumes that a replica has cached every prompt that was sent to it. This module 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
@@ -24,6 +25,8 @@ class Arrival:
     shared_prefix_id: str | None = None
     shared_prefix_tokens: int = 0
     is_last: bool = False
+    parent_id: str | None = None
+    """The program that started this one."""
 
 
 @dataclass(slots=True)
@@ -36,8 +39,8 @@ class Traffic:
     """Prompt tokens of these requests."""
     tokens_sent: int = 0
     """Prompt tokens sent so far. Tokens that were sent before as part of the same prefix do not count again."""
-    programs: set[str] = field(default_factory=set)
-    """Running programs whose latest turn was sent to this replica."""
+    programs: dict[str, str | None] = field(default_factory=dict)
+    """Running programs whose latest turn was sent to this replica, with their ``shared_prefix_id``."""
     known: dict[str, int] = field(default_factory=dict)
     """Of ``CacheAware``: leading tokens of each program's latest context that were sent to this replica."""
 
@@ -77,12 +80,32 @@ class LeastLoaded:
 
 
 class Sticky:
-    """A program's first turn goes to the replica with the fewest running programs, and its later turns to the same one.
-    (vllm-router's sticky_least_loaded, with clients that mark the last turn of a program.)"""
+    """A program's turns go to the replica of its first turn, and its sub-programs' turns too.
+
+    Another program begins at the replica with the fewest running programs. If its prompt begins with
+    ``LONG_PREFIX_TOKENS`` or more tokens that running programs share, it begins where they run, as long as that replica
+    has at most ``MORE_TOGETHER`` programs more than the one with the fewest. (vllm-router's sticky_least_loaded, with
+    clients that mark the last turn of a program, has only the first and second rule.)
+    """
+
+    LONG_PREFIX_TOKENS, MORE_TOGETHER = 4096, 8
 
     def choose(self, arrival: Arrival, replicas: Replicas) -> int:
-        fewest = min(replicas, key=lambda index: len(replicas[index].programs))
-        return next((index for index, one in replicas.items() if arrival.program_id in one.programs), fewest)
+        for name in (arrival.program_id, arrival.parent_id):
+            for index, replica in replicas.items():
+                if name in replica.programs:
+                    return index
+        able = self._together(arrival, replicas) or replicas
+        return min(able, key=lambda index: (len(replicas[index].programs), *_load(replicas[index])))
+
+    def _together(self, arrival: Arrival, replicas: Replicas) -> list[int]:
+        """Return the replicas whose programs share a long prefix with this one, and that can take one more."""
+        if arrival.shared_prefix_id is None or arrival.shared_prefix_tokens < self.LONG_PREFIX_TOKENS:
+            return []
+        running = {index: replica.programs for index, replica in replicas.items()}
+        most = min(map(len, running.values())) + self.MORE_TOGETHER
+        prefix = arrival.shared_prefix_id
+        return [index for index in running if prefix in running[index].values() and len(running[index]) <= most]
 
 
 class CacheAware:
@@ -142,16 +165,15 @@ class Door:
         self.replicas = {index: Traffic() for index in range(replicas)}
         self._router = router
 
-    def send(self, arrival: Arrival, among: Collection[int] | None = None) -> int:
-        """Choose the turn's replica, of these if some are given, and return its index."""
-        able = self.replicas if among is None else {index: self.replicas[index] for index in among}
-        index = self._router.choose(arrival, able)
+    def send(self, arrival: Arrival) -> int:
+        """Choose the turn's replica, and return its index."""
+        index = self._router.choose(arrival, self.replicas)
         for replica in self.replicas.values():
-            replica.programs.discard(arrival.program_id)
+            replica.programs.pop(arrival.program_id, None)
         chosen = self.replicas[index]
         chosen.requests += 1
         chosen.tokens += arrival.prompt_tokens
-        chosen.programs.add(arrival.program_id)
+        chosen.programs[arrival.program_id] = arrival.shared_prefix_id
         return index
 
     def answered(self, index: int, arrival: Arrival) -> None:
@@ -165,12 +187,16 @@ class Door:
     def forget(self, program_id: str) -> None:
         """Forget a program that has ended."""
         for replica in self.replicas.values():
-            replica.programs.discard(program_id)
+            replica.programs.pop(program_id, None)
             replica.known.pop(program_id, None)
 
 
 def _least_loaded(replicas: Replicas) -> int:
-    return min(replicas, key=lambda index: (replicas[index].requests, replicas[index].tokens))
+    return min(replicas, key=lambda index: _load(replicas[index]))
+
+
+def _load(replica: Traffic) -> tuple[int, int]:
+    return replica.requests, replica.tokens
 
 
 def _hash(program_id: str, index: int) -> bytes:
