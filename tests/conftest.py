@@ -28,6 +28,7 @@ EXPECTED_SKIPS = (
     "beside this checkout",  # recorded traces that cannot be published
     "not in the repository",  # measurements that cannot be published
     "may not make namespaces here",  # a sandbox around CI may forbid bubblewrap its own
+    "Docker cannot run a container here",  # a sandbox around CI may forbid it the daemon, or CI may not be root
     "could not install it from",  # there may be no npm, and packages may have no build for this machine
     "and neither pyenv nor uv has one",  # an agent framework that needs another Python
 )

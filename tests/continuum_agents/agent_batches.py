@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -66,12 +67,22 @@ class Batch:
 
     def processes(self, word: str = "") -> list[str]:
         """Command lines of living processes that it, or what it started, has started."""
+        return [line for _, line in self._processes(word)]
+
+    def crash(self) -> None:
+        """Kill all its processes, as the end of their machine would: none can see that another has ended."""
+        self.process.send_signal(signal.SIGSTOP)
+        for process, _ in self._processes(""):
+            process.kill()
+        self.process.wait()
+
+    def _processes(self, word: str) -> list[tuple[psutil.Process, str]]:
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 line = " ".join(process.cmdline())
                 if process.environ().get(MARK) == self.mark and word in line:
-                    found.append(line)
+                    found.append((process, line))
         return found
 
 

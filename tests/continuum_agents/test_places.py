@@ -1,7 +1,7 @@
 """Where mini-swe-agent's commands run beside the workspace: bubblewrap's sandbox, and a container.
 
-Bubblewrap is the real one. There is no Docker daemon here: the real mini-swe-agent gives its ``docker`` commands to a
-strict stand-in that runs them in a folder.
+Bubblewrap is the real one. ``docker`` is a strict stand-in that runs commands in a folder, for machines without a
+daemon; test_docker.py has real containers.
 """
 
 from __future__ import annotations
