@@ -13,7 +13,7 @@ from continuum_server.policy.program_table import Guards
 from continuum_server.step_times.model import Batch
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
-from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY
+from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY, WEIGHT_KEY
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_traces.wire import tags_to_xargs
 from fairness_rows import (
@@ -47,9 +47,11 @@ PAUSE_S = 0.005
 class Engine:
     """A scheduler, a clock, the requests that are running, and the functions to call at later times."""
 
-    def __init__(self, policy: str, options: Mapping[str, Any], guards: Guards, part: float = 1.0) -> None:
-        """``part``: of the memory and of the speed of the GPU."""
-        config = EngineConfig(gpu=GPU, kv_blocks=round(part * KV_BLOCKS), block_size=BLOCK, guards=guards)
+    def __init__(
+        self, policy: str, options: Mapping[str, Any], guards: Guards, part: float = 1.0, **limits: Any
+    ) -> None:
+        """``part``: of the memory and of the speed of the GPU. ``limits``: further settings of the engine."""
+        config = EngineConfig(gpu=GPU, kv_blocks=round(part * KV_BLOCKS), block_size=BLOCK, guards=guards, **limits)
         self._part = part
         shape, self._times = shape_of(config), times_of(config)
         settings = settings_of(config, policy, options)
@@ -66,8 +68,9 @@ class Engine:
     def at(self, instant_s: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._due, (instant_s, next(self._numbers), act))
 
-    def send(self, ask: Ask, answered: Answered, key: str | None = None) -> None:
-        xargs = tags_to_xargs(ask.tags) | ({} if key is None else {CLIENT_KEY: key, NAMESPACE_KEY: key})
+    def send(self, ask: Ask, answered: Answered, key: str | None = None, weight: float = 1.0) -> None:
+        caller = {} if key is None else {CLIENT_KEY: key, NAMESPACE_KEY: key, WEIGHT_KEY: weight}
+        xargs = tags_to_xargs(ask.tags) | caller
         request = Request(
             request_id=str(next(self._numbers)),
             prompt_token_ids=ask.prompt,

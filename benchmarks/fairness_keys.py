@@ -1,10 +1,11 @@
 """Prints how long honest agents take beside clients of another API key that try to get more than their share.
 
-    python benchmarks/fairness_keys.py [--rows light,compact] [--policies vllm,working-set] [--attacker other]
+    python benchmarks/fairness_keys.py [--rows light,compact] [--policies vllm,working-set] [--attackers other,same]
 
 Each row is a closed loop of attacking clients. Beside them arrive honest programs. All run on vLLM's scheduler in
-virtual time, with an A100's modelled step times and 1,200 KV blocks (``fairness_bench.py``). ``half`` is what the
-honest programs take alone on half of the engine: half of the memory, and steps that take twice as long.
+virtual time, with an A100's modelled step times and 1,200 KV blocks (``fairness_bench.py``). Mean seconds of the honest
+programs; in brackets, as a multiple of what they take alone under that policy on half of the engine: half of the
+memory, and steps that take twice as long. ``stock`` is policy vllm with ``--fair none``.
 
     python benchmarks/fairness_keys.py --search 600 [--policies working-set]
 
@@ -18,7 +19,8 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from itertools import product
 from statistics import mean
 
 from continuum_server.policy.program_table import Guards
@@ -115,13 +117,17 @@ ATTACKS = {
 }
 
 
-def seconds(
-    attack: Attack, policy: str, keys: str, guards: Guards, part: float = 1.0, alone: bool = False
-) -> tuple[float, int]:
+@cache
+def half_s(victims: Victims, policy: str) -> float:
+    """Return the mean seconds of the honest programs alone on half of the engine."""
+    return seconds(Attack(0, _nothing, victims), policy, "none", Guards(), part=0.5)[0]
+
+
+def seconds(attack: Attack, policy: str, keys: str, guards: Guards, part: float = 1.0) -> tuple[float, int]:
     """Return the mean seconds of the honest programs, and how many ended. Those that did not count up to the limit."""
     engine, victims = Engine(policy, {}, guards, part), attack.victims
     key, honest = KEYS[keys]
-    for client in range(0 if alone else attack.clients):
+    for client in range(attack.clients):
         engine.at(client * 0.01, partial(_send, engine, attack, client, 0, key))
     begun = [victims.first_s + number * victims.apart_s for number in range(victims.number)]
     ended: dict[int, float] = {}
@@ -196,30 +202,36 @@ def _habit(chance: random.Random) -> Callable[[int, int], tuple[Ask, float]]:
     return ask
 
 
+def _guards(policy: str, options: argparse.Namespace) -> tuple[str, Guards]:
+    """Return the policy and the guards of a column."""
+    return ("vllm", Guards(fair="none")) if policy == "stock" else (policy, options.guards)
+
+
 def _rows(options: argparse.Namespace) -> Iterator[str]:
-    yield "| the attacking clients send | " + " | ".join(f"`{policy}`" for policy in options.policies) + " | half |"
+    yield f"| the attacking clients send | their key | {' | '.join(f'`{policy}`' for policy in options.policies)} |"
     yield "|---" * (len(options.policies) + 2) + "|"
-    for name in options.rows:
+    for name, key in product(options.rows, options.attackers):
         attack, cells = ATTACKS[name], []
-        for policy in options.policies:
-            mean_s, ended = seconds(attack, policy, options.attacker, options.guards)
-            cells.append(f"{'>= ' if ended < attack.victims.number else ''}{mean_s:.1f}")
-        halves = [seconds(attack, policy, "none", Guards(), 0.5, alone=True)[0] for policy in options.policies]
-        yield f"| `{name}`: {attack.sends} | {' | '.join(cells)} | {min(halves):.1f} to {max(halves):.1f} |"
+        for column in options.policies:
+            policy, guards = _guards(column, options)
+            mean_s, ended = seconds(attack, policy, key, guards)
+            least = ">= " if ended < attack.victims.number else ""
+            cells.append(f"{least}{mean_s:.1f} ({least}{mean_s / half_s(attack.victims, policy):.2f})")
+        yield f"| `{name}`: {attack.sends} | {key} | {' | '.join(cells)} |"
 
 
 def _search(options: argparse.Namespace) -> Iterator[str]:
     """Yield the worst ratios so far of the honest programs' time to that on half of the engine."""
-    began_s, worst, half_s = time.monotonic(), 0.0, dict[str, float]()  # noqa: TID251 - a script's budget
-    seed = options.seed
+    began_s, worst, seed = time.monotonic(), 0.0, options.seed  # noqa: TID251 - a script's budget
     while time.monotonic() - began_s < options.search:  # noqa: TID251
-        for policy in options.policies:
-            attack = invented(seed)
-            half_s[policy] = half_s.get(policy) or seconds(attack, policy, "none", Guards(), 0.5, alone=True)[0]
-            mean_s, ended = seconds(attack, policy, options.attacker, options.guards)
-            if mean_s / half_s[policy] > worst:
-                worst = mean_s / half_s[policy]
-                yield f"{worst:.2f} times half an engine: seed {seed}, {policy}, {mean_s:.1f} s, {ended} ended"
+        attack = invented(seed)
+        for column, key in product(options.policies, options.attackers):
+            policy, guards = _guards(column, options)
+            mean_s, ended = seconds(attack, policy, key, guards)
+            ratio = mean_s / half_s(attack.victims, policy)
+            if ratio > worst:
+                worst = ratio
+                yield f"{ratio:.2f} times half an engine: seed {seed}, {policy}, {mean_s:.1f} s, {ended} ended"
         seed += 1
     yield f"{seed - options.seed} behaviours"
 
@@ -227,9 +239,9 @@ def _search(options: argparse.Namespace) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = lambda text: text.split(",")  # noqa: E731
-    parser.add_argument("--policies", type=names, default="vllm,program-fcfs,continuum,working-set")
+    parser.add_argument("--policies", type=names, default="stock,vllm,program-fcfs,continuum,working-set")
     parser.add_argument("--rows", type=names, default=",".join(ATTACKS), help="default: all")
-    parser.add_argument("--attacker", choices=KEYS, default="other", help="the attacking clients' API key")
+    parser.add_argument("--attackers", type=names, default="other", help=f"their API keys: {', '.join(KEYS)}")
     parser.add_argument("--fair", choices=("keys", "none"), default="keys", help="as of continuum-bench serve")
     parser.add_argument("--key-lag", type=float, default=Guards().key_lag, help="as of continuum-bench serve")
     parser.add_argument("--search", type=float, metavar="SECONDS", help="search for bad behaviours for so long")

@@ -1,6 +1,6 @@
 """What each policy costs per scheduling step, with few and many requests waiting, beside stock vLLM.
 
-    python benchmarks/policy_cost.py [--waiting 10 100 1000 5000] [--steps 300] [--table step|turn] [--arms A B]
+    python benchmarks/policy_cost.py [--waiting 10 100 1000] [--steps 300] [--table step|turn] [--arms A B] [--keys N]
     python benchmarks/policy_cost.py --table prediction
     python benchmarks/policy_cost.py --table statistics
     python benchmarks/policy_cost.py --table recognition
@@ -9,7 +9,7 @@
 First form, two tables. A step: 32 requests decode, N wait, and the first of them never fits, so that every arm does
 the same work; time in vLLM's ``schedule`` and ``update_from_output``, the plugin included, beside vLLM's own class. A
 turn: programs come and go; time in the plugin and the policy for a turn's arrival, start, finish and pin. All arms in
-one process and one run, stepping in turn (A B C A B C ...).
+one process and one run, stepping in turn (A B C A B C ...). ``--keys``: the programs have so many API keys.
 ``prediction``: a turn in the policy alone, with and without a predicted tool time. ``statistics``: the copy that
 ``serve --statistics`` makes every 30 s on the scheduler's thread, with full windows. ``recognition``: what it takes to
 find programs by their prompts. ``--samples``: the TTL decision.
@@ -35,13 +35,16 @@ from continuum_server.policy.registry import POLICIES, make_policy
 from continuum_server.policy.rules.continuum import Continuum, ContinuumOptions
 from continuum_server.policy.tool_times import ToolTimes
 from continuum_server.routers import ROUTERS
+from continuum_server.virtual import loop
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_server.virtual.replicas import ReplicaLoops
+from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY
 from continuum_traces.conversation import Job
-from continuum_traces.schema import Program, ToolCall, Turn
+from continuum_traces.schema import Program, Tags, ToolCall, Turn
+from continuum_traces.wire import tags_to_xargs
 from vllm.v1.core.sched.scheduler import Scheduler
 
 RUNNING = 32
@@ -183,6 +186,16 @@ def turn_us(arm: str, waiting: int, turns: int = 1_500) -> float:
     while loop.loop.turns_done < before + turns:
         loop.advance()
     return timed.seconds / (loop.loop.turns_done - before) * 1e6
+
+
+def keyed(keys: int) -> Callable[[Tags], dict[str, Any]]:
+    """Return what adds one of so many API keys to a request's xargs, by the number in its program's name."""
+
+    def xargs(tags: Tags) -> dict[str, Any]:
+        key = f"{int(str(tags.program_id)[1:]) % keys:016x}"
+        return {**tags_to_xargs(tags), CLIENT_KEY: key, NAMESPACE_KEY: key}
+
+    return xargs
 
 
 def stepping(arms: list[str], waiting: list[int], steps: int) -> None:
@@ -363,7 +376,10 @@ def main() -> None:
     parser.add_argument("--samples", type=int, nargs="+", help="only the TTL decision, at these numbers of samples")
     parser.add_argument("--table", choices=["step", "turn", *TABLES], help="only this table")
     parser.add_argument("--arms", nargs="+", default=list(POLICIES), metavar="POLICY", help="only these policies")
+    parser.add_argument("--keys", type=int, help="number of API keys; default: the server has no keys")
     options = parser.parse_args()
+    if options.keys:
+        loop.tags_to_xargs = keyed(options.keys)
     if options.samples:
         deciding(options.samples)
         return

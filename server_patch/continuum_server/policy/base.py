@@ -78,7 +78,8 @@ class Policy:
     gauges: ClassVar[Mapping[str, str]] = {}
     """Numbers in ``state()`` that /metrics exports as ``continuum:NAME``, with their help texts."""
     stock_order: ClassVar[bool] = True
-    """True: the engine uses vLLM's own waiting queue and does not call ``rank``."""
+    """True: requests run in order of arrival. The engine uses vLLM's own waiting queue until two API keys compete, and
+    does not call ``rank``."""
     classes_first: ClassVar[bool] = True
     """True: preempted requests come first, then requests of programs with a pin, then the rest. ``rank`` orders each
     class. False: ``rank`` alone orders the queue."""

@@ -4,7 +4,8 @@ Each key has a *virtual time*: the engine seconds that it was given, divided by 
 to compute what was not cached. Memory counts for the share of the KV pool that running requests and pins hold, times
 the seconds that they hold it, so that aborted requests are paid for too. Of the keys that wait, those within ``lag_s``
 of the smallest virtual time compete in the policy's own order, as one queue, and the others wait (start-time fair
-queueing). A key that was idle continues at the present virtual time: it saves nothing up.
+queueing). A key that was idle continues at the present virtual time: it saves nothing up. A key whose requests all run
+saves at most ``lag_s`` up.
 
 Nothing here has an effect while all requests have the same key, or none. docs/server/promises.md says what it promises.
 """
@@ -109,6 +110,8 @@ class Tenants:
         if not tenant.active:
             least_s = min((each.virtual_s for each in self if each.active), default=0.0)
             tenant.virtual_s = max(tenant.virtual_s, self._present_s, least_s)
+        elif not tenant.waiting:
+            tenant.virtual_s = max(tenant.virtual_s, self._present_s - self.lag_s)
         tenant.waiting[turn.request_id] = turn
         if self.next_s == math.inf and self._competing():
             self.next_s, self._charged_s = now_s + TICK_S, now_s

@@ -88,9 +88,10 @@ class ProgramSchedulerMixin(Scheduler):
         """Requests whose KV is being loaded from a tier: number of tokens, and start of the load."""
         self._order_is_void = False
         """The ranks in the queue come from a policy that was replaced after a failure."""
-        self._ranked = None if policy.stock_order else self._new_queue()
-        if self._ranked is not None:
-            self.waiting = self._ranked
+        self._ranked: RankedQueue | None = None
+        """The waiting queue in the policy's order; None: vLLM's own queue."""
+        if not policy.stock_order:
+            self._rank_queue()
         self.preemption = Preemption(self) if policy.preempts else None
         touch_points.wrap_allocate_slots(self, self.held.making_room)
 
@@ -112,8 +113,9 @@ class ProgramSchedulerMixin(Scheduler):
         table.tenants.seats = self.max_num_running_reqs
         return table
 
-    def _new_queue(self) -> RankedQueue:
-        return RankedQueue(
+    def _rank_queue(self) -> None:
+        """Replace vLLM's own queue. Under policies that keep its order, this happens once two API keys compete."""
+        self._ranked = RankedQueue(
             self._queue_key,
             lambda key: self.table.one_offs.first(key),
             lambda request: (
@@ -121,6 +123,9 @@ class ProgramSchedulerMixin(Scheduler):
             ),
             lambda keys: self.table.tenants.within_lag(keys),
         )
+        for request in self.waiting:
+            self._ranked.add_request(request)
+        self.waiting = self._ranked
 
     def attach(self, clock: Clock, sink: EventSink) -> None:
         """Use this clock and this sink from now on."""
@@ -233,6 +238,8 @@ class ProgramSchedulerMixin(Scheduler):
             self.table, request, tags, caller, now_s, self._settings.recognise
         )
         self.table.arrive(turn, now_s)
+        if self._ranked is None and self.table.tenants.several:
+            self._rank_queue()
         if turn.compacted:
             self.held.release_program(turn.program, now_s, "pressure")
         program = turn.program
@@ -370,6 +377,8 @@ class ProgramSchedulerMixin(Scheduler):
         turn = self.table.turn(request.request_id)
         if turn is None:
             return None
+        if self.table.policy.stock_order:
+            return REST, (float(turn.sequence),)
         if turn.overdue:
             return OVERDUE, (float(turn.sequence),)
         rank = self.table.policy.rank(turn)

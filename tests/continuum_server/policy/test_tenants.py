@@ -103,6 +103,17 @@ def test_a_key_saves_nothing_up_while_it_is_idle() -> None:
     assert virtual_s(on, "a") == 0.9
 
 
+@pytest.mark.parametrize(("ahead", "saved"), [(2500, 1.5), (900, 0.0)])
+def test_a_key_of_which_only_a_stream_runs_saves_a_lag_up(ahead: int, saved: float) -> None:
+    """Otherwise it could take the whole engine for as long as the stream ran."""
+    on = driver("vllm")
+    ran(on, "a", 0, name="stream")
+    ran(on, "b", ahead)
+    on.start(on.arrive("q", key="b"))
+    on.arrive("p", key="a")
+    assert virtual_s(on, "a") == pytest.approx(saved)
+
+
 def test_a_key_that_is_idle_keeps_what_it_owes() -> None:
     on = driver("vllm")
     ran(on, "b", 100)
