@@ -12,9 +12,9 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -77,27 +77,38 @@ class Files:
     """The files of an image that is being made. All are root's."""
 
     tar: tarfile.TarFile
+    have: set[str] = field(default_factory=set)
+    """The names of its files."""
 
     def programs(self, *names: str) -> None:
         """Add programs of this machine where they are, with the libraries that they load."""
-        found = [shutil.which(name) for name in names]
-        assert None not in found, names
-        self.copies([Path(path) for path in found if path])
+        for name in names:
+            path = shutil.which(name)
+            assert path is not None, name
+            self.program(Path(path), Path(path))
 
-    def copies(self, paths: Sequence[Path]) -> None:
-        """Add files where they are, with the libraries that they load."""
-        have = set(self.tar.getnames())
-        for path in dict.fromkeys([*paths, *libraries(paths)]):
-            if str(path).lstrip("/") not in have:
-                self.folder(path, path)
+    def program(self, path: Path, to: Path) -> None:
+        """Add a program, and the libraries that it loads where they are."""
+        self.folder(path, to)
+        self.libraries([path])
+
+    def libraries(self, paths: Iterable[Path], elsewhere: Path | None = None) -> None:
+        """Add the libraries that these files load where they are, but none in the folder ``elsewhere``."""
+        told = subprocess.run(["ldd", *paths], capture_output=True, text=True).stdout
+        for name in map(Path, dict.fromkeys(re.findall(r"^\s.*?(/\S+) \(0x", told, re.MULTILINE))):
+            if elsewhere is None or not name.is_relative_to(elsewhere):
+                self.folder(name, name)
 
     def folder(self, path: Path, to: Path, without: Iterable[str] = ()) -> None:
-        """Add a file, or a folder with all that is in it but these names."""
+        """Add a file, or a folder with all that is in it but these names. What is there already stays."""
         unwanted = {"__pycache__", *without}
 
         def owned(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
+            if info.name in self.have or Path(info.name).name in unwanted:
+                return None
+            self.have.add(info.name)
             info.uid, info.gid, info.uname, info.gname = 0, 0, "root", "root"
-            return None if Path(info.name).name in unwanted else info
+            return info
 
         self.tar.add(path.resolve() if path.is_file() else path, str(to), filter=owned)
 
@@ -106,12 +117,6 @@ class Files:
         info = tarfile.TarInfo(str(to))
         info.size, info.mode = len(text.encode()), 0o755
         self.tar.addfile(info, io.BytesIO(text.encode()))
-
-
-def libraries(paths: Iterable[Path]) -> list[Path]:
-    """The shared libraries that these programs and libraries load, by the names under which they are looked for."""
-    told = subprocess.run(["ldd", *paths], capture_output=True, text=True).stdout
-    return [Path(path) for path in re.findall(r"^\s.*?(/\S+) \(0x", told, re.MULTILINE)]
 
 
 @contextmanager
@@ -142,4 +147,13 @@ def real_docker() -> Iterator[Docker]:
         with suppress(subprocess.TimeoutExpired):
             daemon.process.wait(60)
         daemon.kill()
+        unmount(folder)
         shutil.rmtree(folder)
+
+
+def unmount(folder: Path) -> None:
+    """Unmount what a daemon has left in this folder: the network of the machine, once a container had it."""
+    places = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for place in places:
+        if Path(place).is_relative_to(folder):
+            subprocess.run(["umount", "--lazy", place])

@@ -1,0 +1,86 @@
+"""``deploy/Dockerfile``, built by a real daemon on a stand-in of vLLM's image.
+
+The stand-in has Python, uv and what our wheel requires, but no vLLM. Nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+from packaging.requirements import Requirement
+from real_docker import Docker, Files, real_docker
+
+pytestmark = pytest.mark.slow
+
+REPO = Path(__file__).resolve().parents[2]
+DEPLOY, PAGE = REPO / "deploy", REPO / "docs/server/several-engines.md"
+PYTHON = Path(getattr(sys, "_base_executable")).resolve()  # noqa: B009 - not the virtual environment's
+
+
+def paths() -> dict[str, str]:
+    """The folders of the Python that the stand-in gets, by their names in ``sysconfig``."""
+    ask = "import json, sysconfig; print(json.dumps(sysconfig.get_paths()))"
+    return dict(json.loads(subprocess.run([PYTHON, "-I", "-c", ask], capture_output=True, check=True).stdout))
+
+
+def required(name: str, seen: set[str]) -> set[str]:
+    """The distributions that this one requires, and those that they require."""
+    for line in distribution(name).requires or ():
+        needed = Requirement(line)
+        if needed.name not in seen and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
+            seen.add(needed.name)
+            required(needed.name, seen)
+    return seen
+
+
+def fill(files: Files) -> None:
+    """Add the files of the stand-in."""
+    stdlib, purelib = Path(paths()["stdlib"]), Path(paths()["purelib"])
+    unwanted = {"site-packages", "dist-packages", "test", "idlelib", "EXTERNALLY-MANAGED"}
+    files.folder(stdlib, stdlib, unwanted)
+    for name in required("continuum-ttl", set()):
+        for file in distribution(name).files or ():
+            if file.parts[0] != "..":
+                files.folder(Path(str(file.locate())), purelib / file)
+    files.program(PYTHON, PYTHON)
+    for name in ("python3", "sh", "rm", "uv"):
+        path = PYTHON if name == "python3" else Path(shutil.which(name) or REPO / ".uv" / "bin" / name)
+        files.program(path, Path("/bin") / name)
+    files.libraries(stdlib.glob("lib-dynload/*.so"))
+
+
+@pytest.fixture(scope="module")
+def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
+    """A daemon with the image ``continuum``, built by the page's command."""
+    folder = tmp_path_factory.mktemp("checkout")
+    with real_docker() as docker:
+        with docker.image("vllm/vllm-openai:stand-in", "ENV UV_OFFLINE=1") as files:
+            fill(files)
+        shutil.copytree(DEPLOY, folder / "deploy")
+        list(WheelBuilder(str(REPO)).build(directory=str(folder / "dist"), versions=["standard"]))
+        (page,) = re.findall(r"^docker (build .*)$", PAGE.read_text(), re.MULTILINE)
+        words = shlex.split(page.replace("REGISTRY/continuum", "continuum"))
+        docker.output(*words, "--network=none", "--build-arg=VLLM=stand-in", cwd=folder)
+        yield docker
+
+
+def test_our_packages_are_installed(docker: Docker) -> None:
+    """Those that the entry point names, beside what the base image had."""
+    entry = json.loads(docker.output("inspect", "--format={{json .Config.Entrypoint}}", "continuum"))
+    modules = [word.rpartition(".")[0] for word in entry if word.startswith("continuum_server.")]
+    assert (entry[:2], len(modules)) == (["vllm", "serve"], 2)
+    ask = "import importlib.util, sys; print(*(importlib.util.find_spec(name).origin for name in sys.argv[1:]))"
+    run = ("run", "--rm", "--network=none", "--entrypoint=python3", "continuum", "-c", ask)
+    found = [Path(path) for path in docker.output(*run, *modules, "openai").split()]
+    assert all(path.is_relative_to(paths()["purelib"]) for path in found)
+    assert len(found) == 3
