@@ -96,7 +96,7 @@ class Sticky:
                 if name in replica.programs:
                     return index
         able = self._together(arrival, replicas) or replicas
-        return min(able, key=lambda index: (len(replicas[index].programs), *_load(replicas[index])))
+        return min(able, key=lambda index: len(replicas[index].programs))
 
     def _together(self, arrival: Arrival, replicas: Replicas) -> list[int]:
         """Return the replicas whose programs share a long prefix with this one, and that can take one more."""
@@ -192,11 +192,7 @@ class Door:
 
 
 def _least_loaded(replicas: Replicas) -> int:
-    return min(replicas, key=lambda index: _load(replicas[index]))
-
-
-def _load(replica: Traffic) -> tuple[int, int]:
-    return replica.requests, replica.tokens
+    return min(replicas, key=lambda index: (replicas[index].requests, replicas[index].tokens))
 
 
 def _hash(program_id: str, index: int) -> bytes:

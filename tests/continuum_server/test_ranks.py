@@ -85,9 +85,9 @@ def test_only_a_long_shared_prompt_keeps_new_programs_together(shared: int, toge
 
 def test_a_conversation_without_an_id_is_known_by_its_prompt() -> None:
     client, system = Client(), tokens(200, 0)
-    first = {n: [*system, *tokens(100, n)] for n in range(8)}
+    first = {n: [*system, *tokens(100, n)] for n in range(9)}
     homes = {n: client.send(None, prompt) for n, prompt in first.items()}
-    assert [*homes.values()] == [0, 1, 2, 3] * 2
+    assert [*homes.values()] == [0, 1, 2, 3, 0, 1, 2, 3, 0]
     otherwise = tokens(PIECE, 99)  # how the template opens an answer
     second = {n: [*prompt[:-PIECE], *otherwise, *tokens(500, 100 + n)] for n, prompt in first.items()}
     assert {n: client.send(None, prompt) for n, prompt in second.items()} == homes
