@@ -1,7 +1,7 @@
 """The data of the result pages (docs/results/data), from the grids of this folder's ``results`` and from the figures.
 
     python benchmarks/results.py runs/results/tools     # writes docs/results/data/tools.json from this sweep
-    python benchmarks/results.py --traces chats         # writes the mixed traces that this grid plays
+    python benchmarks/results.py --traces chats         # writes the traces that this grid plays
 
 Each grid has a file of its own. Runs that the present file has are never dropped: delete the file where they are to go.
 
@@ -28,7 +28,10 @@ from continuum_bench.options.traces import SynthOptions
 from continuum_bench.sweep.grid import Grid, read_grid
 from continuum_bench.sweep.plan import plan
 from continuum_bench.traces import synth_traces
+from continuum_traces.importers.registry import ImportLog, read_any
+from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import MANIFEST, read_json, read_manifest, write_manifest
+from continuum_traces.schema import Program
 
 REPO = Path(__file__).resolve().parents[1]
 GRIDS = REPO / "benchmarks" / "results"
@@ -56,13 +59,20 @@ MIXES = {
     "mswe-chats": ("chat:0.909,mswe_deepseek_chat_test_1-100.jsonl.gz:0.091", 550),
 }
 """Traces of chats and agents: the kinds with their shares, and the number of programs (``synth --mix``, seed 1)."""
+QUICK = ("mswe-quick", "derived_paperlike_swe100.jsonl.gz", 10.0)
+"""A trace of the programs of a recorded one without those of which a tool takes longer than so many seconds."""
 OF_KIND = ("jct_mean_s", "jct_p95_s", "admit_wait_mean_s")
 """The metrics of chats (``METRIC:chat``) and of other programs (``METRIC:agent``) in grids that play such traces."""
 
 
 def write_mixes(grid: str) -> None:
-    """Write into the working directory the traces of ``MIXES`` that the grid plays, if the recorded parts are there."""
+    """Write into the working directory the traces of ``MIXES``, and ``QUICK``, that the grid plays, if the recorded
+    parts are there."""
     played = (GRIDS / f"{grid}.yaml").read_text(encoding="utf-8") if (GRIDS / f"{grid}.yaml").exists() else ""
+    quick, recorded, most_s = QUICK
+    if f" {quick}.jsonl" in played and Path(recorded).exists():
+        programs = read_any(Path(recorded), None, ImportLog())
+        write_programs(Path(f"{quick}.jsonl"), [each for each in programs if _slowest_s(each) <= most_s])
     for name, (mix, number) in MIXES.items():
         target = Path(f"{name}.jsonl")
         if (
@@ -71,6 +81,11 @@ def write_mixes(grid: str) -> None:
             and all(Path(file).exists() for file in re.findall(r"[\w-]+\.jsonl\.gz", mix))
         ):
             synth_traces(SynthOptions(target=target, mix=mix, num_programs=number, seed=1))
+
+
+def _slowest_s(program: Program) -> float:
+    """Return the seconds of the program's slowest tool."""
+    return max((call.duration_s or 0.0 for turn in program.turns for call in turn.tool_calls), default=0.0)
 
 
 def by_kind(run: Path) -> dict[str, float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from bench_cli import bench, refused, succeeded
 from continuum_traces.run_dir import read_manifest, write_manifest
-from continuum_traces.schema import Engine
+from continuum_traces.schema import Engine, Workload
 from recorded_runs import write_recorded
 
 
@@ -77,3 +77,24 @@ def test_other_programs_and_other_arrivals_are_no_prediction(tmp_path: Path) -> 
     lone = write_recorded(tmp_path / "l" / "autellix-0", "autellix", 0, [9.0, 9.0], gap_s=1.0)
     write_manifest(lone, replace(read_manifest(lone), modelled=("time",)))
     assert "no load, policy and seed is both measured and modelled" in bench("compare", measured, tmp_path / "l").stderr
+    for workload, message in (
+        (Workload(name="w", sha256="a" * 64, jps=1.0, arrivals="constant"), "workload.arrivals differs"),
+        (Workload(name="w", sha256="a" * 64, jps=1.0, length_scale=0.5), "workload.length_scale differs"),
+    ):
+        path = measured.parent / "modelled" / "stock-0"
+        for folder, facts in (
+            (measured / "stock-0", replace(workload, arrivals="poisson", length_scale=0.3)),
+            (path, workload),
+        ):
+            write_manifest(folder, replace(read_manifest(folder), workload=facts))
+        assert message in refused("compare", measured / "stock-0", path)
+
+
+def test_different_time_limits_are_said(tmp_path: Path) -> None:
+    measured, modelled = write_both(tmp_path)
+    assert "time_limit_s" not in succeeded("compare", measured, modelled).stderr
+    for path in measured.iterdir():
+        manifest = read_manifest(path)
+        write_manifest(path, replace(manifest, workload=replace(manifest.workload, time_limit_s=60.0)))
+    said = succeeded("compare", measured, modelled).stderr
+    assert "note: workload.time_limit_s: measured 60.0, modelled none; the side with the lower limit finished" in said

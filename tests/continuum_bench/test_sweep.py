@@ -25,8 +25,10 @@ from continuum_bench.sweep.goodput import FARTHEST, Search
 from continuum_bench.sweep.grid import grid_of, read_grid
 from continuum_bench.sweep.on_servers import config_of
 from continuum_bench.sweep.plan import plan
+from continuum_bench.sweep.predict import predicted_cells, with_profiles
 from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Report
+from continuum_server.step_times.profile import DecodePoint, PrefillPoint, make_profile, write_profile
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import EVENTS, TURNS, RunDirError
 from continuum_traces.schema import Program, Turn
@@ -305,6 +307,101 @@ def test_a_live_cell_gives_its_server_what_the_grid_says(folder: Path) -> None:
     config = config_of(cell, "gpu", {"model": "m"}, None)
     assert (config.gpus, config.block_size, config.model) == (2, 32, "m")
     assert (config.gpus, config.gpu_memory_utilization, config.vllm_arguments) == (2, 0.9, ())
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "serves"),
+    [
+        ("cpu", "", None),  # the engine's own: no name of a modelled GPU's model reaches vLLM
+        ("cpu", "model: random-25m\n", "random-25m"),
+        ("cpu", "model: someone/small\n", "someone/small"),
+        ("gpu", "model: someone/large\n", "someone/large"),
+        ("emulated", "", "llama-3.1-8b"),
+        ("emulated", "model: qwen3-32b\n", "qwen3-32b"),
+    ],
+)
+def test_a_server_of_a_sweep_gets_the_grid_s_model(folder: Path, engine: str, model: str, serves: str | None) -> None:
+    (folder / "m.yaml").write_text(f"policy: stock\nworkload: small.jsonl\nengine: {engine}\n{model}")
+    (cell,) = plan(read_grid(folder / "m.yaml"))
+    config = config_of(cell, engine, {}, None)
+    assert (config.model, config.policy, config.profile) == (serves, "stock", None)
+
+
+def test_repeats_are_interleaved(folder: Path) -> None:
+    """All policies have their turn, at every point, before the next repeat begins."""
+    text = "engine: emulated\nworkload: small.jsonl\npolicy: [stock, continuum]\njps: [1, 2]\nseeds: 2\nrepeats: 2\n"
+    (folder / "r.yaml").write_text(text)
+    cells = plan(read_grid(folder / "r.yaml"))
+    played = [
+        (cell.seed, cell.group.point.axes["repeat"], cell.group.point.axes["jps"], cell.arm.label) for cell in cells
+    ]
+    assert played == [
+        (seed, repeat, jps, policy)
+        for seed in (0, 1)
+        for repeat in (1, 2)
+        for jps in (1, 2)
+        for policy in ("stock", "continuum")
+    ]
+    assert len({cell.name for cell in cells}) == 16
+
+
+def test_a_live_cell_s_name_depends_on_versions_and_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "d.yaml").write_text("engine: cpu\nworkload: small.jsonl\npolicy: stock\n")
+
+    def name() -> str:
+        return plan(read_grid(folder / "d.yaml"))[0].name
+
+    before = name()
+    assert name() == before
+    for what in ("machine", "check_version"):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"continuum_bench.sweep.plan.{what}", lambda: "other")
+            assert name() != before
+
+
+def test_predictions_are_one_virtual_cell_for_all_repeats(folder: Path, tmp_path: Path) -> None:
+    text = "engine: cpu\nworkload: small.jsonl\npolicy: [stock, working-set]\nkv_blocks: 90\nrepeats: 2\n"
+    (folder / "p.yaml").write_text(text + "model: random-25m\n")
+    grid = with_profiles(read_grid(folder / "p.yaml"), tmp_path)
+    cells = plan(grid)
+    (path,) = {cell.group.point.options.profile for cell in cells}
+    assert path is not None
+    prefill = [PrefillPoint(n, 1e-4 * n) for n in (128, 1024, 8192)]
+    decode = [DecodePoint(n, c, 0.01) for n, c in ((1, 512), (4, 512), (1, 4096))]
+    sizes = {"kv_tokens": 500_000, "block_size": 32}
+    write_profile(path, make_profile("a server", "random-25m", "now", prefill, decode, **sizes))
+    predicted = predicted_cells(cells, grid)
+    assert [(cell.arm.label, cell.seed) for cell in predicted] == [("vllm", 0), ("working-set", 0)]
+    (group,) = {cell.group.folder: cell.group for cell in predicted}.values()
+    manifest = group.manifest(predicted[0].arm, 0)
+    assert "repeat" not in group.point.axes
+    assert manifest.hardware.kv_capacity is not None
+    assert (manifest.hardware.kv_capacity.num_blocks, manifest.hardware.kv_capacity.tokens) == (90, 90 * 32)
+    assert (manifest.engine_options.model, manifest.hardware.model) == ("random-25m", "random-25m")
+    assert [config_of(cell, "cpu", {}, None).profile for cell in cells[:2]] == [None, path]  # stock has no plugin
+
+
+@pytest.mark.slow
+def test_measured_beside_predicted_and_resumed(folder: Path, tmp_path: Path) -> None:
+    """One command, on the engine that rehearses a GPU; the same again plays nothing and shows the same."""
+    axes = "--set engine=emulated --set policy=stock,working-set --set jps=4 --set kv_blocks=1200 --set repeats=2"
+    command = f"sweep {axes} --predict --out {tmp_path / 'out'} --set workload={folder / 'small.jsonl'}"
+    done = succeeded(command)
+    assert "Servers (measured) beside the virtual engine with a profile (modelled)" in done.stdout
+    assert done.stderr.index("into " + str(tmp_path / "out" / "predicted")) < done.stderr.index(
+        "4 cells, 0 done before"
+    )
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert [group["axes"]["repeat"] for group in summary["groups"]] == [1, 2]
+    for group in summary["groups"]:
+        rows = group["predictions"]
+        assert [row["policy"] for row in rows] == ["vllm", "working-set"]
+        assert all(row["measured"]["prefix_hit_ratio"] > 0 for row in rows)
+    assert len({group["predictions"][0]["modelled"]["jct_mean_s"] for group in summary["groups"]}) == 1
+    assert "Measured beside modelled" in (tmp_path / "out" / "report.html").read_text()
+    again = succeeded(command)
+    assert "a server with stock vLLM starts" not in again.stderr
+    assert again.stderr.count("0 to play") == 2
 
 
 @pytest.mark.slow

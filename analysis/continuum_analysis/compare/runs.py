@@ -28,6 +28,10 @@ from continuum_analysis.metrics import RunMetrics, analyze_run
 from continuum_analysis.records.timeline import AnalysisError
 
 SWEEP = "sweep.json"
+PREDICTED = "predicted"
+"""The directory in a sweep of servers that holds the same cells in the virtual engine, a sweep too."""
+REPEAT = "repeat"
+"""The axis of a grid that plays every cell several times."""
 BASELINES = ("vllm", "stock")
 """Without ``--baseline``, the baseline is the first of these that ran. Both are vLLM's own scheduler: ``vllm`` in the
 virtual engine, ``stock`` on a server."""

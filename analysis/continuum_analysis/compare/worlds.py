@@ -18,6 +18,12 @@ from continuum_analysis.records.timeline import AnalysisError
 MEASURED, MODELLED = "measured", "modelled"
 SHOWN = {"ttft_mean_s": "TTFT mean, s", "prefix_hit_ratio": "prefix hit"}
 """The metrics, beside the JCT, of which both values are shown."""
+TIME_LIMIT = "workload.time_limit_s"
+MAY_DIFFER = (
+    TIME_LIMIT,
+    *(f"workload.{name}" for name in ("name", "file", "jps", "skipped", "assumptions", "last_step")),
+)
+"""Entries of the workload in which the two sides may differ. Each load has a row of its own."""
 
 
 def world(run: Run) -> str:
@@ -63,17 +69,38 @@ def predictions_of(runs: Sequence[Run], baseline: str | None = None) -> dict[flo
     Raises:
         AnalysisError: the runs have different workloads or arrivals, or no load, policy and seed in common.
     """
-    for run in runs:
-        check_same_workload(runs[0], run)
-    loads = grouped((run.manifest.workload.jps, run) for run in runs)
-    predictions = {jps: rows for jps, group in loads.items() if (rows := _of_load(group, baseline))}
+    sides = grouped((world(run), run) for run in runs)
+    predictions = predictions_between(sides.get(MEASURED, ()), sides.get(MODELLED, ()), baseline)
     if not predictions:
         raise AnalysisError("no load, policy and seed is both measured and modelled")
     return predictions
 
 
-def _of_load(runs: Sequence[Run], baseline: str | None) -> list[Prediction]:
-    arms = {arm: _common_seeds(group) for arm, group in grouped((_arm(run), run) for run in runs).items()}
+def predictions_between(
+    measured: Sequence[Run], modelled: Sequence[Run], baseline: str | None = None
+) -> dict[float | None, list[Prediction]]:
+    """As ``predictions_of``, of runs whose sides are known; empty if they have no load, policy and seed in common."""
+    sided = [*((MEASURED, run) for run in measured), *((MODELLED, run) for run in modelled)]
+    for _, run in sided:
+        check_same_workload(sided[0][1], run)
+        _check_same_load(sided[0][1], run)
+    loads = grouped((run.manifest.workload.jps, (side, run)) for side, run in sided)
+    return {jps: rows for jps, group in loads.items() if (rows := _of_load(group, baseline))}
+
+
+def _check_same_load(first: Run, run: Run) -> None:
+    """Check that what both manifests say of arrivals, lengths and tools is the same."""
+    one, other = ({**key_of(each.manifest)} for each in (first, run))
+    for name in one:
+        if name.startswith("workload.") and name not in MAY_DIFFER and one[name] != other.get(name, one[name]):
+            raise AnalysisError(
+                f"{first.path} and {run.path} cannot be compared: {name} differs: {one[name]!r} against {other[name]!r}"
+            )
+
+
+def _of_load(sided: Sequence[tuple[str, Run]], baseline: str | None) -> list[Prediction]:
+    by_arm = grouped((_arm(run), (side, run)) for side, run in sided)
+    arms = {arm: _common_seeds(group) for arm, group in by_arm.items()}
     arms = {arm: sides for arm, sides in arms.items() if sides}
     if not arms:
         return []
@@ -92,8 +119,8 @@ def _arm(run: Run) -> str:
     return BASELINES[0] if run.arm in BASELINES else run.arm
 
 
-def _common_seeds(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    sides = grouped((world(run), run) for run in runs)
+def _common_seeds(sided: Iterable[tuple[str, Run]]) -> dict[str, list[Run]]:
+    sides = grouped(sided)
     if len(sides) < 2:
         return {}
     seeds = set.intersection(*({run.manifest.seed for run in side} for side in sides.values()))
@@ -125,7 +152,10 @@ def _cells(prediction: Prediction) -> Iterator[str]:
 def settings_that_differ(predictions: Sequence[Prediction]) -> Iterator[str]:
     """Yield a line for each setting of engine and machine that the manifests of both sides give differently."""
     sides = [predictions[0].runs[side][0].manifest for side in (MEASURED, MODELLED)]
-    measured, modelled = (key_of(manifest, ("workload", "policy", "policy_options", "seed")) for manifest in sides)
+    measured, modelled = (key_of(manifest) for manifest in sides)
     for name in measured:
         if name.startswith(("hardware.", "engine_options.")) and name in modelled and measured[name] != modelled[name]:
             yield f"{name}: measured {measured[name]}, modelled {modelled[name]}"
+    limits = [key.get(TIME_LIMIT, "none") for key in (measured, modelled)]
+    if limits[0] != limits[1]:
+        yield f"{TIME_LIMIT}: measured {limits[0]}, modelled {limits[1]}; the side with the lower limit finished fewer"

@@ -46,7 +46,7 @@ def machines(hardware: Hardware, engine: Engine) -> str | None:
     tensor, stages = hardware.tensor_parallel or 1, hardware.pipeline_parallel or 1
     machine = f"{tensor} x {hardware.gpu}" if hardware.gpu else None
     machine = f"{stages} stages of {machine}" if machine and stages > 1 else machine
-    machine = f"the server of {Path(engine.profile).name}" if engine.profile else machine
+    machine = f"the server of {Path(engine.profile).name}" if engine.profile else machine or hardware.endpoint
     replicas = engine.replicas or 1
     router = f" ({engine.router})" if engine.router else ""
     return f"{replicas} replicas{router} of {machine}" if machine and replicas > 1 else machine

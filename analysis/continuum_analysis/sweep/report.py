@@ -37,6 +37,7 @@ def write_sweep_report(sweep: Sweep, verdict: tuple[str, str] | None = None) -> 
         verdict=verdict or sweep_verdict(sweep),
         trust=sweep_trust(sweep),
         line=sweep_line(sweep),
+        predictions=sweep.prediction_table(),
     )
 
 
@@ -50,7 +51,7 @@ def write_page(folder: Path, name: str, panels: Sequence[Panel], **values: Any) 
 
     Args:
         values: the content of the page beside the panels: title, table, warnings, facts and kind (of a figure, which
-            says how to read it), perhaps also base, line, verdict and trust.
+            says how to read it), perhaps also base, line, verdict, trust and predictions (a table).
 
     Raises:
         RunDirError: a file cannot be written.
@@ -58,7 +59,7 @@ def write_page(folder: Path, name: str, panels: Sequence[Panel], **values: Any) 
     drawings = [draw([panel]) for panel in panels]
     if drawings:
         save(drawings, folder / f"{name}.svg")
-    optional = dict.fromkeys(("base", "line", "verdict", "trust"))
+    optional = dict.fromkeys(("base", "line", "verdict", "trust", "predictions"))
     page = fill_page("sweep_report.html.j2", drawings=drawings, **(optional | values))
     return write_text(folder / "report.html", page)
 

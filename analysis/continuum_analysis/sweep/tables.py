@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 from continuum_traces.run_dir import ENGINE, SUMMARY, read_json, write_json
 
 from continuum_analysis.compare.intervals import NO_VALUE
-from continuum_analysis.compare.runs import SWEEP, Run, cells_of, read_run_metrics, reading_sweep
+from continuum_analysis.compare.runs import PREDICTED, REPEAT, SWEEP, Run, cells_of, read_run_metrics, reading_sweep
 from continuum_analysis.compare.summary import ArmSummary, Summary, summarize_runs, write_csv
 from continuum_analysis.compare.words import COLUMNS, THROUGHPUT, TextTable, metric_column, ratio_column
+from continuum_analysis.compare.worlds import Prediction, prediction_table, predictions_between, settings_that_differ
 from continuum_analysis.metrics import Value
 from continuum_analysis.records.timeline import AnalysisError
 
@@ -41,6 +43,8 @@ class GroupSummary:
     """The summary of the complete runs; None if there are none."""
     cells: tuple[Cell, ...]
     """The complete runs."""
+    predictions: tuple[Prediction, ...] = ()
+    """The same runs in the virtual engine beside them; empty if they were not predicted."""
 
     @property
     def policies(self) -> Mapping[str, ArmSummary]:
@@ -56,9 +60,11 @@ class GroupSummary:
 MODELLED = {
     "virtual": "vLLM's scheduler is real; GPU step times and the clock are modelled",
     "emulated": "the server is real; GPU step times are modelled",
-    "cpu": "everything is real, the model tiny with random weights",
+    "cpu": "nothing is modelled: vLLM computes on this machine's CPU",
+    "gpu": "nothing is modelled: vLLM computes on this machine's GPU",
 }
 """The parts of each engine that are modelled."""
+BESIDE = "Servers (measured) beside the virtual engine with a profile (modelled): error = modelled / measured - 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,19 @@ class Sweep:
             if missing:
                 warnings.append(f"{group.folder}: {missing} of {group.asked} cells are missing")
             warnings += [f"{group.folder}: {text}" for text in (group.summary.warnings if group.summary else ())]
+            if group.predictions:
+                warnings += [f"{group.folder}: {text}" for text in settings_that_differ(group.predictions)]
         return warnings
+
+    def prediction_table(self) -> TextTable | None:
+        """Return a row for each point and policy, measured beside modelled; None: nothing was predicted."""
+        axes, rows = self.varying() or ["jps"], list[list[str]]()
+        headings: list[str] = []
+        for group in self.groups:
+            table = prediction_table(group.predictions)
+            headings = [*axes, *table.headings]
+            rows += [[*(_show(group.axes.get(axis)) for axis in axes), *row] for row in table.rows]
+        return TextTable(headings, rows) if rows else None
 
     def table(self) -> TextTable:
         """Return one row for each point and policy: the axes that vary, ``SHOWN``, and the metrics of the plot."""
@@ -111,6 +129,7 @@ class Sweep:
     def as_json(self) -> dict[str, Any]:
         groups = [
             {"folder": group.folder, "axes": dict(group.axes), **(group.summary.to_json() if group.summary else {})}
+            | ({"predictions": [row.to_json() for row in group.predictions]} if group.predictions else {})
             for group in self.groups
         ]
         head = {"schema": "continuum-sweep-summary", "version": 1, "name": self.name, "engine": self.engine}
@@ -131,7 +150,8 @@ def read_sweep(path: Path, baseline: str | None = None) -> Sweep:
         raise AnalysisError(f"{path}: holds no {SWEEP}")
     plan = read_json(path / SWEEP)
     with reading_sweep(path):
-        groups = tuple(_group(path, group, baseline) for group in plan["groups"])
+        predicted = _predicted(path / PREDICTED)
+        groups = tuple(_group(path, group, baseline, predicted) for group in plan["groups"])
         policies = dict.fromkeys(cell["policy"] for group in plan["groups"] for cell in group["cells"])
         return Sweep(path, plan["name"], plan["engine"], plan["plot"], groups, tuple(policies))
 
@@ -141,14 +161,31 @@ def runs_of(path: Path, group: Mapping[str, Any]) -> list[Run]:
     return [read_run_metrics(folder) for folder in cells_of(path, group) if (folder / ENGINE).is_file()]
 
 
-def _group(path: Path, group: Mapping[str, Any], baseline: str | None) -> GroupSummary:
+def _predicted(path: Path) -> dict[str, list[Run]]:
+    """Return the runs of a sweep of predictions, by ``_point_key``; empty if there is none."""
+    if not (path / SWEEP).exists():
+        return {}
+    with reading_sweep(path):
+        return {_point_key(group["axes"]): runs_of(path, group) for group in read_json(path / SWEEP)["groups"]}
+
+
+def _point_key(axes: Mapping[str, Any]) -> str:
+    """Return what a point has in common with its prediction, and with its repeats."""
+    return json.dumps({name: value for name, value in axes.items() if name != REPEAT}, sort_keys=True)
+
+
+def _group(
+    path: Path, group: Mapping[str, Any], baseline: str | None, predicted: Mapping[str, Sequence[Run]]
+) -> GroupSummary:
     runs = runs_of(path, group)
+    modelled = predicted.get(_point_key(group["axes"]), ())
+    predictions = [row for rows in predictions_between(runs, modelled, baseline).values() for row in rows]
     cells = tuple(Cell(run.manifest.policy, run.manifest.seed, run.metrics.values) for run in runs)
     summary = summarize_runs(path / group["folder"], runs, baseline) if runs else None
     if summary is not None:
         order = dict.fromkeys(cell["policy"] for cell in group["cells"])
         summary = replace(summary, arms={name: summary.arms[name] for name in order if name in summary.arms})
-    return GroupSummary(group["folder"], group["axes"], len(group["cells"]), summary, cells)
+    return GroupSummary(group["folder"], group["axes"], len(group["cells"]), summary, cells, tuple(predictions))
 
 
 def write_tables(sweep: Sweep) -> None:

@@ -36,7 +36,7 @@ LONG_PROMPT_S = 10.0
 """A prompt that takes longer is measured once. No longer prompts are measured, unless the user names a length."""
 CACHED_ROUNDS = 5
 """Least number of measurements of a cached prompt, which takes milliseconds."""
-CACHED_SHARE = 0.9
+CACHED_SHARE = 0.5
 """Of a prompt that was just computed, at least this share must be in the cache: else the server has none."""
 DECODE_ROUNDS = 6
 """Number of attempts to measure a point on a server with other load, before the profile is given up."""

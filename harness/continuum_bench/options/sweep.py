@@ -34,6 +34,9 @@ class SweepOptions(PlayerOptions):
     """AXIS=A,B: values of an axis, instead of the file's or without a file. Repeatable."""
     out: Path | None = None
     """Directory of the sweep, whose complete cells are kept. Default: runs/NAME."""
+    predict: bool = False
+    """Before a sweep of engine cpu, gpu or emulated: measure a profile of stock vLLM, and play the cells in the virtual
+    engine with it. The report shows measured beside modelled."""
     dry_run: bool = False
     """List the cells and stop."""
     no_report: NoReport = False

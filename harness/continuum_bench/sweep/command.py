@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from continuum_analysis.sweep.report import sweep_line, write_sweep_report
-from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_tables
+from continuum_analysis.sweep.tables import BESIDE, MODELLED, Sweep, read_sweep, write_tables
 
 from continuum_bench.invocation import utc_now
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
 from continuum_bench.show import print_json, print_notice, print_table
 from continuum_bench.sweep.grid import Grid, read_grid
-from continuum_bench.sweep.plan import plan
+from continuum_bench.sweep.plan import Cell, plan
+from continuum_bench.sweep.predict import predict, with_profiles
 from continuum_bench.sweep.run import exit_code, play_missing
 from continuum_bench.sweep.store import SweepStore
+
+CTRL_C = 130
 
 
 def run_sweep(options: SweepOptions) -> int:
     """Play a grid. Returns the exit code: 0, 1 if cells failed, 130 after Ctrl-C."""
     grid = read_grid(options.grid, options.overrides or ())
-    out = options.out or Path("runs") / grid.name
-    return play_grid(grid, out, options, lambda sweep: _show(sweep, options), quiet=options.json_output)
+    out, quiet = options.out or Path("runs") / grid.name, options.json_output
+    if not options.predict:
+        return play_grid(grid, out, options, lambda sweep: _show(sweep, options), quiet)
+    grid = with_profiles(grid, out)
+    return play_grid(
+        grid,
+        out,
+        options,
+        lambda sweep: _show(sweep, options),
+        quiet,
+        lambda store, cells: predict(store, grid, cells, options, quiet or options.quiet),
+    )
 
 
 def play_grid(
-    grid: Grid, out: Path, options: SweepOptions | FigureOptions, show: Callable[[Sweep], None], quiet: bool = False
+    grid: Grid,
+    out: Path,
+    options: SweepOptions | FigureOptions,
+    show: Callable[[Sweep], None],
+    quiet: bool = False,
+    first: Callable[[SweepStore, Sequence[Cell]], int] = lambda store, cells: 0,
 ) -> int:
     """Play the cells of ``grid`` that are missing in ``out``, write the tables, and ``show`` what is complete.
 
-    With ``--dry-run``, only the names of the cells are printed. Returns the exit code, as ``run_sweep`` does.
+    With ``--dry-run``, only the names of the cells are printed. Returns the exit code, as ``run_sweep`` does. ``first``
+    is called before any cell is played, and returns an exit code too.
     """
     cells, store = plan(grid), SweepStore(out)
     if options.dry_run:
@@ -39,12 +58,15 @@ def play_grid(
         return 0
     with store.locked():
         store.write_plan(grid, cells, utc_now())
+        code = first(store, cells)
+        if code == CTRL_C:
+            return code
         outcome = play_missing(store, grid, cells, options, quiet or options.quiet)
         sweep = read_sweep(out)
         if any(group.summary for group in sweep.groups):
             write_tables(sweep)
             show(sweep)
-    return exit_code(outcome, store, cells)
+    return exit_code(outcome, store, cells) or code
 
 
 def _show(sweep: Sweep, options: SweepOptions) -> None:
@@ -56,5 +78,7 @@ def _show(sweep: Sweep, options: SweepOptions) -> None:
         print_json({**sweep.as_json(), "out": str(sweep.path)})
         return
     print_table(sweep.table(), f"{sweep.name}: {sweep_line(sweep)}; {MODELLED.get(sweep.engine, sweep.engine)}")
+    if (table := sweep.prediction_table()) is not None:
+        print_table(table, f"{BESIDE}; {MODELLED.get(sweep.engine, sweep.engine)}")
     for warning in sweep.warnings():
         print_notice(f"warning: {warning}")

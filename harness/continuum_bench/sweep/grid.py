@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import yaml
+from continuum_analysis.compare.runs import REPEAT
 from continuum_server.policy.registry import PolicyError, split_arm
+from continuum_server.server_config import STOCK
 from continuum_server.vllm_plugin.versions import PluginError
 from continuum_traces.names import near, which
 from msgspec import Meta, Struct
@@ -33,6 +35,8 @@ from continuum_bench.options.run import (
 from continuum_bench.yaml_files import yaml_of, yaml_value
 
 ENGINES = ("virtual", "emulated", "cpu", "gpu")
+MODEL_ENGINES = ("cpu", "gpu")
+"""Engines on which vLLM looks up and loads the model."""
 OF_THE_SWEEP = {"traces", "form", *declared(ArmOptions), *declared(OutputOptions)}
 """Run options that are no axis: a grid has other words for them, or the sweep sets them."""
 COLUMNS = (
@@ -46,7 +50,7 @@ ONLY_VIRTUAL = ("pp", "no_prefix_caching", "vllm", "offload", "replicas", "route
 """Axes that only the virtual engine has."""
 CASE_WORDS = ("policy", "seed", "seeds", "workload", *AXES)
 """Keys of a grid that a case may have too."""
-WORDS = ("name", "engine", "cases", "serve", "plot", *CASE_WORDS)
+WORDS = ("name", "engine", "cases", "serve", "repeats", "plot", *CASE_WORDS)
 
 
 Number = Annotated[int, Meta(ge=0)]
@@ -59,6 +63,7 @@ class _Head(Struct):
     engine: str = "virtual"
     cases: Annotated[list[dict[str, Any]], Meta(min_length=1)] = msgspec.field(default_factory=lambda: [{}])
     serve: dict[str, Any] = {}
+    repeats: Annotated[int, Meta(ge=1, le=100)] = 1
     plot: dict[str, Any] = {}
 
 
@@ -157,9 +162,13 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, overrid
         for word in case:
             if word not in CASE_WORDS:
                 raise BenchError(f"{at}: {word}: unknown in a case; {which(word, CASE_WORDS)}")
-        points += _points(put_over(put_over(common, case), given), at, folder)
+        points += _points(put_over(put_over(common, case), given), at, folder, head.engine)
     for point in points:
         _plays_on(head.engine, point, where)
+    if head.engine == "virtual" and head.repeats > 1:
+        raise BenchError(f"{where}: repeats: only for servers; in the virtual engine every repeat is equal")
+    if head.repeats > 1:
+        points = [_repeated(point, number) for number in range(1, head.repeats + 1) for point in points]
     return Grid(head.name or name, head.engine, tuple(points), head.serve, head.plot)
 
 
@@ -169,6 +178,9 @@ def is_url(engine: object) -> bool:
 
 def _plays_on(engine: str, point: Point, where: str) -> None:
     """Refuse a point with options that the engine would ignore."""
+    stock = [arm for arm in point.arms if arm.policy == STOCK]
+    if engine == "virtual" and stock:
+        raise BenchError(f"{where}: policy: {STOCK} is for servers; the virtual engine has vllm, which is the same")
     if engine == "virtual":
         return
     if is_url(engine) and len(point.arms) > 1:
@@ -181,6 +193,11 @@ def _plays_on(engine: str, point: Point, where: str) -> None:
         )
 
 
+def _repeated(point: Point, number: int) -> Point:
+    """Return the point with its repeat as an axis, so that no two repeats of a cell are played one after the other."""
+    return replace(point, axes={**point.axes, REPEAT: number})
+
+
 def put_over(raw: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Replace keys of ``raw`` by those of ``given``. ``seed`` and ``seeds`` count as one key."""
     seeds = {"seed", "seeds"}
@@ -188,13 +205,14 @@ def put_over(raw: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]
     return {word: value for word, value in raw.items() if word not in replaced} | dict(given)
 
 
-def _points(raw: Mapping[str, Any], where: str, folder: Path) -> Iterator[Point]:
+def _points(raw: Mapping[str, Any], where: str, folder: Path, engine: str) -> Iterator[Point]:
     arms, seeds = _arms(raw, where), _seeds(raw, where)
     axes: dict[str, list[Any]] = {"workload": _workloads(raw, where, folder)}
     for name in AXES:
         if name in raw:
             at = f"{where}: {name}"
-            axes[name] = [read_value(AXES[name], value, at) for value in _listed(raw[name], at)]
+            looked_up = name == "model" and engine in MODEL_ENGINES
+            axes[name] = [str(v) if looked_up else read_value(AXES[name], v, at) for v in _listed(raw[name], at)]
     for values in itertools.product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
         workload = point.pop("workload")
@@ -244,8 +262,10 @@ def _arms(raw: Mapping[str, Any], where: str) -> tuple[Arm, ...]:
 def _arm(value: Any, where: str) -> Arm:
     """Read a policy's name, or ``{policy: NAME, options: {...}, label: TEXT}``."""
     given = read_as(where, {"policy": value} if isinstance(value, str) else value, _Arm)
+    if given.policy == STOCK and given.options:
+        raise BenchError(f"{where}: options: policy {STOCK} is vLLM's own scheduler, which has none")
     try:
-        options = checked_options(given.policy, given.options)
+        options = {} if given.policy == STOCK else checked_options(given.policy, given.options)
     except (PluginError, PolicyError) as error:
         raise BenchError(f"{where}: {error}") from error
     extra = ",".join(f"{key}={option}" for key, option in options.items())

@@ -12,7 +12,7 @@ from typing import Any
 
 from continuum_server.emulated.settings import EmulatedError
 from continuum_server.launcher import Server
-from continuum_server.server_config import ServerConfig, ServerError
+from continuum_server.server_config import STOCK, ServerConfig, ServerError
 from continuum_traces.names import which
 
 from continuum_bench.errors import BenchError
@@ -22,7 +22,7 @@ from continuum_bench.options.serve import ServeOptions
 from continuum_bench.options.together import settled
 from continuum_bench.serve.config import server_config
 from continuum_bench.sweep.grid import is_url
-from continuum_bench.sweep.plan import Cell, CellTask
+from continuum_bench.sweep.plan import Cell, CellTask, model_of
 from continuum_bench.virtual.pool import Listener, Report
 
 SERVE_OPTIONS = ("model", "time_scale", "replies", "max_model_len", "tool_call_parser", "vllm_arguments")
@@ -59,13 +59,14 @@ def config_of(cell: Cell, engine: str, serve: Mapping[str, Any], records: Path |
         raise BenchError(f"serve: {unknown[0]}: unknown; {which(unknown[0], SERVE_OPTIONS)}")
     run = cell.group.point.options
     given = run.shared_with(EngineOptions) | {name: value for name, value in serve.items() if name != "vllm_arguments"}
+    given["model"] = model_of(cell.group.point, engine, serve)
     options = ServeOptions(
         **{**given, "replies": Path(given["replies"]) if given.get("replies") else None},
         engine=engine,
         policy=cell.arm.policy,
         port=0,
         block_size=cell.group.point.axes.get("block_size"),
-        profile=run.profile,
+        profile=run.profile if cell.arm.policy != STOCK else None,
         record=records,
     )
     return server_config(options, cell.arm.options, tuple(map(str, serve.get("vllm_arguments", ()))))
@@ -77,7 +78,7 @@ def _play(cell: Cell, folder: Path, engine: str, serve: Mapping[str, Any]) -> No
         _replay(cell, folder, engine)
         return
     records = folder.parent / f"{folder.name}.server"
-    config = config_of(cell, engine, serve, records if cell.arm.policy != "stock" else None)
+    config = config_of(cell, engine, serve, records if cell.arm.policy != STOCK else None)
     with Server(config, folder / "server.log") as server:
         _replay(cell, folder, f"{server.url}/v1", config.record)
 

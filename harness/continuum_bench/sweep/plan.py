@@ -1,9 +1,9 @@
 """The cells of an experiment or a sweep: which runs there are, their manifests, and what plays one.
 
 A group is a point of the grid: one workload on one engine at one rate. In a sweep it has the directory of an
-experiment, whose name ends in a digest of everything that decides the results (the workload and its file, the hardware,
-the engine options, the versions). A changed grid therefore adds cells and never mixes different ones. An experiment is
-one group, in the directory itself.
+experiment, whose name ends in a digest of everything that decides the results: the workload and its file, the hardware
+(of servers that the sweep starts: this machine), the engine options, the versions. A changed grid therefore adds cells
+and never mixes different ones. An experiment is one group, in the directory itself.
 """
 
 from __future__ import annotations
@@ -11,27 +11,35 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from continuum_analysis.compare.runs import REPEAT
+from continuum_server.local_model import RANDOM, TINY
+from continuum_server.machine import machine
 from continuum_server.policy.registry import is_policy, split_arm
 from continuum_server.step_times.catalog import find_model
-from continuum_traces.run_dir import key_of
+from continuum_server.step_times.model import UnknownPair
+from continuum_server.vllm_plugin.versions import check_version
+from continuum_traces.run_dir import key_of, read_json
 from continuum_traces.schema import Manifest
 from continuum_traces.typed import to_json
 
 from continuum_bench.invocation import command_line
-from continuum_bench.sweep.grid import Arm, Grid, Point
+from continuum_bench.sweep.grid import MODEL_ENGINES, Arm, Grid, Point, is_url
 from continuum_bench.virtual.engine_options import engine_of
 from continuum_bench.virtual.pool import Listener, Report
 from continuum_bench.workload.workload import JobSource, load_workload
 
 DIGEST_CHARS = 10
+UNKNOWN_CONTEXT_TOKENS = 131_072
+"""Assumed of a model that vLLM looks up."""
 LOG = "engine.log"
 
 
@@ -161,13 +169,48 @@ def plan(grid: Grid) -> list[Cell]:
 
 def group_of(point: Point, grid: Grid) -> Group:
     options = point.options
-    workload = load_workload(point.workload, options, options, find_model(options.model).max_context_tokens)
+    workload = load_workload(point.workload, options, options, _context_tokens(point, grid))
     engine, description = engine_of(options) if grid.engine == "virtual" else (None, None)
-    group = Group("", point, workload, engine, description)
-    if description is not None:
+    return folder_of(Group("", point, workload, engine, description), grid.engine, grid.serve)
+
+
+def folder_of(group: Group, engine: str, serve: Mapping[str, Any]) -> Group:
+    """Return the group with the name of its directory."""
+    point, options = group.point, group.point.options
+    if group.description is not None:
         decides: object = key_of(group.manifest(Arm("", ""), 0))
     else:
         given = {name: value for name, value in asdict(options).items() if name != "token_times" or value}
-        decides = [grid.engine, to_json(workload.facts), given, dict(grid.serve)]
-    digest = hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()
-    return replace(group, folder=f"{point.workload}-jps{options.jps:g}-{digest[:DIGEST_CHARS]}")
+        given["profile"] = options.profile and options.profile.name
+        played = () if is_url(engine) else here()
+        decides = [engine, to_json(group.workload.facts), given, dict(serve), point.axes.get(REPEAT), played]
+    return replace(group, folder=f"{point.workload}-jps{options.jps:g}-{digest_of(decides)}")
+
+
+def digest_of(decides: object) -> str:
+    """Return the end of a name, from all that decides the content."""
+    return hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()[:DIGEST_CHARS]
+
+
+def here() -> tuple[str, ...]:
+    """Return the versions and the machine on which the numbers of a server depend that this command starts."""
+    return version("continuum-ttl"), check_version(), platform.python_version(), machine()
+
+
+def _context_tokens(point: Point, grid: Grid) -> int:
+    """Return the model's longest context, as far as it is known before a server runs."""
+    if grid.engine not in MODEL_ENGINES:
+        return find_model(point.options.model).max_context_tokens
+    name = str(model_of(point, grid.engine, grid.serve) or TINY.name)
+    try:
+        return (RANDOM.get(name) or find_model(name)).max_context_tokens
+    except UnknownPair:
+        config = Path(name).expanduser() / "config.json"
+        longest = read_json(config).get("max_position_embeddings") if config.is_file() else None
+        return longest if isinstance(longest, int) else UNKNOWN_CONTEXT_TOKENS
+
+
+def model_of(point: Point, engine: str, serve: Mapping[str, Any]) -> str | None:
+    """Return the model of a point's server; None: the engine's own. Only modelled GPUs have a default for it."""
+    model = serve.get("model") or point.axes.get("model")
+    return model if engine in MODEL_ENGINES else model or point.options.model
