@@ -264,7 +264,7 @@ class VirtualLoop:
             block_hasher=play.context.hasher(),  # type: ignore[arg-type]
         )
         play.request.prefill_stats = None  # vLLM's count of cached tokens for its log, which loops over every block
-        play.sent_s = self.now_s - self._times.request_s(play.prompts[play.index])
+        play.sent_s = max(play.due_s, self.now_s - self._times.request_s(play.prompts[play.index]))
         play.first_token_s = None
         self._plays[play.action.turn_id] = play
         self._settled = False
