@@ -19,7 +19,7 @@ from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nano import ANY_TIERS, BITING, Played, build, each_policy, play, program, workloads
+from nano import ANY_TIERS, BITING, PlainTimes, Played, build, each_policy, play, program, workloads
 from policy_cost import Stock
 from vllm.v1.request import RequestStatus
 
@@ -29,6 +29,7 @@ shapes = st.fixed_dictionaries(
         "chunk_tokens": st.sampled_from([9, 16, 256]),  # small chunks make long stretches of them
         "max_num_seqs": st.sampled_from([2, 3, 8]),
         "offload": ANY_TIERS,
+        "times": st.sampled_from([0.0, 0.05]).map(PlainTimes),  # seconds of a request besides its steps
         "guards": st.sampled_from(["policy", "waiting", "later", "anyone"]).map(
             lambda yielding: Guards(pins_yield_to=yielding, max_pinned_share=1.0)
         ),
