@@ -314,10 +314,11 @@ def _of_figure(name: str, base: str, table: Mapping[str, Any]) -> list[str]:
 
 
 def _machine(axes: Mapping[str, Any]) -> str:
-    """Name the workload, the GPUs and the model of a point."""
+    """Name the workload, the GPUs, and the model if it is not Llama-3.1-8B."""
     gpus = f"{axes['tp']} x {axes['gpu']}" if axes.get("tp", 1) > 1 else axes.get("gpu", "h100-80gb")
-    tiers = f", {axes['offload']}" if "offload" in axes else ""
-    return f"{axes['workload']}, {axes.get('model', 'llama-3.1-8b')}, {gpus}{tiers}"
+    model = axes.get("model", "llama-3.1-8b")
+    parts = (axes["workload"], model if model != "llama-3.1-8b" else "", gpus, axes.get("offload", ""))
+    return ", ".join(part for part in parts if part)
 
 
 def _range(values: Sequence[float]) -> str:
