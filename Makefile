@@ -82,8 +82,8 @@ frameworks: setup ## The environments of frameworks that use the client, and of 
 endpoints: setup ## The environments of routers and gateways (.endpoints), for their tests.
 	$(call ENVIRONMENTS,,echo "$@: no $$name")
 
-bench: setup ## The main job: five policies on the bundled SWE-bench workload, table and report.
-	$(RUN) swebench $(if $(JPS),--jps $(JPS)) $(ARGS)
+bench: setup ## The main job: N agents at a time under stock vLLM and two policies. JPS=0.13: five policies, agents that arrive at a rate.
+	$(RUN) $(if $(JPS),swebench --jps $(JPS),figure agents) $(ARGS)
 
 test: setup ## The tests (with CI set also the slow ones).
 	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest $(PROCESSES) $(MARK) $(ARGS)

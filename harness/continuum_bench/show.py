@@ -12,6 +12,7 @@ from continuum_analysis.compare.intervals import ENOUGH_SEEDS
 from continuum_analysis.compare.runs import load_runs
 from continuum_analysis.compare.summary import Summary, write_summary
 from continuum_analysis.compare.words import TextTable, arm_table, load_line
+from continuum_analysis.plots.panels import Panel
 from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_report
 from rich.console import Console
@@ -22,6 +23,8 @@ from continuum_bench.options.run import OutputOptions
 
 WIDTH = 160
 """Columns of tables if the output is no terminal and COLUMNS is not set."""
+BAR = 50
+"""Length of the longest bar in characters."""
 _out = Console(highlight=False, soft_wrap=True)
 ERR = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -102,6 +105,18 @@ def print_table(table: TextTable, title: str, words: Sequence[str] = ()) -> None
     """Print a table. The first column and those with the headings ``words`` are aligned to the left."""
     _out.print(title, markup=False)
     table_console().print(rich_table(table, words))
+
+
+def print_bars(panel: Panel) -> None:
+    """Print the lines of a panel as bars: a group of bars for each x, the longest ``BAR`` characters long."""
+    values = {(x, line.name): y for line in panel.lines for x, y in zip(line.x, line.y, strict=True)}
+    longest, largest = max(len(line.name) for line in panel.lines), max(values.values())
+    _out.print(f"{panel.y_title}, by {panel.x_title}:", markup=False)
+    for x in sorted({x for x, _ in values}):
+        of_x = [(line.name, values[x, line.name]) for line in panel.lines if (x, line.name) in values]
+        for at, (label, y) in enumerate(of_x):
+            bar = "█" * round(BAR * y / largest)
+            _out.print(f"{'' if at else f'{x:g}':>8}  {label:<{longest}}  {bar} {y:#.3g}", markup=False)
 
 
 def table_console() -> Console:

@@ -18,6 +18,7 @@ from continuum_analysis.sweep.tables import GroupSummary, Sweep, point_text
 
 AXIS_TITLES = {
     "jps": "programs per second",
+    "concurrency": "programs at a time",
     "chunk_tokens": "chunk size, tokens",
     "max_num_seqs": "most requests at once",
     "turn_scale": "turns, times",
@@ -88,6 +89,8 @@ def _line(policy: str, look: ArmStyle, metric: str, groups: Sequence[GroupSummar
 def _axis_title(metric: str) -> str:
     words = {
         "jct_mean_s": "mean JCT",
+        "ttft_p50_s": "time to first token, median",
+        "ttft_p95_s": "time to first token, P95",
         "throughput_jobs_per_s": "programs finished",
         "throughput_steps_per_min": "steps",
         "bubble_mean_s": "time in the queue per program",

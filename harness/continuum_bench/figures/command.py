@@ -29,7 +29,7 @@ from continuum_bench.errors import BenchError
 from continuum_bench.figures.spec import FigureSpec, figure_names, load_figure
 from continuum_bench.invocation import command_line
 from continuum_bench.options.sweep import FigureOptions
-from continuum_bench.show import print_notice, print_table
+from continuum_bench.show import print_bars, print_notice, print_table
 from continuum_bench.sweep.command import play_grid
 from continuum_bench.sweep.goodput import GoodputStudy
 from continuum_bench.sweep.grid import Grid
@@ -144,6 +144,8 @@ def _write(spec: FigureSpec, options: FigureOptions, out: Path, drawn: Drawn, sw
     text = "\n".join([f"`{command}`", "", *table.markdown(), ""])
     (out / "figure.md").write_text(text, encoding="utf-8")
     print_table(table, spec.title if sweep is None else f"{spec.title}: {MODELLED.get(sweep.engine, sweep.engine)}")
+    if spec.kind == "lines":
+        print_bars(panels[0])
     print_notice(f"published: {spec.claim}")
     for warning in warnings:
         print_notice(f"warning: {warning}")

@@ -32,6 +32,7 @@ from continuum_traces.schema import Manifest
 from continuum_traces.typed import to_json
 
 from continuum_bench.invocation import command_line
+from continuum_bench.options.run import RunOptions, uses_rate
 from continuum_bench.sweep.grid import MODEL_ENGINES, Arm, Grid, Point, is_url
 from continuum_bench.virtual.engine_options import engine_of
 from continuum_bench.virtual.pool import Listener, Report
@@ -184,7 +185,12 @@ def folder_of(group: Group, engine: str, serve: Mapping[str, Any]) -> Group:
         given["profile"] = options.profile and options.profile.name
         played = () if is_url(engine) else here()
         decides = [engine, to_json(group.workload.facts), given, dict(serve), point.axes.get(REPEAT), played]
-    return replace(group, folder=f"{point.workload}-jps{options.jps:g}-{digest_of(decides)}")
+    return replace(group, folder=f"{point.workload}-{_pace(options)}-{digest_of(decides)}")
+
+
+def _pace(options: RunOptions) -> str:
+    """Return the rate of the arrivals, or their form if they have none, as a part of a file's name."""
+    return f"jps{options.jps:g}" if uses_rate(options.arrivals) else options.arrivals.replace(":", "")
 
 
 def digest_of(decides: object) -> str:
