@@ -1,4 +1,4 @@
-"""The GitHub workflow of docs/how-to/ci.md and the code of docs/how-to/mlflow.md, as far as they can be run here."""
+"""The GitHub workflow of docs/how-to/ci.md and the code of docs/how-to/compare-policies.md, as far as they can be run here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import yaml
 from continuum_traces.run_dir import read_manifest
 
 HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "how-to"
-CI, MLFLOW = HOW_TO / "ci.md", HOW_TO / "mlflow.md"
+CI, MLFLOW = HOW_TO / "ci.md", HOW_TO / "compare-policies.md"
 
 
 def fenced(page: Path, language: str) -> list[str]:

@@ -88,6 +88,42 @@ def test_a_page_and_the_search_work_from_the_file_system(browser: Browser, site:
     assert browser.complaints == []
 
 
+FENCED = re.compile(r"^( *)```.*?^\1```$", flags=re.M | re.S)
+DRAWN = """(() => {
+  const all = (what) => [...document.querySelectorAll(`article ${what}`)]
+  const outside = all("*").filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
+  return {
+    items: all("li").length,
+    rows: all("tr").length,
+    page: document.documentElement.scrollWidth,
+    cut: outside.filter((one) => !one.closest("pre, .md-typeset__scrollwrap")).map((one) => one.outerHTML.slice(0, 90)),
+    scrolled: all("pre > code, .md-typeset__scrollwrap")
+      .filter((one) => one.scrollWidth > one.clientWidth + 1 && !one.closest(".language-text"))
+      .map((one) => one.innerText.slice(0, 90)),
+  }
+})()"""
+
+
+def written(page: Path) -> tuple[int, int]:
+    """List items and rows of tables in a page's Markdown."""
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    items = re.findall(r"^ *(?:[-*]|\d+\.) ", text, flags=re.M)
+    return len(items), len(re.findall(r"^ *\|(?![-|: ]+$)", text, flags=re.M))
+
+
+@pytest.mark.parametrize("width", [1300, 400])
+def test_lists_and_tables_are_drawn_whole(browser: Browser, project: Path, site: Path, width: int) -> None:
+    """Every list item is an item and every row a row. Nothing is cut off; on a desk only drawings may scroll."""
+    for source in sorted((project / "build" / "docs").rglob("*.md")):
+        name = source.relative_to(project / "build" / "docs").as_posix()
+        page = site / re.sub(r"(README|index)\.md$|\.md$", lambda end: "index.html" if end[1] else ".html", name)
+        browser.open(page, width=width)
+        drawn = browser.evaluate(DRAWN)
+        assert (drawn["items"], drawn["rows"]) == written(source), name
+        assert (drawn["page"] <= width, drawn["cut"]) == (True, []), name
+        assert width < 1000 or drawn["scrolled"] == [], name
+
+
 @pytest.mark.parametrize(("page", "write"), [("policies/README.md", "policy_overview"), ("metrics.md", "metrics")])
 def test_generated_tables_are_up_to_date(page: str, write: str) -> None:
     written = runpy.run_path(str(REPO / "docs" / "generate.py"))[write]()

@@ -1,7 +1,7 @@
 """All uses of vLLM's private API.
 
 vLLM's scheduler is not a public interface. Its internals are used only in this file, so that only this file must be
-compared with a new version of vLLM. It was checked against 0.32. docs/decisions/0002-vllm-touch-points.md says what
+compared with a new version of vLLM. It was checked against 0.32. docs/decisions.md says what
 each use relies on.
 """
 
