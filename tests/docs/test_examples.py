@@ -1,4 +1,4 @@
-"""The GitHub workflow of docs/how-to/ci.md and the code of docs/how-to/compare-policies.md, as far as they can be run here."""
+"""The workflow of docs/how-to/ci.md, and the code of docs/how-to/compare-policies.md, as far as they can be run."""
 
 from __future__ import annotations
 
