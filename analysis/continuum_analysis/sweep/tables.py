@@ -60,8 +60,8 @@ class GroupSummary:
 MODELLED = {
     "virtual": "vLLM's scheduler is real; GPU step times and the clock are modelled",
     "emulated": "the server is real; GPU step times are modelled",
-    "cpu": "nothing is modelled: vLLM computes on this machine's CPU",
-    "gpu": "nothing is modelled: vLLM computes on this machine's GPU",
+    "cpu": "the server computes on this machine's CPU",
+    "gpu": "the server computes on this machine's GPU",
 }
 """The parts of each engine that are modelled."""
 BESIDE = "Servers (measured) beside the virtual engine with a profile (modelled): error = modelled / measured - 1"
