@@ -122,6 +122,7 @@ results: setup ## Result tables again, from their grids and figures (hours; goes
 	  [ $$name != measured ] || what="$$what --predict"; \
 	  (cd $(PLAYED) && $(abspath $(PY)) $(CURDIR)/benchmarks/results.py --traces $$name && PYTHONPATH= $(abspath $(PY)) $(abspath $(VENV)/bin/continuum-bench) $$what --out $$out); \
 	  case $$what in figure*) cp $$out/figure.svg docs/results/figures/$$name.svg;; esac; \
+	  [ $$name != agents ] || cp $$out/sweep.svg docs/results/figures/agents.svg; \
 	  case $$name in eta-t) ;; measured) echo "results: read $$out/report.html";; *) $(PY) benchmarks/results.py $$out;; esac; \
 	done
 	$(PY) benchmarks/limit.py pressure small

@@ -1,0 +1,72 @@
+"""Engine cpu, which computes: stock vLLM and ``working-set`` serve the same programs from a pool that is too small for
+all of them. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from bench_cli import succeeded
+from continuum_server.server_config import STOCK
+from continuum_traces.jsonl import write_programs
+from continuum_traces.run_dir import read_turns
+from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, TurnRecord
+from live_server import Live, live, tokens
+
+pytestmark = pytest.mark.slow
+
+PROGRAMS, BLOCKS, BLOCK = 8, 140, 32
+TURNS = (*[Turn(320, 24, tool_calls=(ToolCall("ls", 0.1),))] * 4, Turn(64, 8))
+
+
+def play(server: Live, folder: Path) -> dict[tuple[str, int], TurnRecord]:
+    """Play the programs, which arrive together. All finish, and the pool is whole at the end."""
+    write_programs(trace := folder / "trace.jsonl", [Program(f"p{i}", TURNS) for i in range(PROGRAMS)])
+    url, out = f"{server.server.url}/v1", folder / "run"
+    succeeded("replay --arrivals constant --jps 50 --no-report", trace, "--base-url", url, "--out", out)
+    (row,) = json.loads((out / "summary.json").read_text())["policies"].values()
+    assert (row["programs"], row["programs_finished"], row["programs_failed"]) == (PROGRAMS, PROGRAMS, 0)
+    (run,) = {file.parent for file in out.rglob("turns.jsonl")}
+    turns = {(turn.program_id, turn.turn): turn for turn in read_turns(run)}
+    assert len(turns) == PROGRAMS * len(TURNS)
+    assert all(turn.output_tokens == TURNS[number].output_tokens for (_, number), turn in turns.items())
+    whole_pool = server.complete(tokens((BLOCKS - 1) * BLOCK - 8, seed=1))  # vLLM keeps one block
+    assert whole_pool.usage.completion_tokens == 8, "a block is lost"
+    return turns
+
+
+def cached(turns: Mapping[tuple[str, int], TurnRecord]) -> int:
+    return sum(turn.cached_tokens or 0 for turn in turns.values())
+
+
+def of_the_record(server: Live) -> dict[tuple[str, int], tuple[SchedulerEvent, SchedulerEvent]]:
+    """The start and the finish of each turn, by its program and number."""
+    events = [event for i in range(PROGRAMS) for event in server.events(f"p{i}", "finish")]
+    starts = {(event.program_id, event.turn): event for event in events if event.event == "start"}
+    return {
+        (event.program_id, event.turn): (starts[event.program_id, event.turn], event)
+        for event in events
+        if event.event == "finish"
+    }
+
+
+def test_working_set_keeps_what_stock_vllm_evicts(tmp_path: Path) -> None:
+    """The pool holds about three whole programs."""
+    turns = {}
+    for policy in (STOCK, "working-set"):
+        (folder := tmp_path / policy).mkdir()
+        with live(folder, engine="cpu", policy=policy, kv_blocks=BLOCKS, chunk_tokens=256) as server:
+            turns[policy] = play(server, folder)
+            if policy != STOCK:
+                assert server.state()["free_blocks"] == BLOCKS - 1
+                recorded = of_the_record(server)
+    reusable = sum(turn.reusable_tokens or 0 for turn in turns[STOCK].values())
+    assert cached(turns[STOCK]) < 0.5 * reusable, "the pool was not too small"
+    assert cached(turns[STOCK]) < cached(turns["working-set"]) <= reusable
+    assert set(recorded) == set(turns["working-set"])
+    for key, (start, finish) in recorded.items():
+        turn = turns["working-set"][key]
+        assert (start.hit_tokens, start.prompt_tokens) == (turn.cached_tokens, turn.prompt_tokens)
+        assert finish.output_tokens == turn.output_tokens
