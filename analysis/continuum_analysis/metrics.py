@@ -201,8 +201,8 @@ def _per_s(f: RunFacts, amount: float | None) -> Value:
 @_distribution("s", 1, "mean", *PERCENTILES, "min", "max")
 def jct(f: RunFacts) -> list[float]:
     """over finished programs of the last turn's finish - the instant its first turn was due, on the client's clock
-    (without `turns.jsonl`, the scheduler's, from the first arrival). In percentiles a program that did not finish
-    counts as slower than all others (null if the percentile is such a program)"""
+    (without `turns.jsonl`, the scheduler's, from the first arrival). In percentiles unfinished programs are slower
+    than all others (null if the percentile is one of them)"""
     return [p.jct_s for p in f.programs] + [inf] * (len(f.everyone) - len(f.programs))
 
 
@@ -238,13 +238,13 @@ def turns_failed(f: RunFacts) -> Value:
 
 @_metric("", 0, "lower")
 def turns_waiting(f: RunFacts) -> Value:
-    """turns without a first token when the run ended; their waits so far count in every wait, TTFT and slowdown"""
+    """turns without a first token when the run ended"""
     return len(f.waiting)
 
 
 @_metric("s", 1, "lower")
 def longest_waiting_s(f: RunFacts) -> Value:
-    """the longest of these waits so far; null if no turn waited"""
+    """the longest wait so far of such a turn; null if no turn waited"""
     return statistic_of("max", [turn.left_in_queue_s if turn.left_s is None else turn.left_s for turn in f.waiting])
 
 
@@ -257,7 +257,7 @@ def wall_s(f: RunFacts) -> Value:
 @_metric("1/s", 4, "higher")
 def throughput_jobs_per_s(f: RunFacts) -> Value:
     """programs that finished / the time from the first arrival to the last event, warm-up and cool-down included; in a
-    closed loop with a window, programs that finished in the window / its length"""
+    closed loop with a window, programs that finished in it / its length"""
     return _per_s(f, len(f.done_programs))
 
 
@@ -282,10 +282,10 @@ def throughput_output_tokens_per_s_per_gpu(f: RunFacts) -> Value:
 
 @_metric("", 2, "lower")
 def backlog_growth(f: RunFacts) -> Value:
-    """turns that have arrived and not ended (a program brings all its turns when it arrives): by how many they grow for
-    each turn that arrives, by least squares between the first and the last arrival that count; if there is no warm-up,
-    after the first quarter of the programs. Near 0 unless work arrives faster than it is served, whatever the order of
-    service; null with fewer than ten programs, and in a closed loop"""
+    """turns that have arrived and not ended (all turns of a program arrive with it): by how many they grow for each turn
+    that arrives, by least squares between the first and the last arrival that count; without a warm-up, after the
+    first quarter of the programs. Near 0 unless work arrives faster than it is served; null with fewer than ten
+    programs, and in a closed loop"""
     return growth_of_backlog(f)
 
 
@@ -314,15 +314,13 @@ def is_overloaded(values: Mapping[str, Value]) -> bool:
 
 @_metric("s", 1, "lower")
 def bubble_mean_s(f: RunFacts) -> Value:
-    """mean over programs, unfinished ones included, of the time their turns waited in the queue, re-queueing
-    included"""
+    """mean over programs, finished or not, of the time their turns waited in the queue, re-queueing included"""
     return _mean(program.bubble_s for program in f.begun)
 
 
 @_metric("s", 2, "lower")
 def bubble_per_turn_s(f: RunFacts) -> Value:
-    """mean over turns of the queue wait: first scheduled - arrival, of all its tries; of a turn that was still in the
-    queue when the run ended, its wait so far"""
+    """mean over turns of the queue wait: first scheduled - arrival, of all its tries, or wait so far"""
     return _mean(turn.wait_s for turn in f.requests)
 
 
@@ -399,37 +397,34 @@ def reloads(f: RunFacts) -> Value:
 
 @_distribution("s", 2, "mean", *PERCENTILES)
 def ttft(f: RunFacts) -> list[float | None]:
-    """over turns of first token - the instant at which the turn was due, on the client's clock; of a turn without a
-    first token when the run ended, its wait so far"""
+    """over turns of first token - the instant at which the turn was due, on the client's clock, or wait so far"""
     return [turn.ttft_s for turn in f.requests]
 
 
 @_distribution("s", 2, "mean", "p95")
 def ttft_worst(f: RunFacts) -> list[float | None]:
-    """over programs, unfinished ones included, of the longest TTFT of a program's turns, or wait so far"""
+    """over programs, finished or not, of the longest TTFT of a program's turns, or wait so far"""
     return [program.worst_ttft_s for program in f.begun]
 
 
 @_distribution("", 1, "mean", "p95")
 def slowdown(f: RunFacts) -> list[float | None]:
-    """over programs of JCT / JCT alone on an empty engine, if the program's turn had no first token when the run ended
+    """over programs of JCT / JCT alone on an empty engine; if the program's turn had no first token when the run ended,
     of the time so far / what its turns up to this one take alone. Virtual runs record it (`alone_s` of `turns.jsonl`,
-    plus the gaps); others need a run of the same programs one at a time (`analyze --alone DIR`), else null. It
-    is below 1 if a program finds KV in the cache that another program left there"""
+    plus the gaps); others need a run of the same programs one at a time (`analyze --alone DIR`). Below 1 if a program
+    finds KV that another program left in the cache"""
     return [program.slowdown for program in f.begun]
 
 
 @_distribution("s", 2, "mean", "p95")
 def turn(f: RunFacts) -> list[float | None]:
-    """over turns of finish - the instant at which the turn was due, on the client's clock; of a turn without a first
-    token when the run ended, its wait so far"""
+    """over turns of finish - the instant at which the turn was due, on the client's clock, or wait so far"""
     return [each.took_s for each in f.requests]
 
 
 @_distribution("", 1, "p50", "p95")
 def turn_slowdown(f: RunFacts) -> list[float | None]:
-    """over turns of that time / the time that the turn takes alone on an empty engine; null unless the run is
-    virtual"""
+    """over turns of that time / the time that the turn takes alone on an empty engine; only of virtual runs"""
     return [turn.slowdown for turn in f.requests]
 
 
@@ -442,22 +437,22 @@ def tpot(f: RunFacts) -> list[float | None]:
 @_distribution("s", 4, "mean", *PERCENTILES)
 def itl(f: RunFacts) -> TokenGaps:
     """over the gaps between consecutive output tokens of all turns. Percentiles need `--token-times` (gaps between
-    chunks). Without it the mean is the sum of (finish - first token) / that of (output tokens - 1)"""
+    chunks). Without it the mean is the sum of (finish - first token) / the sum of (output tokens - 1)"""
     return f.token_gaps
 
 
 @_metric("s", 3, "lower")
 def send_lateness_p99_s(f: RunFacts) -> Value:
-    """99th percentile over turns of (sent - due): the load generator's own lateness, which all times include; null in
+    """99th percentile over turns of (sent - due): the load generator's lateness, which all times include; null in
     virtual time"""
     return send_lateness_s(f, 99)
 
 
 @_metric("s", 6, "lower")
 def scheduler_time_per_call_s(f: RunFacts) -> Value:
-    """processor time in vLLM's `schedule` and `update_from_output`, policy included / calls. Measured on the machine
-    that ran the virtual engine, not modelled: equal runs differ, and no other metric includes it. One call may stand
-    for many engine steps (`benchmarks/policy_cost.py` measures single ones). Null on servers"""
+    """processor time in vLLM's `schedule` and `update_from_output`, policy included / calls, measured on the machine
+    that ran the virtual engine: equal runs differ, and no other metric includes it. One call may stand for many engine
+    steps. Null on servers"""
     return _ratio(f.scheduler_time.total_s, f.scheduler_time.calls) if f.scheduler_time else None
 
 
