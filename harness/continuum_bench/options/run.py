@@ -96,7 +96,7 @@ class TraceOptions(Options):
     form: Annotated[Format, Needs("traces")] = None
     num_programs: Annotated[int | None, Meta(ge=1, le=100_000)] = None
     """Number of programs to play. If the trace holds fewer, its programs are repeated with other tokens. Default: every
-    program of the trace once, and with --concurrency N at least 4 N programs."""
+    program of the trace once."""
     tokens_reading: Annotated[TokensReading, Without("traces", "it is about the bundled profiles")] = "context"
     turn_scale: Annotated[int, Meta(ge=1, le=1000)] = 1
     """Multiply the number of turns by this factor and divide their lengths by it."""

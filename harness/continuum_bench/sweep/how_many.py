@@ -26,7 +26,6 @@ from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.sweep.plan import Cell, group_of
 from continuum_bench.sweep.run import Outcome, exit_code, play_missing
 from continuum_bench.sweep.store import SweepStore
-from continuum_bench.workload.arrivals import rounds_of
 from continuum_bench.workload.workload import load_workload
 
 LOSS = 0.05
@@ -39,6 +38,8 @@ MEANING = (
 )
 MOST = 256
 """The largest number that is tried."""
+ROUNDS = 4
+"""A run plays so many programs for each of those at a time: fewer would measure how the run begins and ends."""
 POLICIES = ("vllm", "working-set")
 
 
@@ -104,8 +105,8 @@ class _Study:
         return Grid(self.name, "virtual", (), serve={}, plot={})
 
     def _cell(self, arm: Arm, number: int) -> Cell:
-        arrivals = f"concurrency:{number}"
-        options = replace(self.options, arrivals=arrivals, num_programs=max(self.distinct, rounds_of(arrivals)))
+        programs = max(self.distinct, ROUNDS * number)
+        options = replace(self.options, arrivals=f"concurrency:{number}", num_programs=programs)
         point = Point(
             {"workload": self.name, "at a time": number}, options, self.name, tuple(self.arms), (options.seed,)
         )

@@ -21,9 +21,6 @@ Times = Callable[[np.random.Generator, float, Sequence[Program]], Seconds]
 
 LEAST, LARGEST = 1e-6, 1e6
 """Of the number after the colon."""
-ROUNDS = 4
-"""So many programs are played for each of those at a time, if no number of programs is given. Fewer would measure how
-the run begins and ends."""
 FORMS = {
     "poisson": "poisson",
     "constant": "constant",
@@ -86,12 +83,6 @@ def lanes_of(spec: str) -> Lanes | None:
     if len(numbers) > 2 or not (number >= 1 and number.is_integer() and 0 <= seconds <= MOST):
         raise refusal("--arrivals", spec, FORMS)
     return Lanes(int(number), in_steps=True, pause_s=seconds) if name == "steps" else Lanes(int(number), ramp_s=seconds)
-
-
-def rounds_of(spec: str) -> int:
-    """Return the least number of programs of a closed loop, ``ROUNDS`` after another in each place; 0: another form."""
-    lanes = lanes_of(spec)
-    return 0 if lanes is None or lanes.in_steps else ROUNDS * lanes.number
 
 
 def pace(spec: str, jps: float) -> str:

@@ -44,14 +44,13 @@ class LoadedTrace:
     """What was assumed when the trace was imported, except tool times: these are an option of the run."""
 
 
-def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072, at_least: int = 0) -> LoadedTrace:
+def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -> LoadedTrace:
     """Load the programs that the options ask for.
 
     Args:
         name: the name of the trace file, or swebench, bfcl or openhands.
         options: which programs.
         context_tokens: the model's longest context.
-        at_least: how many programs are played if the options give no number.
 
     Raises:
         BenchError: no program is left, or a turn is longer than the model's context.
@@ -71,7 +70,7 @@ def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072, a
     if options.max_think_s is not None:
         programs = [_hurried(program, options.max_think_s) for program in programs]
     kept, skipped = _fitting(programs, options.skip_invalid, context_tokens)
-    number = options.num_programs or max(len(kept), at_least)
+    number = options.num_programs or len(kept)
     chosen = tuple(kept[:number])
     facts = replace(_facts(name, options, chosen, number, sha256), skipped=skipped)
     return LoadedTrace(chosen, number, facts, assumptions)

@@ -19,7 +19,7 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import MOST_S
 from continuum_bench.options.run import ArrivalOptions, TraceOptions, uses_rate
 from continuum_bench.show import print_notice
-from continuum_bench.workload.arrivals import arrival_times, lanes_of, rounds_of
+from continuum_bench.workload.arrivals import arrival_times, lanes_of
 from continuum_bench.workload.hints import NONE, hint_error, with_hints
 from continuum_bench.workload.load import LoadedTrace, load_trace
 from continuum_bench.workload.tool_times import RECORDED, tool_times
@@ -142,8 +142,7 @@ def load_workload(
     arrival_times(arrivals.arrivals)  # an invalid form is refused before a file is read
     tool_times(arrivals.tool_times)
     hint_error(arrivals.hint_error)
-    played = options.traces.name.split(".")[0] if options.traces else name
-    trace = load_trace(played, options, context_tokens, at_least=rounds_of(arrivals.arrivals))
+    trace = load_trace(options.traces.name.split(".")[0] if options.traces else name, options, context_tokens)
     for problem in trace.facts.skipped or ():
         print_notice(f"skipped: {problem}")
     if arrivals.tool_times != RECORDED and not any(turn.tool_calls for p in trace.programs for turn in p.turns):
