@@ -282,9 +282,9 @@ def throughput_output_tokens_per_s_per_gpu(f: RunFacts) -> Value:
 
 @_metric("", 2, "lower")
 def backlog_growth(f: RunFacts) -> Value:
-    """turns that have arrived and not ended (all turns of a program arrive with it): by how many they grow for each turn
-    that arrives, by least squares between the first and the last arrival that count; without a warm-up, after the
-    first quarter of the programs. Near 0 unless work arrives faster than it is served; null with fewer than ten
+    """turns that have arrived and not ended (all turns of a program arrive with it): by how many they grow for each
+    turn that arrives, by least squares between the first and the last arrival that count; without a warm-up, after
+    the first quarter of the programs. Near 0 unless work arrives faster than it is served; null with fewer than ten
     programs, and in a closed loop"""
     return growth_of_backlog(f)
 
