@@ -67,6 +67,8 @@ class Attack:
     sends: str = ""
 
 
+FAIR = 1.3
+"""Times half an engine: above it, the search counts a behaviour as bad."""
 SPREAD = Victims(24, 2.0)
 TWO_TURNS = Victims(turns=2)
 
@@ -221,19 +223,23 @@ def _rows(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _search(options: argparse.Namespace) -> Iterator[str]:
-    """Yield the worst ratios so far of the honest programs' time to that on half of the engine."""
+    """Yield the worst ratios so far of the honest programs' time to that on half of the engine, then the sums."""
     began_s, worst, seed = time.monotonic(), 0.0, options.seed  # noqa: TID251 - a script's budget
+    ratios: dict[str, list[float]] = {column: [] for column in options.policies}
     while time.monotonic() - began_s < options.search:  # noqa: TID251
         attack = invented(seed)
         for column, key in product(options.policies, options.attackers):
             policy, guards = _guards(column, options)
             mean_s, ended = seconds(attack, policy, key, guards)
             ratio = mean_s / half_s(attack.victims, policy)
+            ratios[column].append(ratio)
             if ratio > worst:
                 worst = ratio
                 yield f"{ratio:.2f} times half an engine: seed {seed}, {policy}, {mean_s:.1f} s, {ended} ended"
         seed += 1
-    yield f"{seed - options.seed} behaviours"
+    for column, of_column in ratios.items():
+        bad = sum(ratio > FAIR for ratio in of_column)
+        yield f"{column}: {bad} of {len(of_column)} above {FAIR}, worst {max(of_column):.2f}"
 
 
 def main() -> None:
