@@ -1,5 +1,5 @@
-"""Engine cpu, which computes: stock vLLM and ``working-set`` serve the same programs from a pool that is too small for
-all of them. No time is asserted."""
+"""Engine cpu, which computes: stock vLLM and ``working-set`` serve the same programs from a small pool. Neither a time
+is asserted nor what depends on one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def cached(turns: Mapping[tuple[str, int], TurnRecord]) -> int:
 def of_the_record(server: Live) -> dict[tuple[str, int], tuple[SchedulerEvent, SchedulerEvent]]:
     """The start and the finish of each turn, by its program and number."""
     events = [event for i in range(PROGRAMS) for event in server.events(f"p{i}", "finish")]
-    starts = {(event.program_id, event.turn): event for event in events if event.event == "start"}
+    starts: dict[tuple[str, int], SchedulerEvent] = {}
+    for event in events:
+        if event.event == "start":
+            starts.setdefault((event.program_id, event.turn), event)  # a preempted turn starts again
     return {
         (event.program_id, event.turn): (starts[event.program_id, event.turn], event)
         for event in events
@@ -55,8 +58,8 @@ def of_the_record(server: Live) -> dict[tuple[str, int], tuple[SchedulerEvent, S
 def test_what_is_cached_is_what_the_record_says(tmp_path: Path) -> None:
     """The pool holds about three whole programs.
 
-    How much ``working-set`` keeps depends on the machine's speed: 19,808 of 27,520 tokens on an idle one, once 2,304 on
-    a busy one (stock vLLM: 1,920 and 2,368).
+    How much is kept depends on the machine's speed. Of 27,520 tokens stock vLLM and ``working-set`` reused 1,920 and
+    19,808 on an idle machine, 2,368 and 2,304 in a busy CI, 15,776 and 4,064 beside three busy loops.
     """
     turns = {}
     for policy in (STOCK, "working-set"):
@@ -67,7 +70,6 @@ def test_what_is_cached_is_what_the_record_says(tmp_path: Path) -> None:
                 assert server.state()["free_blocks"] == BLOCKS - 1
                 recorded = of_the_record(server)
     reusable = sum(turn.reusable_tokens or 0 for turn in turns[STOCK].values())
-    assert cached(turns[STOCK]) < 0.5 * reusable, "the pool was not too small"
     assert all(0 < cached(of_policy) <= reusable for of_policy in turns.values())
     assert set(recorded) == set(turns["working-set"])
     for key, (start, finish) in recorded.items():
