@@ -3,7 +3,8 @@
     python benchmarks/results.py runs/results/tools     # writes docs/results/data/tools.json from this sweep
     python benchmarks/results.py --traces chats         # writes the traces that this grid plays
 
-Each grid has a file of its own. Runs that the present file has are never dropped: delete the file where they are to go.
+Each grid has its own file. A result that lacks runs of the present file is refused. To drop these runs, delete the file
+first.
 
 ``make results`` plays the grids (``continuum-bench sweep`` and ``figure``), collects metrics and writes the tables.
 A file holds for each point of the grid its axes, the checksum of a recorded trace, and each run's metrics by policy and

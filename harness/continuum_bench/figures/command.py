@@ -136,7 +136,7 @@ def _write(spec: FigureSpec, options: FigureOptions, out: Path, drawn: Drawn, sw
         title=f"{spec.title} ({options.mode})",
         table=table,
         warnings=warnings,
-        facts=[("Beside", spec.paper), ("Published", spec.claim), ("Command", command)],
+        facts=[("Beside", spec.paper), *([("Published", spec.claim)] if spec.claim else []), ("Command", command)],
         kind=spec.kind,
         base=BASES.get(spec.kind),
         line=sweep_line(sweep) if sweep else "",
@@ -146,7 +146,8 @@ def _write(spec: FigureSpec, options: FigureOptions, out: Path, drawn: Drawn, sw
     print_table(table, spec.title if sweep is None else f"{spec.title}: {MODELLED.get(sweep.engine, sweep.engine)}")
     if spec.kind == "lines":
         print_bars(panels[0])
-    print_notice(f"published: {spec.claim}")
+    if spec.claim:
+        print_notice(f"published: {spec.claim}")
     for warning in warnings:
         print_notice(f"warning: {warning}")
     print_notice(f"report: {page}")

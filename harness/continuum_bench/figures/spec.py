@@ -41,11 +41,11 @@ class FigureSpec:
     title: str
     paper: str
     """The published figure or table that it reproduces."""
-    claim: str
-    """The published result, in a sentence."""
     minutes: dict[str, float]
     """Estimated minutes on two cores: quick, full."""
     grid: dict[str, Any]
+    claim: str = ""
+    """The published result, in a sentence; empty: there is none."""
     kind: Kind = "lines"
     quick: dict[str, Any] = field(default_factory=dict)
     full: dict[str, Any] = field(default_factory=dict)

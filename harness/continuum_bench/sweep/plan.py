@@ -176,7 +176,7 @@ def group_of(point: Point, grid: Grid) -> Group:
 
 
 def folder_of(group: Group, engine: str, serve: Mapping[str, Any]) -> Group:
-    """Return the group with the name of its directory."""
+    """Return the group with its ``folder``: the workload, the rate and a digest of all that decides the results."""
     point, options = group.point, group.point.options
     if group.description is not None:
         decides: object = key_of(group.manifest(Arm("", ""), 0))

@@ -34,7 +34,7 @@ VERSION = 1
 LEAST_POINTS = 3
 """Of a fit."""
 LEAST_S = 1e-5
-"""A request costs at least so many seconds besides its steps. A profile that says less measured noise."""
+"""Least seconds of a request besides its steps. A smaller difference between two measured times is noise."""
 
 
 class ProfileError(StepTimesError):

@@ -1,8 +1,8 @@
 """All uses of vLLM's private API.
 
 vLLM's scheduler is not a public interface. Its internals are used only in this file, so that only this file must be
-compared with a new version of vLLM. It was checked against 0.32. docs/decisions.md says what the plugin relies on that
-signatures do not show.
+compared with a new version of vLLM. It was checked against 0.32. docs/decisions.md lists the behaviour on which the
+plugin relies and which no signature shows.
 """
 
 from __future__ import annotations
