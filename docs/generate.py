@@ -2,8 +2,8 @@
 
     python docs/generate.py [build/docs]
 
-It writes the tables of ``docs/metrics.md`` and of ``docs/policies/README.md``, which are read outside the site too, and
-the tables of results that docs/results/data/tables.yaml describes (from the runs of ``make results``).
+It writes the list of ``docs/metrics.md`` and the tables of ``docs/policies/README.md``, which are read outside the
+site too, and the tables of results that docs/results/data/tables.yaml describes (from the runs of ``make results``).
 Then it copies every page to the given folder (default: build/docs) and adds ``reference/``: the command line, the
 file formats and the policies. ``make docs`` builds the site from there.
 """
@@ -15,7 +15,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from statistics import geometric_mean
@@ -25,9 +25,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import yaml
 from continuum_analysis.compare.intervals import Interval, interval_text, mean_interval, ratio_by_seed
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.metrics import METRICS, SAME
-from continuum_analysis.records.misses import CAUSES
-from continuum_analysis.slo import read_slo, slo_metrics
+from continuum_analysis.metrics import METRICS, SAME, Metric
 from continuum_bench.cli import app
 from continuum_bench.figures.spec import load_figure
 from continuum_bench.options.declare import sentences
@@ -235,37 +233,34 @@ def policy_overview() -> str:
             for name, policy in POLICIES.items()
             if policy.label == label
         ]
-        page = _filled(page, label, TextTable(("name", "rule"), rows))
+        page = _filled(page, label, TextTable(("name", "rule"), rows).markdown())
     return page
 
 
 def metrics() -> str:
-    """Return ``docs/metrics.md`` with new tables of metrics, of an SLO's metrics and of causes between their marks."""
-    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    for mark, rows in (("metrics", METRICS), ("slo", slo_metrics(read_slo("ttft=1s")))):
-        cells: list[list[str]] = []
-        for metric in rows:
-            if metric.formula.endswith(SAME):
-                cells[-1][0] += f", `{metric.name}`"
-            else:
-                cells.append([f"`{metric.name}`", metric.unit, metric.better, _cell(metric.formula)])
-        page = _filled(page, mark, TextTable(("name", "unit", "better", "what it is"), cells))
-    causes = [(f"`{cause}`", words) for cause, words in CAUSES.items()]
-    return _filled(page, "causes", TextTable(("cause", "what happened"), causes))
+    """Return ``docs/metrics.md`` with a new list of metrics. The statistics of one distribution share a line."""
+    entries: list[tuple[list[str], Metric]] = []
+    for metric in METRICS:
+        if not metric.formula.endswith(SAME):
+            entries.append(([], metric))
+        entries[-1][0].append(f"`{metric.name}`")
+    better = {"lower": "", "higher": " (higher)", "neither": " (neither)"}
+    lines = (f"- {', '.join(names)}{better[first.better]}: {first.formula}" for names, first in entries)
+    return _filled((DOCS / "metrics.md").read_text(encoding="utf-8"), "metrics", lines)
 
 
 def results(page: Path) -> str:
     """Return a page with new tables between the marks ``results NAME``, by docs/results/data/tables.yaml."""
     text = page.read_text(encoding="utf-8")
     for mark in re.findall(r"<!-- (results [\w-]+): written by make docs -->", text):
-        text = _filled(text, mark, _results_table(TABLES[mark.split()[1]]))
+        text = _filled(text, mark, _results_table(TABLES[mark.split()[1]]).markdown())
     return text
 
 
 def _results_table(table: Mapping[str, Any]) -> TextTable:
     if table.get("by") == "figure":
         rows = [_of_figure(name, table["base"].get(name, "vllm"), table) for name in table["from"]]
-        return TextTable(("figure", "published", "ours: on what", "what came out", "the same?", "minutes"), rows)
+        return TextTable(("figure", "published", "what came out", "the same?"), rows)
     points = [point for name in table["from"] for point in _points(name, table.get("apart", ()))]
     added = [point for name in table.get("with", ()) for point in _points(name, ())]
     for point, other in zip(points, added, strict=True) if added else ():
@@ -275,10 +270,8 @@ def _results_table(table: Mapping[str, Any]) -> TextTable:
         arms = table.get("arms") or {arm: f"`{arm}`" for arm in points[0]["runs"]}
         rows = [[name, *(_of_arm(points[0]["runs"], arm, said) for said in columns)] for arm, name in arms.items()]
         return TextTable(("", *heads), rows)
-    names = table["rows"]
-    rows = [
-        [name, *(_of_point(point["runs"], said) for said in columns)] for name, point in zip(names, points, strict=True)
-    ]
+    named = zip(table["rows"], points, strict=True)
+    rows = [[name, *(_of_point(point["runs"], said) for said in columns)] for name, point in named if name]
     if table.get("intervals") is False:
         rows = [[cell.partition(" (seeds ")[0] for cell in row] for row in rows]
     if table.get("mean"):
@@ -293,7 +286,7 @@ def _of_figure(name: str, base: str, table: Mapping[str, Any]) -> list[str]:
     for runs in (point["runs"] for point in points):
         first = base if base in runs else f"{base}+offload"
         for metric in [each for each in table["metrics"] if each in spec.plot.get("y", ["jct_mean_s"])]:
-            ratios = found.setdefault(f"`{metric}` to `{first}`", {})
+            ratios = found.setdefault(f"{table['metrics'][metric]} to `{first}`", {})
             for arm in runs:
                 if arm != first and (ratio := _ratio(runs, metric, arm, first)):
                     ratios.setdefault(arm, []).append(ratio.mean)
@@ -301,24 +294,7 @@ def _of_figure(name: str, base: str, table: Mapping[str, Any]) -> list[str]:
         f"{what}: {', '.join(f'`{arm}` {_range(ratios)}' for arm, ratios in arms.items())}"
         for what, arms in found.items()
     ]
-    played = "; ".join(dict.fromkeys(_machine(point["axes"]) for point in points))
-    minutes = f"{spec.minutes['quick']:g}"
-    return [
-        f"`{name}` ({spec.paper})",
-        spec.claim.removesuffix("."),
-        played,
-        "; ".join(ours),
-        table["says"][name],
-        minutes,
-    ]
-
-
-def _machine(axes: Mapping[str, Any]) -> str:
-    """Name the workload, the GPUs, and the model if it is not Llama-3.1-8B."""
-    gpus = f"{axes['tp']} x {axes['gpu']}" if axes.get("tp", 1) > 1 else axes.get("gpu", "h100-80gb")
-    model = axes.get("model", "llama-3.1-8b")
-    parts = (axes["workload"], model if model != "llama-3.1-8b" else "", gpus, axes.get("offload", ""))
-    return ", ".join(part for part in parts if part)
+    return [f"`{name}` ({spec.paper})", spec.claim.removesuffix("."), "; ".join(ours), table["says"][name]]
 
 
 def _range(values: Sequence[float]) -> str:
@@ -387,11 +363,11 @@ def _form(metric: str, mean: Interval | None) -> Callable[[float], str]:
     return "{:.0f}".format if large else "{:.3f}".format if metric.endswith("per_s") else "{:.1f}".format
 
 
-def _filled(page: str, mark: str, table: TextTable) -> str:
-    """Return the page with this table between the marks."""
+def _filled(page: str, mark: str, lines: Iterable[str]) -> str:
+    """Return the page with these lines between the marks."""
     begin, end = f"<!-- {mark}: written by make docs -->", "<!-- end -->"
     head, _, rest = page.partition(begin)
-    return "\n".join([f"{head}{begin}\n", *table.markdown(), f"\n{end}{rest.partition(end)[2]}"])
+    return "\n".join([f"{head}{begin}\n", *lines, f"\n{end}{rest.partition(end)[2]}"])
 
 
 def _linked(policy: str, folder: str = "") -> str:

@@ -201,14 +201,14 @@ def _per_s(f: RunFacts, amount: float | None) -> Value:
 @_distribution("s", 1, "mean", *PERCENTILES, "min", "max")
 def jct(f: RunFacts) -> list[float]:
     """over finished programs of the last turn's finish - the instant its first turn was due, on the client's clock
-    (without `turns.jsonl`, the scheduler's, from the first arrival). In percentiles unfinished programs are slower
-    than all others (null if the percentile is one of them)"""
+    (without `turns.jsonl` from the first arrival, on the scheduler's). In percentiles unfinished programs are the
+    slowest; null if the percentile is one of them"""
     return [p.jct_s for p in f.programs] + [inf] * (len(f.everyone) - len(f.programs))
 
 
 @_metric("", 0, "neither")
 def programs(f: RunFacts) -> Value:
-    """all programs: finished, failed and unfinished"""
+    """finished, failed and unfinished programs"""
     return len(f.everyone)
 
 
@@ -282,16 +282,15 @@ def throughput_output_tokens_per_s_per_gpu(f: RunFacts) -> Value:
 
 @_metric("", 2, "lower")
 def backlog_growth(f: RunFacts) -> Value:
-    """turns that have arrived and not ended (all turns of a program arrive with it): by how many they grow for each
-    turn that arrives, by least squares between the first and the last arrival that count; without a warm-up, after
-    the first quarter of the programs. Near 0 unless work arrives faster than it is served; null with fewer than ten
-    programs, and in a closed loop"""
+    """turns by which unfinished work grows for each turn that arrives (all turns of a program arrive with it), by
+    least squares over the arrivals that count; without a warm-up, after the first quarter of the programs. Near 0
+    unless work arrives faster than it is served; null with fewer than ten programs, and in a closed loop"""
     return growth_of_backlog(f)
 
 
 @_metric("share", 0, "lower")
 def queued_share(f: RunFacts) -> Value:
-    """time that the turns of all programs waited in the queue / time from the programs' arrival to their end"""
+    """time that all turns waited in the queue / time from the programs' arrival to their end"""
     spans = [(p.bubble_s, p.seen_until_s - p.arrive_s) for p in f.machine if p.bubble_s is not None]
     return _ratio(sum(waited_s for waited_s, _ in spans), sum(inside_s for _, inside_s in spans))
 
@@ -352,20 +351,20 @@ def prefix_hit_ratio(f: RunFacts) -> Value:
 
 @_metric("", 0, "lower")
 def prefill_repeated_tokens(f: RunFacts) -> Value:
-    """prompt tokens that were in the cache before and that returning turns had to compute again"""
+    """prompt tokens that were in the cache before and were computed again"""
     return sum(returned.lost_tokens for returned in f.returns) if f.returns else None
 
 
 @_metric("share", 0, "lower")
 def returns_elsewhere_share(f: RunFacts) -> Value:
-    """returning turns that went to another replica than the turn before / returning turns; null with one replica"""
+    """turns that went to another replica than the turn before / returning turns; null with one replica"""
     moved = [returned.turn.replica != returned.before.replica for returned in f.returns]
     return _ratio(sum(moved), len(moved)) if f.replicas > 1 else None
 
 
 @_metric("", 2, "lower")
 def replica_busiest(f: RunFacts) -> Value:
-    """turns of the replica with the most turns / mean over all replicas (1: all are alike); null with one replica"""
+    """turns of the replica with the most turns / mean over all replicas; null with one replica"""
     turns = Counter(turn.replica for program in f.everyone for turn in program.turns)
     return max(turns.values()) * f.replicas / turns.total() if f.replicas > 1 and turns else None
 
@@ -409,10 +408,9 @@ def ttft_worst(f: RunFacts) -> list[float | None]:
 
 @_distribution("", 1, "mean", "p95")
 def slowdown(f: RunFacts) -> list[float | None]:
-    """over programs of JCT / JCT alone on an empty engine; if the program's turn had no first token when the run ended,
-    of the time so far / what its turns up to this one take alone. Virtual runs record it (`alone_s` of `turns.jsonl`,
-    plus the gaps); others need a run of the same programs one at a time (`analyze --alone DIR`). Below 1 if a program
-    finds KV that another program left in the cache"""
+    """over programs of JCT / JCT alone on an empty engine; if a turn had no first token when the run ended, of the
+    time so far / what the turns up to this one take alone. Virtual runs record it (`alone_s`, plus the gaps); others
+    need `analyze --alone DIR`, a run of the same programs one at a time. Below 1 if a program finds KV of another"""
     return [program.slowdown for program in f.begun]
 
 
@@ -450,9 +448,8 @@ def send_lateness_p99_s(f: RunFacts) -> Value:
 
 @_metric("s", 6, "lower")
 def scheduler_time_per_call_s(f: RunFacts) -> Value:
-    """processor time in vLLM's `schedule` and `update_from_output`, policy included / calls, measured on the machine
-    that ran the virtual engine: equal runs differ, and no other metric includes it. One call may stand for many engine
-    steps. Null on servers"""
+    """processor time in vLLM's `schedule` and `update_from_output`, policy included / calls, each for one or many
+    engine steps. It is measured, so equal runs differ; no other metric includes it. Null on servers"""
     return _ratio(f.scheduler_time.total_s, f.scheduler_time.calls) if f.scheduler_time else None
 
 
