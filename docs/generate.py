@@ -253,14 +253,23 @@ def results(page: Path) -> str:
     """Return a page with new tables between the marks ``results NAME``, by docs/results/data/tables.yaml."""
     text = page.read_text(encoding="utf-8")
     for mark in re.findall(r"<!-- (results [\w-]+): written by make docs -->", text):
-        text = _filled(text, mark, _results_table(TABLES[mark.split()[1]]).markdown())
+        table = TABLES[mark.split()[1]]
+        by_figure = table.get("by") == "figure"
+        text = _filled(text, mark, ["\n\n".join(_figures(table))] if by_figure else _results_table(table).markdown())
     return text
 
 
+def _figures(table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield two paragraphs for each figure: the published result, whether ours agrees and our ratios; the picture."""
+    for name in table["from"]:
+        spec = load_figure(name)
+        claim = f" {spec.claim.removesuffix('.')}." if spec.claim else ""
+        ours = "; ".join(_ranges(name, table["base"].get(name, "vllm"), table["metrics"]))
+        yield f"- **`{name}`** ({spec.paper}):{claim} {table['says'][name]}. {ours}."
+        yield f"    ![{name}](figures/{name}.svg)"
+
+
 def _results_table(table: Mapping[str, Any]) -> TextTable:
-    if table.get("by") == "figure":
-        rows = [_of_figure(name, table["base"].get(name, "vllm"), table) for name in table["from"]]
-        return TextTable(("figure", "published", "what came out", "the same?"), rows)
     points = [point for name in table["from"] for point in _points(name, table.get("apart", ()))]
     added = [point for name in table.get("with", ()) for point in _points(name, ())]
     for point, other in zip(points, added, strict=True) if added else ():
@@ -279,22 +288,18 @@ def _results_table(table: Mapping[str, Any]) -> TextTable:
     return TextTable(("", *heads), rows)
 
 
-def _of_figure(name: str, base: str, table: Mapping[str, Any]) -> list[str]:
-    """Return a row: the published result, and for the table's metrics that the figure draws the ranges over its points
-    of ratios."""
-    spec, found, points = load_figure(name), dict[str, dict[str, list[float]]](), _points(name, ())
-    for runs in (point["runs"] for point in points):
+def _ranges(name: str, base: str, metrics: Mapping[str, str]) -> Iterator[str]:
+    """Yield, for each of the metrics that the figure draws, the range of each policy's ratios over its points."""
+    drawn, found = load_figure(name).plot.get("y", ["jct_mean_s"]), dict[str, dict[str, list[float]]]()
+    for runs in (point["runs"] for point in _points(name, ())):
         first = base if base in runs else f"{base}+offload"
-        for metric in [each for each in table["metrics"] if each in spec.plot.get("y", ["jct_mean_s"])]:
-            ratios = found.setdefault(f"{table['metrics'][metric]} to `{first}`", {})
+        for metric in [each for each in metrics if each in drawn]:
+            ratios = found.setdefault(f"{metrics[metric]} to `{first}`", {})
             for arm in runs:
                 if arm != first and (ratio := _ratio(runs, metric, arm, first)):
                     ratios.setdefault(arm, []).append(ratio.mean)
-    ours = [
-        f"{what}: {', '.join(f'`{arm}` {_range(ratios)}' for arm, ratios in arms.items())}"
-        for what, arms in found.items()
-    ]
-    return [f"`{name}` ({spec.paper})", spec.claim.removesuffix("."), "; ".join(ours), table["says"][name]]
+    for what, arms in found.items():
+        yield f"{what}: {', '.join(f'`{arm}` {_range(ratios)}' for arm, ratios in arms.items())}"
 
 
 def _range(values: Sequence[float]) -> str:

@@ -116,11 +116,12 @@ def test_each_format(name: str) -> None:
 
 
 def test_each_format_has_a_row_in_the_documentation() -> None:
-    """Who writes it, what is exact, what is estimated, what is left out."""
+    """Its files, and what is exact, estimated and left out."""
     page = (Path(__file__).parents[2] / "docs/trace-format.md").read_text(encoding="utf-8")
-    rows = [row.strip("|").split(" | ") for row in page.splitlines() if row.startswith("| `")]
-    named = [name for row in rows if len(row) == 5 and all(map(str.strip, row)) for name in row[0].split(",")]
-    assert sorted(name.strip(" `") for name in named) == sorted(IMPORTERS.keys() - {"continuum"})
+    rows = re.findall(r"^- (`.+?`) \(.+\): .+\.$", page, flags=re.M)
+    assert sorted(name.strip("`") for row in rows for name in row.split(", ")) == sorted(
+        IMPORTERS.keys() - {"continuum"}
+    )
 
 
 def test_the_server_reads_terminal_bench_s_answers_as_the_importer_does() -> None:
