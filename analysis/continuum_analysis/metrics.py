@@ -244,38 +244,38 @@ def turns_waiting(f: RunFacts) -> Value:
 
 @_metric("s", 1, "lower")
 def longest_waiting_s(f: RunFacts) -> Value:
-    """the longest wait so far of such a turn; null if no turn waited"""
+    """the longest wait so far of a turn without a first token; null if there is none"""
     return statistic_of("max", [turn.left_in_queue_s if turn.left_s is None else turn.left_s for turn in f.waiting])
 
 
 @_metric("s", 1, "lower")
 def wall_s(f: RunFacts) -> Value:
-    """last event - first arrival, all programs, on the same clock"""
+    """last event - first arrival, on the same clock as the JCTs"""
     return f.wall_s
 
 
 @_metric("1/s", 4, "higher")
 def throughput_jobs_per_s(f: RunFacts) -> Value:
-    """programs that finished / the time from the first arrival to the last event, warm-up and cool-down included; in a
-    closed loop with a window, programs that finished in it / its length"""
+    """finished programs / run time: from the first arrival to the last event, warm-up and cool-down included; in a
+    closed loop with a window, both are of the window"""
     return _per_s(f, len(f.done_programs))
 
 
 @_metric("1/min", 1, "higher")
 def throughput_steps_per_min(f: RunFacts) -> Value:
-    """turns that got an answer / the same time"""
+    """turns that got an answer / run time (see `throughput_jobs_per_s`)"""
     return _per_s(f, 60.0 * len(f.done_turns))
 
 
 @_metric("1/s", 0, "higher")
 def throughput_output_tokens_per_s(f: RunFacts) -> Value:
-    """generated tokens of these turns / the same time"""
+    """generated tokens of turns that got an answer / run time"""
     return _per_s(f, sum(turn.output_tokens for turn in f.done_turns) or None)  # the preview's files have no counts
 
 
 @_metric("1/s", 0, "higher")
 def throughput_output_tokens_per_s_per_gpu(f: RunFacts) -> Value:
-    """the same / GPUs (tensor parallel * replicas, from the manifest)"""
+    """output tokens per second / GPUs (tensor parallel * replicas)"""
     rate = throughput_output_tokens_per_s(f)
     return None if rate is None or f.gpus is None else rate / f.gpus
 
@@ -313,7 +313,7 @@ def is_overloaded(values: Mapping[str, Value]) -> bool:
 
 @_metric("s", 1, "lower")
 def bubble_mean_s(f: RunFacts) -> Value:
-    """mean over programs, finished or not, of the time their turns waited in the queue, re-queueing included"""
+    """mean over programs, finished or not, of the time that their turns waited in the queue, re-queueing included"""
     return _mean(program.bubble_s for program in f.begun)
 
 
@@ -325,13 +325,13 @@ def bubble_per_turn_s(f: RunFacts) -> Value:
 
 @_distribution("s", 2, "p95")
 def queue_wait(f: RunFacts) -> list[float | None]:
-    """of the same queue waits"""
+    """of turns' queue waits"""
     return [turn.wait_s for turn in f.requests]
 
 
 @_distribution("s", 2, "mean", *PERCENTILES)
 def admit_wait(f: RunFacts) -> list[float | None]:
-    """over first turns of programs of the same queue wait, the wait to be admitted"""
+    """over programs of the first turn's queue wait: the wait to be admitted"""
     firsts = {id(program.turns[0]) for program in f.machine}
     return [turn.wait_s for turn in f.requests if id(turn) in firsts]
 
@@ -422,7 +422,7 @@ def turn(f: RunFacts) -> list[float | None]:
 
 @_distribution("", 1, "p50", "p95")
 def turn_slowdown(f: RunFacts) -> list[float | None]:
-    """over turns of that time / the time that the turn takes alone on an empty engine; only of virtual runs"""
+    """over turns of its time / its time alone on an empty engine; only of virtual runs"""
     return [turn.slowdown for turn in f.requests]
 
 

@@ -1,7 +1,9 @@
 """Step times interpolated from a committed table of measured kernels.
 
 A step takes shared(tokens) + each chunk's attention + decode attention(batch, mean context) + overhead. The time of
-matrix multiplications depends only on the number of tokens, the time of attention on each request's context.
+matrix multiplications depends only on the number of tokens, the time of attention on each request's context. A chunk
+behind a prefix takes prefill(prefix + chunk, prefix) - shared(chunk); ``mixed_step_latency`` of aiconfigurator-core,
+from which the tables come, gives up to 17 times too little.
 """
 
 from __future__ import annotations

@@ -1,8 +1,17 @@
 """All uses of vLLM's private API.
 
 vLLM's scheduler is not a public interface. Its internals are used only in this file, so that only this file must be
-compared with a new version of vLLM. It was checked against 0.32. docs/decisions.md lists the behaviour on which the
-plugin relies and which no signature shows.
+compared with a new version of vLLM. It was checked against 0.32. The plugin relies on behaviour that signatures do not
+show:
+
+- ``self.waiting`` may be replaced after ``__init__``, and the scheduler stops at the first request that does not fit.
+- ``add_request``, ``schedule`` and ``_free_request`` are called once per event. In ``_free_request`` the request still
+  has its blocks; ``block_pool.touch`` holds them.
+- ``kv_cache_manager.allocate_slots`` returns None if the request does not fit, and may be called again.
+- A method set on ``EngineCore`` answers ``engine_core.call_utility_async(name, ...)`` between two steps.
+  ``engine_client.generate`` takes ``data_parallel_rank`` on every route.
+- A request model with ``vllm_xargs``, ``sampling_params``, ``temperature`` or ``max_tokens`` can carry tags
+  (``tests/continuum_server/test_routes.py`` fails on a new POST route).
 """
 
 from __future__ import annotations
