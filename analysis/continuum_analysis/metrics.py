@@ -250,7 +250,7 @@ def longest_waiting_s(f: RunFacts) -> Value:
 
 @_metric("s", 1, "lower")
 def wall_s(f: RunFacts) -> Value:
-    """last event - first arrival, on the same clock as the JCTs"""
+    """last event - first arrival of the programs that count, finished or not, on the clock of the JCTs"""
     return f.wall_s
 
 
@@ -283,8 +283,9 @@ def throughput_output_tokens_per_s_per_gpu(f: RunFacts) -> Value:
 @_metric("", 2, "lower")
 def backlog_growth(f: RunFacts) -> Value:
     """turns by which unfinished work grows for each turn that arrives (all turns of a program arrive with it), by
-    least squares over the arrivals that count; without a warm-up, after the first quarter of the programs. Near 0
-    unless work arrives faster than it is served; null with fewer than ten programs, and in a closed loop"""
+    least squares from the first to the last arrival that counts; without a warm-up, after the first quarter of the
+    programs. Near 0 unless work arrives faster than it is served; null with fewer than ten programs, and in a closed
+    loop"""
     return growth_of_backlog(f)
 
 
