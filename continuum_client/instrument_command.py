@@ -17,7 +17,8 @@ from continuum_client.options import CONTENT_VARIABLE, DIALECT_VARIABLE, RECORD_
 from continuum_client.reply import CONTENTS
 
 STARTUP = Path(__file__).parent / "startup"
-"""The folder of our ``sitecustomize.py``, which Python imports at its start if the folder is in ``PYTHONPATH``."""
+"""The folder of our ``sitecustomize.py``, which Python imports at its start if the folder is in ``PYTHONPATH``. A
+``.pth`` file would run in every process of the environment."""
 PATH = "PYTHONPATH"
 OTEL = "opentelemetry.instrumentation.auto_instrumentation"
 """The folder of OpenTelemetry's ``sitecustomize.py``, as a module."""

@@ -116,8 +116,11 @@ class Program:
     shared_prefix_id: str | None = None
     """Programs with the same id begin with the same tokens (a system prompt)."""
     shared_prefix_tokens: int = 0
+    """The number of these tokens, part of the first ``new_input_tokens``. A shorter prefix is the beginning of a longer
+    one."""
     metadata: Metadata | None = field(default=None, hash=False)
-    """What the user noted about the program: text and numbers by name. ``compare --by`` groups programs by it."""
+    """What the user noted about the program: at most 16 names (64 characters), each with a text (512) or a number.
+    ``compare --by`` groups programs by it."""
     tagged: bool = True
     """False: its requests name no program, as those of clients that know nothing of Continuum."""
 

@@ -1,4 +1,8 @@
-"""Runs tasks on this machine, each in its own process. A fork server imports vLLM once and starts the processes."""
+"""Runs tasks on this machine, each in its own process. A fork server imports vLLM once and starts the processes.
+
+The first task starts after 7.4 s (on Ray 2.60 after 16.4 s); all processes take about 570 MiB (on Ray 1,830). Each was
+measured once, on two cores.
+"""
 
 from __future__ import annotations
 
