@@ -289,9 +289,10 @@ def _results_table(table: Mapping[str, Any]) -> TextTable:
 
 
 def _ranges(name: str, base: str, metrics: Mapping[str, str]) -> Iterator[str]:
-    """Yield, for each of the metrics that the figure draws, the range of each policy's ratios over its points."""
+    """Yield, for each of the metrics that the figure draws, the ranges of ratios of the policies in all its points."""
     drawn, found = load_figure(name).plot.get("y", ["jct_mean_s"]), dict[str, dict[str, list[float]]]()
-    for runs in (point["runs"] for point in _points(name, ())):
+    points = [point["runs"] for point in _points(name, ())]
+    for runs in points:
         first = base if base in runs else f"{base}+offload"
         for metric in [each for each in metrics if each in drawn]:
             ratios = found.setdefault(f"{metrics[metric]} to `{first}`", {})
@@ -299,7 +300,8 @@ def _ranges(name: str, base: str, metrics: Mapping[str, str]) -> Iterator[str]:
                 if arm != first and (ratio := _ratio(runs, metric, arm, first)):
                     ratios.setdefault(arm, []).append(ratio.mean)
     for what, arms in found.items():
-        yield f"{what}: {', '.join(f'`{arm}` {_range(ratios)}' for arm, ratios in arms.items())}"
+        everywhere = {arm: ratios for arm, ratios in arms.items() if len(ratios) == len(points)}
+        yield f"{what}: {', '.join(f'`{arm}` {_range(ratios)}' for arm, ratios in everywhere.items())}"
 
 
 def _range(values: Sequence[float]) -> str:
