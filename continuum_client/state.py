@@ -179,7 +179,7 @@ class TaggedProgram:
     def give_back(self, taken: CallTags) -> None:
         """Take back the tags of a call that has failed: tools, prediction, hints and last step go to the next call."""
         with self._lock:
-            self._runs[:0] = taken.runs
+            self._runs = [*taken.runs, *self._runs][:MAX_RUNS]
             self.last_step = self.last_step or bool(taken.tags.is_last_step)
             self.prediction = self.prediction or taken.prediction
             if self.kv_ttl_s is None:

@@ -26,6 +26,7 @@ from continuum_client.options import ClientOptions, ClientState
 from continuum_client.recorder import Recorder
 from continuum_client.reply import Reply
 from continuum_client.tagging import check_id, check_seconds, check_tool
+from continuum_client.tools import ToolRun
 from continuum_client.turns import EndedCall, join
 
 STATE = ClientState(ClientOptions(dialect="headers"))
@@ -103,6 +104,34 @@ def test_a_number_of_seconds_is_limited_to_a_day() -> None:
 
 def test_a_completion_s_prompt_counts_as_messages_of_512_characters() -> None:
     assert [len(shape_of({"prompt": "x" * chars}).marks) for chars in (511, 512, 1023, 1024)] == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("during", [0, 55, 56, 57, 300])
+def test_256_tools_are_kept_for_the_next_call(during: int) -> None:
+    """200 ran before a call that failed. Those that ran while it was sent come after them."""
+    program = STATE.program("p")._state
+
+    def run(name: str, number: int) -> None:
+        for _ in range(number):
+            program.ran(ToolRun(name, 0.0, 1.0))
+
+    run("before", 200)
+    taken = program.take()
+    run("during", during)
+    program.give_back(taken)
+    run("after", 1)
+    kept = [each.name for each in program.take().runs]
+    assert kept == [*["before"] * 200, *["during"] * during, "after"][:256]
+
+
+@pytest.mark.parametrize(("chars", "second"), [(253, "/2"), (254, "/2"), (255, None)])
+def test_a_second_conversation_s_id_has_256_characters_at_most(chars: int, second: str | None) -> None:
+    """The proxy's own id, and its number; else a random id."""
+    proxy = proxy_module.Proxy("http://127.0.0.1:1", ClientState(ClientOptions("vllm")), "p" * chars)
+    assert proxy._begin().id == "p" * chars
+    other = proxy._begin()
+    assert other.parent_id == "p" * chars
+    assert other.id == f"{other.parent_id}{second}" if second else len(other.id) == 32
 
 
 # ------------------------------------------------------------------------------------------ statuses

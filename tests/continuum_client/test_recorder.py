@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections import deque
@@ -21,6 +23,7 @@ from fake_server import FakeServer, Planned
 from sdk import agent, ask, entered, items, ran, trace_of, turns_of, value
 
 from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, Recorder
+from continuum_client.tools import ToolRun
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork beside threads: what agents do
 
@@ -340,12 +343,32 @@ def test_an_unwritable_path(server: FakeServer, tmp_path: Path, place: str) -> N
     assert len(server.turns) == 6
 
 
+def size_of(kept: object) -> int:
+    """Return the bytes of an object and of all objects of ours, and containers, to which it leads."""
+    seen: dict[int, object] = {}
+    left = [kept]
+    while left:
+        each = left.pop()
+        ours = type(each).__module__.startswith("continuum_") or isinstance(each, CONTAINERS)
+        if ours and id(each) not in seen:
+            seen[id(each)] = each
+            left += gc.get_referents(each)
+    return sum(map(sys.getsizeof, seen.values()))
+
+
+CONTAINERS = (dict, list, set, frozenset, tuple, deque, str, bytes, int, float)
+
+
 def test_memory_is_bounded(client: OpenAI, tmp_path: Path) -> None:
-    """What a program keeps does not grow with its turns. Of the tools between two turns, 256 are kept."""
+    """What a program and its record keep does not grow with its turns. Of the tools between two turns, 256 are kept."""
+    sizes = []
     with client.program("p") as p:
-        for _ in range(2):
-            ask(client)
-            ran(p, *["t"] * 400)
-        assert not {type(kept) for kept in vars(p._state.ledger).values()} & {list, set, deque}
+        for turns in (4, 40):
+            for _ in range(turns):
+                ask(client)
+                ran(p, *["t"] * 400)
+            sizes.append(size_of(p._state))
+    assert sizes[1] - sizes[0] < 36 * 8  # less than a pointer for each turn
+    assert sizes[0] - size_of(p._state) > 256 * sys.getsizeof(ToolRun("t", 0.0, 1.0))  # what is kept was seen
     assert p._state.ledger._last is None
-    assert [len(turn.tool_calls) for turn in trace_of(tmp_path)["p"].turns] == [256] * 2
+    assert [len(turn.tool_calls) for turn in trace_of(tmp_path)["p"].turns] == [256] * 44
