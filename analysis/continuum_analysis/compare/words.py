@@ -266,7 +266,7 @@ def headline(result: Outcome, name: str, baseline: str, policies: int, scope: st
             "slower": f"{name} was slower than {baseline}{scope}",
             "open": f"{name} and {baseline} cannot be told apart{scope}",
         }
-    return words.get(result, f"{name} and {baseline} are equal to within 1% here")
+    return words.get(result, f"{name} and {baseline} are equal to within 1%{scope or ' here'}")
 
 
 def _next_best(summary: Summary, best: str) -> str:

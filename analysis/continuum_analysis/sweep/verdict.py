@@ -79,8 +79,10 @@ def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
 
 def _headline(best: Record, sweep: Sweep) -> str:
     """Name the best policy, and claim no more than its intervals show."""
+    apart: Outcome
     shown = not any(ratio.bounds for _, ratio in best.points) or best.sure("faster")
-    result: Outcome = "slower" if best.mean > 1 - SAME_TO_THE_EYE else "faster" if shown else "open"
+    apart = "slower" if best.mean > 1 else "faster" if shown else "open"
+    result: Outcome = "equal" if abs(best.mean - 1) < SAME_TO_THE_EYE else apart
     return headline(result, best.policy, sweep.baseline, len(sweep.policies), scope=" on average")
 
 
