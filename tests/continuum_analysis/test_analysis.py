@@ -12,10 +12,12 @@ import pytest
 from continuum_analysis.compare.runs import load_runs
 from continuum_analysis.compare.summary import summarize, write_summary
 from continuum_analysis.compare.words import verdict
-from continuum_analysis.metrics import METRICS, analyze_run
+from continuum_analysis.metrics import METRICS, analyze_run, group_of, measure
 from continuum_analysis.records.demand import demand
+from continuum_analysis.records.facts import facts_of
 from continuum_analysis.records.generator import lateness_warning
-from continuum_analysis.records.reading import order_events
+from continuum_analysis.records.reading import add_client_records, client_events, order_events
+from continuum_analysis.records.timeline import ProgramTimes
 from continuum_analysis.report.page import write_report
 from continuum_traces.run_dir import EVENTS, TURNS, RunDirError, read_manifest, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
@@ -160,6 +162,39 @@ def test_a_policy_against_itself_is_no_difference(tmp_path: Path) -> None:
         write_recorded(tmp_path / f"vllm-seed{seed}", "vllm", seed, [5.0])
         write_recorded(tmp_path / f"continuum-seed{seed}", "continuum", seed, [5.0 * stretch])
     assert "cannot be told apart" in verdict(summarize(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("gaps_s", "share"), [([1.0] * 9, None), ([1.0] * 9 + [11.0], 0.55), ([1.0] * 18 + [6.0] * 2, 0.4)]
+)
+def test_the_slowest_tenth_of_ten_gaps_or_more(gaps_s: list[float], share: float | None) -> None:
+    starts_s = [0.0, *(3.0 * number + sum(gaps_s[:number]) for number in range(1, len(gaps_s) + 1))]
+    events = [event for turn, at_s in enumerate(starts_s) for event in served("p", turn, at_s, 100)]
+    assert measure(facts_of(order_events(events))).values["tool_time_slowest_tenth_share"] == share
+
+
+@pytest.mark.parametrize(
+    ("tokens", "group"),
+    [
+        *((999, "below 1K"), (1_000, "1K to 8K"), (7_999, "1K to 8K"), (8_000, "8K to 64K")),
+        *((63_999, "8K to 64K"), (64_000, "64K and more")),
+    ],
+)
+def test_groups_of_first_prompts_and_of_keys(tokens: int, group: str) -> None:
+    key = "0123456789abcdef"
+    (program,) = order_events([*served(f"{key}:p", 0, 0.0, tokens), *served(f"{key}:p", 1, 9.0, 64_000)])
+    assert [group_of(program, by) for by in ("first-prompt", "key", "team")] == [group, key, "other"]
+    assert group_of(ProgramTimes("p"), "key") == "other"
+
+
+@pytest.mark.parametrize(("late_s", "warns"), [(0.0099, False), (0.0101, True)])
+def test_a_load_generator_is_late_from_ten_milliseconds_on(late_s: float, warns: bool) -> None:
+    """A failed try is one error, though the turn has the same: the last of its tries."""
+    failed = {"finish_s": 3.0, "error": "http-500: no", "failed_tries": ("http-429", "http-500")}
+    records = [TurnRecord(name, 0, 0.0, late_s, is_last=True, **failed) for name in "ab"]  # type: ignore[arg-type]
+    run = measure(facts_of(add_client_records(order_events(client_events(records)), records)))
+    assert (lateness_warning(run.facts) is not None) == warns
+    assert run.errors_by_kind == {"http-429": 2, "http-500": 2}
 
 
 def test_demand_by_hand() -> None:

@@ -38,9 +38,15 @@ def test_a_ramp_grows() -> None:
     assert gaps[-1000:].mean() == pytest.approx(1 / 3.8, rel=0.15)
 
 
-def test_recorded_offsets_are_scaled_to_the_rate() -> None:
-    times = arrival_times("recorded")(np.random.default_rng(1), 2.0, programs(5, 10.0))
-    assert list(times) == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0])
+@pytest.mark.parametrize(
+    ("spec", "times"),
+    [("recorded", [0.0, 1.0, 1.5]), ("recorded:4", [0.0, 5.0, 7.5]), ("recorded:0.5", [0.0, 40.0, 60.0])],
+)
+def test_recorded_offsets_begin_with_the_first_and_are_scaled(spec: str, times: list[float]) -> None:
+    """To a rate of 2/s without a number (two gaps in a second), else so many times as fast."""
+    instants = zip(programs(4), (7.0, 27.0, 37.0, 37.0), strict=True)
+    recorded = [replace(program, arrival_s=at_s) for program, at_s in instants]
+    assert list(arrival_times(spec)(np.random.default_rng(1), 2.0, recorded)) == pytest.approx([*times, times[-1]])
 
 
 def test_a_trace_is_read_once_whatever_the_rate_and_again_once_it_changed(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_share_of_the_programs_lies() -> None:
 def test_lies_are_far_from_the_truth(truth_s: float) -> None:
     said = Lies().seconds(truth_s)
     assert truth_s == 0.0 or not truth_s / 10 < said < truth_s * 10 or said == 86_400.0
-    assert said >= truth_s if truth_s < Lies.SHORT_S else said < truth_s
+    assert said >= truth_s if truth_s < 5.0 else said < truth_s
 
 
 def test_hints_are_sent_beside_the_tags_of_the_replay() -> None:

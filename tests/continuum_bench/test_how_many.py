@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bench_cli import bench
-from continuum_bench.sweep.how_many import FIRST_TOKEN_S, LOSS, MOST, HowMany
+from continuum_bench.sweep.how_many import HowMany
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import read_json
 from continuum_traces.schema import Program, ToolCall, Turn
@@ -35,22 +35,18 @@ def searched(largest: int) -> tuple[HowMany, list[int]]:
 def test_numbers_that_are_tried(largest: int, low: int, tried: list[int]) -> None:
     search, numbers = searched(largest)
     assert (search.low, numbers) == (low, tried)
-    assert str(search) == (f"{MOST} or more" if largest == MOST else str(low))
+    assert str(search) == ("256 or more" if largest == 256 else str(low))
 
 
 def test_not_even_one() -> None:
     search = HowMany()
-    search.tell(100.0, FIRST_TOKEN_S + 1)
+    search.tell(100.0, 5.01)
     assert (search.low, search.ended) == (0, True)
 
 
 @pytest.mark.parametrize(
     ("work_per_s", "first_token_s", "without_loss"),
-    [
-        (100.0 * (1 - LOSS), FIRST_TOKEN_S, True),
-        (100.0 * (1 - LOSS) - 0.01, FIRST_TOKEN_S, False),
-        (200.0, FIRST_TOKEN_S + 0.01, False),
-    ],
+    [(95.0, 5.0, True), (94.99, 5.0, False), (200.0, 5.01, False)],
 )
 def test_what_a_loss_is(work_per_s: float, first_token_s: float, without_loss: bool) -> None:
     search = HowMany()

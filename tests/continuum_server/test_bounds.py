@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from continuum_server.log_once import KINDS, LogOnce
-from continuum_server.routers import Arrival, CacheAware, Traffic
+from continuum_server.routers import Arrival, CacheAware, Sticky, Traffic
 from continuum_server.step_times.catalog import kv_capacity
 from continuum_server.step_times.model import OutOfRange
 from continuum_server.virtual.offload import OffloadError, read_offload
-from continuum_server.vllm_plugin.request_tags import LONGEST_XARGS, MOST_XARGS, normalize_tags
+from continuum_server.vllm_plugin.request_tags import normalize_tags
 from continuum_server.vllm_plugin.statistics_files import SAVE_EVERY_S, StatisticsFile
 
 
@@ -29,14 +29,12 @@ def test_a_limited_number_of_kinds_of_warnings_is_logged(kinds: int, caplog: pyt
 @pytest.mark.parametrize(
     ("xargs", "read"),
     [
-        ({f"k{number}": 0 for number in range(MOST_XARGS - 2)}, True),
-        ({f"k{number}": 0 for number in range(MOST_XARGS - 1)}, True),
-        ({f"k{number}": 0 for number in range(MOST_XARGS)}, False),
-        *(({"k": "x" * (LONGEST_XARGS - len("kprogram_ida") + more)}, more <= 0) for more in (-1, 0, 1)),
-        *(({"k": [1] * (LONGEST_XARGS - len("kprogram_ida") + more)}, more <= 0) for more in (-1, 0, 1)),
+        *(({f"k{number}": 0 for number in range(others)}, others < 256) for others in (254, 255, 256)),
+        *(({"k": "x" * (65_536 - len("kprogram_ida") + more)}, more <= 0) for more in (-1, 0, 1)),
+        *(({"k": [1] * (65_536 - len("kprogram_ida") + more)}, more <= 0) for more in (-1, 0, 1)),
     ],
 )
-def test_xargs_are_read_up_to_a_size(xargs: dict[str, Any], read: bool) -> None:
+def test_256_xargs_of_65536_characters_are_read(xargs: dict[str, Any], read: bool) -> None:
     tagged = normalize_tags(json.dumps({"vllm_xargs": {**xargs, "program_id": "a"}}).encode(), {})
     assert tagged.rejected == (() if read else ("vllm_xargs",))
     assert (json.loads(tagged.body)["vllm_xargs"] is not None) is read
@@ -63,6 +61,15 @@ def test_cache_aware_follows_a_prefix_of_more_than_three_tenths(known_tokens: in
 )
 def test_cache_aware_balances_loads_that_are_far_apart(requests: tuple[int, int], replica: int) -> None:
     assert chosen(requests, 100) == replica
+
+
+@pytest.mark.parametrize(("shared_tokens", "more", "replica"), [(4095, 8, 1), (4096, 8, 0), (4096, 9, 1)])
+def test_sticky_keeps_long_prefixes_together(shared_tokens: int, more: int, replica: int) -> None:
+    """The prefix is at the first replica, which has so many programs more than the second."""
+    here = {str(number): "system" for number in range(1 + more)}
+    replicas = {0: Traffic(programs=dict(here)), 1: Traffic(programs={"other": None})}
+    arrival = Arrival("p", 9000, shared_prefix_id="system", shared_prefix_tokens=shared_tokens)
+    assert Sticky().choose(arrival, replicas) == replica
 
 
 @pytest.mark.parametrize(

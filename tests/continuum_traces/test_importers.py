@@ -396,6 +396,29 @@ def test_counts_that_contradict_each_other_are_said(tmp_path: Path, usage: dict[
     assert bool(log.assumptions.lines()) == bool(contradiction)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "new", "kept", "said"),
+    [
+        (120, 30, 90, False),  # the context before has 100 + 20 tokens
+        (121, 30, None, False),  # one more than it: the prompt only grew
+        (115, 5, 100, False),  # no more than the prompt before is kept
+        (90, 0, 89, False),  # a prompt has a new token
+        (90, 91, 0, False),
+        (90, None, 89, True),  # what is kept is guessed: the first prompt
+        (110, None, 100, True),
+    ],
+)
+def test_new_tokens_that_a_source_counts_tell_what_a_rewritten_history_keeps(
+    tmp_path: Path, prompt: int, new: int | None, kept: int | None, said: bool
+) -> None:
+    first = {"program_id": "p", "turn": 0, "prompt_tokens": 100, "output_tokens": 20}
+    second = {**first, "turn": 1, "prompt_tokens": prompt} | ({} if new is None else {"new_input_tokens": new})
+    log = ImportLog()
+    (program,) = read_any(lines(tmp_path / "n.jsonl", first, second), None, log)
+    assert program.prompt_tokens() == [100, prompt]
+    assert (program.turns[1].kept_tokens, bool(log.assumptions.lines())) == (kept, said)
+
+
 def test_a_chat_id_that_is_there_twice_is_said(tmp_path: Path) -> None:
     row = {"chat_id": 1, "parent_chat_id": -1, "timestamp": 1, "input_length": 32, "output_length": 3}
     log = ImportLog()

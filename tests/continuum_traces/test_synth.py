@@ -13,7 +13,6 @@ from continuum_traces.stats import TABLE_2, slowest_tenth_share, trace_stats
 from continuum_traces.synth import (
     BUNDLED,
     PROFILES,
-    SUMMARY_TOKENS,
     Reading,
     WorkloadProfile,
     bundled,
@@ -76,6 +75,13 @@ def test_turn_scaling_keeps_the_context() -> None:
     assert [turn.kept_tokens for turn in scale_turns(rewritten, 2).turns] == [None] * 4  # no repetition cuts the others
 
 
+def test_a_prefix_is_shared_by_two_programs_or_more() -> None:
+    turns = (Turn(500, 10),)
+    named = [Program(n, turns, shared_prefix_id=n[0], shared_prefix_tokens=100 * int(n[1])) for n in ("a1", "a3", "b2")]
+    found = trace_stats([*named, Program("none", turns)])
+    assert (found.sharing_a_prefix, found.shared_prefix_tokens) == (2, 200.0)
+
+
 def test_mistakes() -> None:
     with pytest.raises(TraceError, match="bfcl"):
         next(bundled("moon"))
@@ -108,8 +114,10 @@ def test_every_profile(name: str) -> None:
 
 def test_a_compacted_program_begins_again_with_its_first_prompt_and_a_summary() -> None:
     program = Program("a", (Turn(1000, 10), Turn(500, 10), Turn(700, 10), Turn(20, 10)))
-    compacted = compact(program, 2000)
-    assert [turn.kept_tokens for turn in compacted.turns] == [None, None, None, 1000]
-    assert compacted.turns[-1].new_input_tokens == SUMMARY_TOKENS + 20
-    assert compacted.final_context_tokens == 1000 + SUMMARY_TOKENS + 20 + 10
+    for most_tokens in (1520, 2229):  # after the second turn, and one less than after the third
+        compacted = compact(program, most_tokens)
+        assert [turn.kept_tokens for turn in compacted.turns] == [None, None, None, 1000]
+        assert compacted.turns[-1].new_input_tokens == 2000 + 20
+        assert compacted.final_context_tokens == 1000 + 2000 + 20 + 10
+    assert compact(program, 1519).turns[2].kept_tokens == 1000
     assert compact(program, 10_000).turns == program.turns

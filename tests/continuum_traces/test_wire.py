@@ -10,6 +10,7 @@ from any_values import ids, json_values, tags
 from continuum_traces.foreign_ids import find_id
 from continuum_traces.schema import Tags
 from continuum_traces.wire import (
+    ReadTags,
     read_program_id,
     read_turn_id,
     tags_from_headers,
@@ -66,6 +67,20 @@ def test_program_id_comes_from_the_first_carrier(xargs: dict[str, Any], session:
 @pytest.mark.parametrize("bad", ["", "x" * 257, "a\nb", "\x00", 1.5, True, None, ["a"]])
 def test_unusable_program_ids(bad: Any) -> None:
     assert read_program_id(bad) is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "read"),
+    [("x" * 256, "x" * 256), (2**64 - 1, str(2**64 - 1)), (1 - 2**64, str(1 - 2**64)), (2**64, None), (-(2**64), None)],
+)
+def test_the_longest_program_ids(raw: str | int, read: str | None) -> None:
+    assert read_program_id(raw) == read
+
+
+@pytest.mark.parametrize(("chars", "read"), [(127, 127), (128, 128), (129, 128), (4096, 128), (4097, None)])
+def test_a_long_tool_s_name_is_cut_and_a_very_long_one_is_not_read(chars: int, read: int | None) -> None:
+    found = tags_from_xargs({"pred_tool": "x" * chars})
+    assert found == ReadTags(Tags(pred_tool=read and "x" * read), () if read else ("pred_tool",))
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,11 @@ def test_the_earliest_programs_are_inside() -> None:
 
 @pytest.mark.parametrize(
     ("batch_tokens", "hit_tokens", "waiting", "becomes"),
-    [(1999, 0, "bc", 4), (1999, 0, "", 2), (2001, 0, "bc", 2), (5001, 19, "bc", 1), (5001, 20, "bc", 2)],
-    ids=["memory is free", "nobody waits", "between", "full and missing", "full and hitting"],
+    [
+        *((1999, 0, "bc", 4), (1999, 0, "", 2), (2000, 0, "bc", 2)),
+        *((5000, 0, "bc", 2), (5001, 19, "bc", 1), (5001, 20, "bc", 2)),
+    ],
+    ids=["memory is free", "nobody waits", "from 0.2", "to 0.5", "full and missing", "full and hitting"],
 )
 def test_the_window_of_the_paper(batch_tokens: int, hit_tokens: int, waiting: str, becomes: int) -> None:
     """0.2 and 0.5 of 10,000 tokens; hits of 100 prompt tokens, 0.2 of them."""

@@ -9,7 +9,6 @@ import pytest
 from continuum_server.policy.estimate import cold_start_ttl
 from continuum_server.policy.facts import Hold, TurnStart, TurnState
 from continuum_server.policy.program_table import Guards
-from continuum_server.policy.programs import IDLE_PROGRAMS_OF_AN_ID
 from policy_driver import MACHINE, POOL, Driver
 
 HELD = {"policy": "static-ttl", "machine": POOL, "guards": Guards(), "ttl_s": 2.0}
@@ -37,11 +36,11 @@ def test_a_pin_expires_after_its_deadline_not_at_it_and_not_while_its_program_wa
 
 
 def test_soft_holds_cost_no_memory_and_no_search() -> None:
-    """Conversations with one id that all ask for a soft hold: no more are remembered than without it."""
+    """Conversations with one id that all ask for a soft hold: beside the latest, four are remembered, as without it."""
     driver = Driver("program-fcfs", POOL)
     for number in range(50):
         turn(driver, "user", [str(number)], soft_hold_s=100.0)
-    assert len(driver.table.identity.programs) <= IDLE_PROGRAMS_OF_AN_ID + 1
+    assert len(driver.table.identity.programs) == 5
     assert (len(driver.table.pins.soft), driver.table.pins.soft_tokens) == (50, 50 * 16)
     assert all(pin.blocks == () for pin in driver.table.pins.soft.values())
     driver.step(1000.0)
@@ -257,7 +256,8 @@ def test_a_history_that_was_not_compacted_may_grow() -> None:
     ("now", "context", "beside", "goes_on"),
     [
         ("aXYZ", 16 * 16, False, True),
-        ("aXYZ", 7 * 16, False, False),  # not much shorter
+        ("aXYZ", 8 * 16, False, True),  # half of the last context
+        ("aXYZ", 8 * 16 - 1, False, False),  # not much shorter
         ("XYZ", 16 * 16, False, False),  # begins otherwise
         ("aXYZ", 16 * 16, True, False),  # another program has the same id
     ],
@@ -288,3 +288,4 @@ def test_kv_is_lost_if_nothing_of_it_was_reloaded(
     monkeypatch.setattr(type(driver.table.policy), "turn_started", lambda policy, start: seen.append(start))
     driver.table.start(driver.arrive("a", 1200), 1.0, hits * 16, 16, reloaded * 16, 0.1)
     assert [(start.kv_was_evicted, start.kv_was_lost) for start in seen] == [(evicted, lost)]
+    assert seen[0].queued_s == pytest.approx(0.9)  # a second, without the reload

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from continuum_server.policy.facts import Machine, PrefillCurve, TurnState
 from continuum_server.policy.program_table import Guards
-from continuum_server.policy.tenants import LATE, LITTLE, TICK_S, Claim
+from continuum_server.policy.tenants import Claim
 from policy_driver import Driver
 
 MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=1000)
 """A filling of the pool takes a second: this is the lag."""
+TICK_S = 0.25
 
 
 def driver(policy: str = "static-ttl", **guards: Any) -> Driver:
@@ -122,6 +123,13 @@ def test_a_key_that_is_idle_keeps_what_it_owes() -> None:
     assert virtual_s(on, "a") == 0.9
 
 
+def test_the_lag_is_a_pool_of_prompts_of_8192_tokens() -> None:
+    """Half a prompt takes a quarter of the time. ``key_lag`` says how many such pools."""
+    machine = Machine(PrefillCurve(1e-6, 0.0, 5.0), kv_tokens=2 * 8192)
+    lags = [Driver("vllm", machine, Guards(key_lag=lag)).table.tenants.lag_s for lag in (1.0, 2.5)]
+    assert lags == pytest.approx([2 * 8192**2 * 1e-6, 5 * 8192**2 * 1e-6])
+
+
 def test_keys_within_the_lag_compete() -> None:
     on = driver("vllm")
     on.arrive("q", key="b")
@@ -207,8 +215,8 @@ class TestLate:
         return on, turn
 
     def test_a_key_far_behind_gets_its_oldest_program_in(self) -> None:
-        for ahead, late in ((1000 * LATE, False), (1000 * LATE + 1, True)):
-            on, turn = self.waiting(int(ahead), int(LITTLE * 500))
+        for ahead, late in ((3000, False), (3001, True)):
+            on, turn = self.waiting(ahead, 250)
             on.table.tenants.context_tokens = lambda turn: 0
             on.table.tenants.seats = 10**30
             assert tick(on, TICK_S + 1e-6) == ([turn] if late else [])
@@ -219,7 +227,7 @@ class TestLate:
         assert tick(on, TICK_S + 1e-6) == []
 
     def test_not_if_it_has_more_than_a_little(self) -> None:
-        on, _ = self.waiting(3001, int(LITTLE * 500) - 9)
+        on, _ = self.waiting(3001, 241)
         ran(on, "b", 10, hit=10)
         assert tick(on, TICK_S + 1e-6) == []
 

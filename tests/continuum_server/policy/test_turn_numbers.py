@@ -24,6 +24,7 @@ FAILED = "failed"
         # the client says that this is another turn; then it says nothing
         ([("a", "x"), (FAILED, 0), ("b", "x"), (None, "x")], [0, 1, 0]),
         ([(None, "w"), (None, "x"), *[(FAILED, 1), (None, "x")] * 50], [0, 1] + [1] * 50),
+        ([(str(name), "x") for name in (*range(9), 1, 0)], [*range(9), 1, 9]),  # eight ids are remembered
     ],
 )
 def test_which_turn_it_is(arrivals: list[tuple[Any, Any]], numbers: list[int]) -> None:

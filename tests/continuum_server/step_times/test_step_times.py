@@ -292,9 +292,6 @@ def test_capacity_is_its_arithmetic() -> None:
     assert kv_capacity("a100", "gemma-3-12b").window_bytes == 16 * 40 * 1024 * 2 * 2 * 8 * 256  # room set aside
     with pytest.raises(DoesNotFit, match=re.escape("llama-3.1-70b does not fit 1 x a100-80gb")):
         kv_capacity("a100", "llama-3.1-70b")
-    for setting, message in (({"utilization": 1.2}, r"utilisation = 1\.2"), ({"block_size": 0}, "block size = 0")):
-        with pytest.raises(OutOfRange, match=message):
-            kv_capacity("a100", "llama-3.1-8b", **setting)  # type: ignore[arg-type]
 
 
 def test_a_step_between_reading_and_arithmetic_takes_longer_than_either() -> None:
