@@ -165,15 +165,6 @@ def test_a_policy_against_itself_is_no_difference(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gaps_s", "share"), [([1.0] * 9, None), ([1.0] * 9 + [11.0], 0.55), ([1.0] * 18 + [6.0] * 2, 0.4)]
-)
-def test_the_slowest_tenth_of_ten_gaps_or_more(gaps_s: list[float], share: float | None) -> None:
-    starts_s = [0.0, *(3.0 * number + sum(gaps_s[:number]) for number in range(1, len(gaps_s) + 1))]
-    events = [event for turn, at_s in enumerate(starts_s) for event in served("p", turn, at_s, 100)]
-    assert measure(facts_of(order_events(events))).values["tool_time_slowest_tenth_share"] == share
-
-
-@pytest.mark.parametrize(
     ("tokens", "group"),
     [
         *((999, "below 1K"), (1_000, "1K to 8K"), (7_999, "1K to 8K"), (8_000, "8K to 64K")),
