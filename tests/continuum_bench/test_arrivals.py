@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from continuum_bench.errors import BenchError
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.arrivals import arrival_times
 from continuum_bench.workload.load import load_trace
+from continuum_bench.workload.window import in_window
 from continuum_bench.workload.workload import load_workload
+from continuum_traces.conversation import Job
 from continuum_traces.jsonl import write_programs
 from continuum_traces.schema import Program, Turn
 
@@ -60,3 +63,26 @@ def test_a_trace_is_read_once_whatever_the_rate_and_again_once_it_changed(tmp_pa
     write_programs(path, programs(4))
     assert load_trace("trace", options).number == 4
     assert load_trace("trace", options).facts.sha256 != slow.facts.sha256
+
+
+@pytest.mark.parametrize(
+    ("warm_up", "cool_down", "counted"),
+    [
+        *(("0", "0", [10, 20, 30, 40]), ("10s", "0", [10, 20, 30, 40]), ("10.1s", "0", [20, 30, 40])),
+        *(("0", "9.9s", [10, 20, 30]), ("0", "10s", [10, 20, 30]), ("0", "10.1s", [10, 20])),
+        *(("1", "2", [20]), ("11s", "1", [20, 30]), ("2", "2", None), ("41s", "0", None), ("x", "0", None)),
+    ],
+)
+def test_who_counts_between_warm_up_and_cool_down(warm_up: str, cool_down: str, counted: list[int] | None) -> None:
+    """Seconds from the first instant, and before the last arrival; or so many programs."""
+    jobs = [Job(program, at_s) for program, at_s in zip(programs(4), (30.0, 10.0, 40.0, 20.0), strict=True)]
+    options = ArrivalOptions(warm_up=warm_up, cool_down=cool_down)
+    if counted is None:
+        with pytest.raises(BenchError, match="--warm-up"):
+            in_window(jobs, options)
+    else:
+        kept = in_window(jobs, options)
+        assert [replace(job, counted=True) for job in kept] == jobs
+        assert sorted(job.arrival_s for job in kept if job.counted) == counted
+    closed = in_window(jobs, replace(options, arrivals="concurrency:2", warm_up="41s", cool_down="1"))
+    assert [job.counted for job in closed] == [True, True, False, True]  # seconds are of turns there

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from continuum_server.policy.estimate import Memoryfulness, cold_start_ttl
+from continuum_server.policy.estimate import Memoryfulness, QueueDelay, RecentMean, RecentShare, cold_start_ttl
 from continuum_server.policy.tool_statistics import ToolStatistics
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +32,21 @@ def test_cold_start_value() -> None:
     assert cold_start_ttl(math.e) == pytest.approx(1.0)
     grid = np.linspace(0, 20, 200_001)  # argmax of (1 - exp(-tau)) * gain - tau
     assert cold_start_ttl(7.0) == pytest.approx(float(grid[np.argmax((1 - np.exp(-grid)) * 7.0 - grid)]), abs=1e-3)
+
+
+def test_averages_of_the_latest_values() -> None:
+    """The mean of the last two delays; averages in which a new value counts a half; shares that lose a quarter."""
+    delay, mean, share = QueueDelay(2), RecentMean(2), RecentShare(4, trials=4.0, successes=4.0)
+    assert (delay.mean_s, mean.value) == (0.0, 0.0)
+    found = []
+    for value in (1.0, 3.0, 8.0):
+        delay.add(value)
+        mean.add(value)
+        found.append((delay.mean_s, mean.value))
+    assert found == [(1.0, 1.0), (2.0, 2.0), (5.5, 5.0)]
+    for trial, success in ((True, False), (True, True), (False, True)):
+        share.add(trial, success)
+    assert (share.trials, share.successes) == (0.75 * (0.75 * 4 + 1) + 1, 0.75 * (0.75 * 4) + 2)
 
 
 @given(st.lists(st.integers(1, 40), max_size=30))

@@ -141,6 +141,18 @@ def test_who_never_says_it_is_done_counts_as_finished_when_its_hold_ends() -> No
     assert driver.policy.state() == {"programs_inside": 2, "programs_outside": 1}
 
 
+def test_with_tiers_a_program_counts_as_finished_when_even_computing_its_kv_anew_would_not_pay() -> None:
+    """A reload of 0.3 s is worth a hold of 0.3 s; 300 tokens computed anew are worth one of 2 s."""
+    driver = gate(TIERS, worth=0.5)
+    driver.policy._holds.in_tier.add(1.0)
+    hold = driver.finish(driver.arrive("a", 300), context=300, stored=Stored(300))
+    assert hold is not None
+    assert hold.ttl_s == pytest.approx(0.3)
+    for seconds, final_tokens in ((0.31, 0.0), (1.68, 0.0), (0.02, 300.0)):
+        driver.step(seconds)
+        assert driver.policy._inside.footprints.final_tokens(0) == final_tokens
+
+
 def test_aborted_requests_give_their_place_back_and_are_new_when_they_return() -> None:
     driver, inside = full()
     impatient, late = driver.arrive("d", 300), driver.arrive("e", 300)
