@@ -79,10 +79,13 @@ def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
 
 def _headline(best: Record, sweep: Sweep) -> str:
     """Name the best policy, and claim no more than its intervals show."""
-    apart: Outcome
-    shown = not any(ratio.bounds for _, ratio in best.points) or best.sure("faster")
-    apart = "slower" if best.mean > 1 else "faster" if shown else "open"
-    result: Outcome = "equal" if abs(best.mean - 1) < SAME_TO_THE_EYE else apart
+    side: Literal["faster", "slower"] = "faster" if best.mean < 1 else "slower"
+    result: Outcome = "open"
+    if abs(best.mean - 1) >= SAME_TO_THE_EYE:
+        shown = not any(ratio.bounds for _, ratio in best.points) or best.sure(side)
+        result = side if shown else "open"
+    elif all(outcome(ratio) == "equal" for _, ratio in best.points):
+        result = "equal"
     return headline(result, best.policy, sweep.baseline, len(sweep.policies), scope=" on average")
 
 
