@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from continuum_analysis.compare.intervals import Comparison, Interval
 from continuum_analysis.compare.summary import ArmSummary, Summary
+from continuum_analysis.compare.words import _cost
 from continuum_analysis.sweep.tables import GroupSummary, Sweep
 from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 
@@ -78,3 +79,23 @@ def test_a_policy_that_finished_fewer_programs_somewhere_is_not_ranked() -> None
     said, then = sweep_verdict(sweep)
     assert then.endswith("Its TTFT P99 was higher than vllm's at 1 of 2 points.")
     assert said.startswith("b is not ranked: it finished fewer programs at 1 point. a was the fastest of 3 on average")
+
+
+LATER = "of the programs finished later than under vllm, "
+
+
+@pytest.mark.parametrize(
+    ("later", "worst", "said"),
+    [
+        (0.0, 1.0, "No program finished later than under vllm."),
+        (0.005, 2.0, f"Fewer than 1% {LATER}the worst-hit after 2.00 times the time."),
+        (0.0099, 1.009, f"Fewer than 1% {LATER}none by more than 1%."),
+        (0.01, 1.01, f"1% {LATER}the worst-hit after 1.01 times the time."),
+    ],
+)
+def test_who_pays_for_the_fastest(later: float, worst: float, said: str) -> None:
+    summary = sweep_of({"a": Interval(0.5)}).groups[0].summary
+    assert summary is not None
+    comparison = summary.arms["a"].comparison
+    assert comparison is not None
+    assert _cost(summary, replace(comparison, later=later, worst=worst)) == said

@@ -287,7 +287,7 @@ def _cost(summary: Summary, comparison: Comparison) -> str:
     """Say how many programs finished later than under the baseline, and how much later the most delayed one."""
     if comparison.later == 0:
         return f"No program finished later than under {summary.baseline}."
-    share = f"{comparison.later:.0%}" if comparison.later >= SAME_TO_THE_EYE / 2 else "Fewer than 1%"
+    share = f"{comparison.later:.0%}" if comparison.later >= 0.01 else "Fewer than 1%"
     worst = f"the worst-hit after {comparison.worst:.2f} times the time"
     if comparison.worst < 1 + SAME_TO_THE_EYE:
         worst = "none by more than 1%"
