@@ -9,9 +9,10 @@ import pytest
 from continuum_server.policy.facts import Hold, PrefillCurve, ProgramState, Stored, TurnFinish, TurnState
 from continuum_server.policy.hints import Predictions
 from continuum_server.policy.holds import Holds
+from continuum_server.policy.pins import Pins
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.returns import Returns
-from policy_driver import MACHINE, POOL, Driver
+from policy_driver import MACHINE, Driver
 
 
 def finish(tool: str | None, share: float, context: int = 20_000) -> TurnFinish:
@@ -89,13 +90,14 @@ def test_one_offs_take_up_to_92_hundredths_of_40_seconds(agent_s: float, first: 
     assert driver.table.one_offs.first(None) == first
 
 
-@pytest.mark.parametrize(("share", "held"), [(0.2, ["a", "b"]), (0.1999, ["a"])])
-def test_pins_may_fill_their_share_of_the_pool(share: float, held: list[str]) -> None:
-    """Two contexts of 100 tokens in a pool of 1,000."""
-    driver = Driver("static-ttl", POOL, Guards(max_pinned_share=share), ttl_s=9.0)
-    for name in "ab":
-        driver.turn(name, context=100)
-    assert list(driver.table.pins) == held
+@pytest.mark.parametrize(
+    ("blocks", "fits"), [("c", True), ("cd", True), ("cde", False), ("abcd", True), ("abcde", False)]
+)
+def test_pins_may_fill_what_they_may_hold(blocks: str, fits: bool) -> None:
+    """Four blocks of 16 tokens, of which another pin has ``a`` and ``b``: shared blocks count once."""
+    pins = Pins(16, max_tokens=64.0, max_ttl_s=9.0, max_per_client=None)
+    pins.add(finish("ls", 1.0).turn, 0.0, Hold(9.0), "ab")
+    assert (pins.allowed(Hold(1.0), 0.0, lambda: blocks, None) is not None) == fits
 
 
 def test_a_first_turn_is_overdue_when_its_prefill_would_miss_the_target() -> None:
