@@ -122,7 +122,7 @@ def test_autellix_has_queues_of_4_8_and_16_seconds(served_s: float, queue: int) 
     assert driver.policy.rank(driver.arrive("a"))[0] == queue
 
 
-@pytest.mark.parametrize(("away_s", "waits"), [(0.0, True), (1.9, True), (2.0, False)])
+@pytest.mark.parametrize(("away_s", "waits"), [(0.0, True), (1.95, True), (2.0, False)])
 def test_thunderagent_counts_half_of_an_acting_program_each_second(away_s: float, waits: bool) -> None:
     """8,000 tokens in a pool of 10,000 leave room for 7,800, with 100 for each program, once 2,000 are left of them."""
     driver = Driver("thunderagent", replace(MACHINE, kv_tokens=10_000), interval_s=0.01)
