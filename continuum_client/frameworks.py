@@ -3,7 +3,7 @@
 The end of ``with client.program(...)`` releases the program at ``client``'s base URL, in its dialect. If a program's id
 is only passed to these functions, nothing releases the program: the server pins its KV cache until the TTL ends.
 
-docs/client/frameworks.md has an example for each framework.
+docs/client/frameworks.md and examples/frameworks have an example for each framework.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Each example of docs/client/frameworks.md, in the framework's own environment, against a real vLLM server with our
-plugin (the GPU is modelled, the answers are scripted): programs, tools, holds and releases arrive there.
+"""The examples of docs/client/frameworks.md and examples/frameworks, each in the framework's own environment, against a
+real vLLM server with our plugin (modelled GPU, scripted answers): programs, tools, holds and releases arrive there.
 
 ``make frameworks`` builds the environments; the tests of those that are missing are skipped.
 """
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 REPO = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = REPO / ".frameworks"
 PAGE = (REPO / "docs" / "client" / "frameworks.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
+LANGCHAIN, TOOL_TIMES = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
 LIST: dict[str, Any] = {"tool_calls": [{"name": "list_files", "arguments": {}}]}
 LIST_FOLDER: dict[str, Any] = {"tool_calls": [{"name": "list_files", "arguments": {"folder": "."}}]}
 ANSWER: dict[str, Any] = {"tool_calls": [{"name": "final_answer", "arguments": {"answer": "a.py and b.py"}}]}
@@ -60,10 +60,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         yield found
 
 
+def code_of(name: str) -> str:
+    file = REPO / "examples" / "frameworks" / f"with_{name.replace('-', '_')}.py"
+    return LANGCHAIN if name == "langchain" else file.read_text(encoding="utf-8")
+
+
 def example(name: str, server: Live) -> str:
-    """The example that opens the framework's programs."""
-    (code,) = (block for block in BLOCKS if f'"{min(SCRIPTS[name])}"' in block)
-    return code.replace("http://localhost:8000", server.server.url).replace("my-model", server.model)
+    """Return the framework's example, for this server."""
+    return code_of(name).replace("http://localhost:8000", server.server.url).replace("my-model", server.model)
 
 
 def ran(name: str, code: str, folder: Path) -> str:
@@ -80,7 +84,7 @@ def ran(name: str, code: str, folder: Path) -> str:
     return done.stdout
 
 
-HANDLER = f"""{BLOCKS[-1]}
+HANDLER = f"""{TOOL_TIMES}
 import asyncio
 from continuum_client import OpenAI
 from langchain_core.tools import tool
@@ -104,8 +108,9 @@ def test_the_handler_of_langchain_measures_tools_that_run_at_once_and_that_raise
 
 
 def test_examples_are_short() -> None:
-    assert len(BLOCKS) == len(SCRIPTS) + 1  # the last one is a handler of LangChain's
-    assert all(block.count("\n") - block.count("\n\n") <= 20 for block in BLOCKS)
+    assert len([*(REPO / "examples" / "frameworks").glob("*.py")]) == len(SCRIPTS) - 1  # LangChain's is on the page
+    codes = [TOOL_TIMES, *map(code_of, SCRIPTS)]
+    assert all(code.count("\n") - code.count("\n\n") <= 20 for code in codes)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

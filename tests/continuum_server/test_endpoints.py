@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -37,21 +37,23 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::continuum_cl
 
 REPO = ENVIRONMENTS.parent
 PAGE = REPO / "docs" / "client" / "dialects.md"
-WAYS: dict[str, Callable[[str], tuple[dict[str, str], dict[str, Any]]]] = {
-    "`X-Session-ID`": lambda name: ({"X-Session-ID": name}, {}),
-    "`session_id`": lambda name: ({}, {"session_id": name}),
-    "`vllm_xargs`": lambda name: ({}, {"vllm_xargs": {"program_id": name}}),
-    "`prompt_cache_key`": lambda name: ({}, {"prompt_cache_key": name}),
-    "Claude Code's": lambda name: ({"X-Claude-Code-Session-Id": name}, {}),
-    "Codex's": lambda name: ({"thread-id": name}, {}),
+WAYS: dict[str, Sequence[Callable[[str], tuple[dict[str, str], dict[str, Any]]]]] = {
+    "`X-Session-ID`": [lambda name: ({"X-Session-ID": name}, {})],
+    "`session_id`, `vllm_xargs`": [
+        lambda name: ({}, {"session_id": name}),
+        lambda name: ({}, {"vllm_xargs": {"program_id": name}}),
+    ],
+    "`prompt_cache_key`": [lambda name: ({}, {"prompt_cache_key": name})],
+    "Claude Code's": [lambda name: ({"X-Claude-Code-Session-Id": name}, {})],
+    "Codex's": [lambda name: ({"thread-id": name}, {})],
 }
-"""Ways to name a program: headers and body fields."""
+"""Ways to name a program, by column of the table: headers and body fields."""
 CALLS: dict[str, Callable[[OpenAI], Callable[..., Any]]] = {
     "chat/completions": lambda client: client.chat.completions.create,
     "completions": lambda client: client.completions.create,
     "responses": lambda client: client.responses.create,
 }
-HEADING = ["", "route", *WAYS, "API key", "`auto`"]
+HEADING = ["", "route", *WAYS, "`auto`"]
 GATEWAYS = {
     "vllm-router": {"m": ""},
     "litellm": {"m": "", "forwarded": ", headers forwarded"},
@@ -66,20 +68,27 @@ Arrived = Callable[[str], tuple[str | None, bool] | None]
 """The program under which the server sees the request with this text, and whether it has the client's API key."""
 
 
-def measure(gate: Gateway, model: str, arrived: Arrived) -> dict[str, list[str]]:
-    """For each route and way: ``yes``, ``-`` (the request arrives without it), or the status of the refusal."""
-    found = {}
+def measure(gate: Gateway, model: str, arrived: Arrived) -> tuple[dict[str, list[str]], list[str]]:
+    """Return a row of cells for each route, and the routes on which the client's API key arrives.
+
+    A cell is ``yes``, ``-`` (the request arrives without the id), or the status of the refusal.
+    """
+    rows, with_key = dict[str, list[str]](), list[str]()
     for route, body in BODIES.items():
-        cells, key = list[str](), ""
-        for way in WAYS.values():
-            name, text = f"program-{next(NUMBERS)}", f"question {next(NUMBERS)} of them"
-            headers, fields = way(name)
-            answer = gate.post(f"/v1/{route}", {"model": model, **body(text), **fields}, {**headers, **AUTHORIZED})
-            came = arrived(text) if answer.status_code in (200, 500) else None
-            cells.append(str(answer.status_code) if came is None else "yes" if came[0] == name else "-")
-            key = key if came is None else "yes" if came[1] else "-"
-        found[route] = [*cells, key, by_our_client(gate, model, route, arrived) if route in CALLS else ""]
-    return found
+        row = list[str]()
+        for ways in WAYS.values():
+            cells = list[str]()
+            for way in ways:
+                name, text = f"program-{next(NUMBERS)}", f"question {next(NUMBERS)} of them"
+                headers, fields = way(name)
+                answer = gate.post(f"/v1/{route}", {"model": model, **body(text), **fields}, {**headers, **AUTHORIZED})
+                came = arrived(text) if answer.status_code in (200, 500) else None
+                cells.append(str(answer.status_code) if came is None else "yes" if came[0] == name else "-")
+                if came is not None and came[1] and route not in with_key:
+                    with_key.append(route)
+            row.append(" / ".join(dict.fromkeys(cells)))
+        rows[route] = [*row, by_our_client(gate, model, route, arrived) if route in CALLS else ""]
+    return rows, with_key
 
 
 def by_our_client(gate: Gateway, model: str, route: str, arrived: Arrived) -> str:
@@ -95,11 +104,11 @@ def by_our_client(gate: Gateway, model: str, route: str, arrived: Arrived) -> st
     return "yes" if came is not None and came[0] == program.id else "-"
 
 
-def release(gate: Gateway, server: FakeServer) -> list[str]:
+def release(gate: Gateway, server: FakeServer) -> str:
+    """Say whether a release arrives, or the status of the refusal."""
     answer = gate.post("/continuum/programs/p/release", {}, AUTHORIZED)
     came = [seen for seen in server.seen if seen.path.endswith("/release")]
-    status = "yes" if came else str(answer.status_code)
-    return [status, *[""] * (len(WAYS) - 1), "yes" if came and has_key(came[-1]) else "-" if came else "", ""]
+    return ("arrives" if has_key(came[-1]) else "arrives without the key") if came else str(answer.status_code)
 
 
 def has_key(seen: Seen) -> bool:
@@ -114,23 +123,25 @@ def program_of(seen: Seen) -> str | None:
     return None if found is None else str(found)
 
 
-def check(title: str, found: dict[str, list[str]]) -> None:
-    """Compare the rows with the page's."""
+def check(title: str, found: dict[str, list[str]], *notes: str) -> None:
+    """Compare the rows and the notes below the table with the page's."""
     routes: dict[tuple[str, ...], list[str]] = {}
     for route, cells in found.items():
         routes.setdefault(tuple(cells), []).append(route)
     rows = ["| " + " | ".join((title, ", ".join(names), *cells)) + " |" for cells, names in routes.items()]
+    written = sorted([*rows, *(f"- {title}: {note}" for note in notes)])
     before, rest = PAGE.read_text().split(MARKS[0])
     inside, after = rest.split(MARKS[1])
-    lines = inside.splitlines()
+    lines, ours = inside.splitlines(), (f"| {title} |", f"- {title}:")
     if os.environ.get("REWRITE"):
-        kept = [line for line in lines[2:] if not line.startswith(f"| {title} |")]
+        kept = sorted([*written, *(line for line in lines[2:] if line and not line.startswith(ours))])
         heading = ["| " + " | ".join(HEADING) + " |", "|---" * len(HEADING) + "|"]
+        table, below = ([line for line in kept if line[0] == mark] for mark in "|-")
         PAGE.write_text(
-            "\n".join([before + MARKS[0] + heading[0], *heading[1:], *sorted([*kept, *rows]), MARKS[1] + after])
+            "\n".join([before + MARKS[0] + heading[0], heading[1], *table, "", *below, "", MARKS[1] + after])
         )
     else:
-        assert [line for line in lines if line.startswith(f"| {title} |")] == sorted(rows)
+        assert sorted(line for line in lines if line.startswith(ours)) == written
 
 
 def version(name: str) -> str:
@@ -154,7 +165,9 @@ def test_what_arrives_behind_a_gateway(name: str, server: FakeServer, tmp_path: 
 
     with gateway(name, [server.root], tmp_path) as gate:
         for model, said in GATEWAYS[name].items():
-            check(version(name) + said, {**measure(gate, model, arrived), "release": release(gate, server)})
+            rows, with_key = measure(gate, model, arrived)
+            key = f"API key on {', '.join(with_key) or 'no route'}"
+            check(version(name) + said, rows, f"{key}; release {release(gate, server)}")
 
 
 def test_what_arrives_in_dynamo(tmp_path: Path) -> None:
@@ -167,10 +180,7 @@ def test_what_arrives_in_dynamo(tmp_path: Path) -> None:
             events = gate.wait_for(lambda: (found := gate.traced())[ended - 1 :] and found)
             return events[-1].get("agent_context", {}).get("session_id"), False
 
-        check(
-            version("dynamo"),
-            {route: [*cells[:-2], "", cells[-1]] for route, cells in measure(gate, "m", arrived).items()},
-        )
+        check(version("dynamo"), measure(gate, "m", arrived)[0])
         assert gate.post("/continuum/programs/p/release", {}).status_code == 404
         seen = asked_doctor(gate.url)
         assert (seen["program id"], seen["release"]) == ("-", "-")

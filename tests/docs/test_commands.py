@@ -54,7 +54,7 @@ NOT_RUN = (
     ("README.md", r"continuum-bench serve", "the same server as in docs/how-to/my-vllm.md"),
     ("docs/how-to/my-vllm.md", r".*(stock|8001)", "a second server; tests/continuum_server/online has both"),
     ("docs/how-to/load-a-server.md", r".*URL", "tests/continuum_bench/test_live.py and test_faults.py play all of it"),
-    ("docs/quickstart.md", r"continuum-bench serve|curl ", "the same server as in docs/how-to/openai-agent.md"),
+    ("docs/quickstart.md", r"continuum-bench serve|curl ", "the same server as in docs/how-to/my-vllm.md"),
 )
 """(pages, start of the command, why it is not executed here)."""
 
@@ -85,7 +85,7 @@ sys.exit(int(code))
 PARSERS = {"continuum-proxy": proxy_parser, "continuum-instrument": instrument_parser}
 SHELL = {"python", "export", "for", "done", "curl", "source", "pip", "vllm", ".ci/run", "pre-commit", "pytest"}
 SHELL |= {"docker", "kubectl", "vllm-router"}
-IN_EXAMPLES = ("docs/how-to/openai-agent.md", "docs/how-to/my-policy.md")
+IN_EXAMPLES = ("docs/how-to/my-policy.md",)
 """Pages whose commands are run in the folder examples."""
 
 

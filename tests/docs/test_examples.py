@@ -1,4 +1,4 @@
-"""The workflow of docs/how-to/ci.md, and the code of docs/how-to/compare-policies.md, as far as they can be run."""
+"""The workflow of docs/how-to/ci.md, as far as it can be run, and examples/to_mlflow.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import yaml
 from continuum_traces.run_dir import read_manifest
 
 HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "how-to"
-CI, MLFLOW = HOW_TO / "ci.md", HOW_TO / "compare-policies.md"
+CI, MLFLOW = HOW_TO / "ci.md", HOW_TO.parents[1] / "examples" / "to_mlflow.py"
 
 
 def fenced(page: Path, language: str) -> list[str]:
@@ -67,7 +67,7 @@ def test_the_workflow_s_commands_run(tmp_path: Path) -> None:
     assert sh(compare.replace("> 1.05", "> 0.5")).returncode == 3
 
 
-def test_summary_json_holds_what_the_page_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summary_json_holds_what_is_logged_to_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     golden = json.loads((HOW_TO.parents[1] / "tests" / "golden" / "run_files.json").read_text())
     keys = golden["keys"]["summary.json"]
     assert {f"manifest.{name}" for name in ("workload.jps", "hardware.gpu", "hardware.model", "modelled")} <= set(keys)
@@ -78,7 +78,6 @@ def test_summary_json_holds_what_the_page_logs(tmp_path: Path, monkeypatch: pyte
     Path("runs/three/summary.json").write_text(json.dumps({"policies": {"vllm": arm}, "manifest": manifest}))
     mlflow = MagicMock()
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    (code,) = fenced(MLFLOW, "python")
-    exec(compile(code, str(MLFLOW), "exec"), {})
+    exec(compile(MLFLOW.read_text(encoding="utf-8"), str(MLFLOW), "exec"), {})
     bounds = {"jct_mean_s.low": 1.0, "jct_mean_s.high": 2.0}
     assert mlflow.log_metrics.call_args_list == [call({"jct_mean_s": 1.5}), call(bounds)]
