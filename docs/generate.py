@@ -225,16 +225,11 @@ def policies() -> str:
 
 
 def policy_overview() -> str:
-    """Return ``docs/policies/README.md`` with new tables of policies and of bounds between their marks."""
+    """Return ``docs/policies/README.md`` with a new table of policies between its marks."""
     page = (DOCS / "policies" / "README.md").read_text(encoding="utf-8")
-    for label in ("policy", "bound"):
-        rows = [
-            (_linked(name), _cell(_first_paragraph(policy)))
-            for name, policy in POLICIES.items()
-            if policy.label == label
-        ]
-        page = _filled(page, label, TextTable(("name", "rule"), rows).markdown())
-    return page
+    served = {name: policy for name, policy in POLICIES.items() if policy.label == "policy"}
+    rows = [(_linked(name), _cell(_first_paragraph(policy))) for name, policy in served.items()]
+    return _filled(page, "policy", TextTable(("name", "rule"), rows).markdown())
 
 
 def metrics() -> str:

@@ -25,7 +25,9 @@ pytestmark = pytest.mark.slow
 REPO = Path(__file__).resolve().parents[2]
 ENVIRONMENTS = REPO / ".frameworks"
 PAGE = (REPO / "docs" / "client" / "frameworks.md").read_text(encoding="utf-8")
-LANGCHAIN, TOOL_TIMES = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
+(LANGCHAIN,) = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
+EXAMPLES = REPO / "examples" / "frameworks"
+TOOL_TIMES = (EXAMPLES / "langchain_tool_times.py").read_text(encoding="utf-8")
 LIST: dict[str, Any] = {"tool_calls": [{"name": "list_files", "arguments": {}}]}
 LIST_FOLDER: dict[str, Any] = {"tool_calls": [{"name": "list_files", "arguments": {"folder": "."}}]}
 ANSWER: dict[str, Any] = {"tool_calls": [{"name": "final_answer", "arguments": {"answer": "a.py and b.py"}}]}
@@ -61,7 +63,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def code_of(name: str) -> str:
-    file = REPO / "examples" / "frameworks" / f"with_{name.replace('-', '_')}.py"
+    file = EXAMPLES / f"with_{name.replace('-', '_')}.py"
     return LANGCHAIN if name == "langchain" else file.read_text(encoding="utf-8")
 
 
@@ -108,7 +110,7 @@ def test_the_handler_of_langchain_measures_tools_that_run_at_once_and_that_raise
 
 
 def test_examples_are_short() -> None:
-    assert len([*(REPO / "examples" / "frameworks").glob("*.py")]) == len(SCRIPTS) - 1  # LangChain's is on the page
+    assert len([*EXAMPLES.glob("with_*.py")]) == len(SCRIPTS) - 1  # LangChain's is on the page
     codes = [TOOL_TIMES, *map(code_of, SCRIPTS)]
     assert all(code.count("\n") - code.count("\n\n") <= 20 for code in codes)
 

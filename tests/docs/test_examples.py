@@ -1,4 +1,4 @@
-"""The workflow of docs/how-to/ci.md, as far as it can be run, and examples/to_mlflow.py."""
+"""The workflow of examples/ci, as far as it can be run, and examples/to_mlflow.py."""
 
 from __future__ import annotations
 
@@ -16,15 +16,9 @@ import pytest
 import yaml
 from continuum_traces.run_dir import read_manifest
 
-HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "how-to"
-CI, MLFLOW = HOW_TO / "ci.md", HOW_TO.parents[1] / "examples" / "to_mlflow.py"
-
-
-def fenced(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-
-
-EXPERIMENT, WORKFLOW = fenced(CI, "yaml")
+REPO = Path(__file__).resolve().parents[2]
+MLFLOW = REPO / "examples" / "to_mlflow.py"
+EXPERIMENT, WORKFLOW = ((REPO / "examples" / "ci" / name).read_text("utf-8") for name in ("ci.yaml", "agents.yml"))
 
 
 def steps() -> list[dict[str, Any]]:
@@ -68,7 +62,7 @@ def test_the_workflow_s_commands_run(tmp_path: Path) -> None:
 
 
 def test_summary_json_holds_what_is_logged_to_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    golden = json.loads((HOW_TO.parents[1] / "tests" / "golden" / "run_files.json").read_text())
+    golden = json.loads((REPO / "tests" / "golden" / "run_files.json").read_text())
     keys = golden["keys"]["summary.json"]
     assert {f"manifest.{name}" for name in ("workload.jps", "hardware.gpu", "hardware.model", "modelled")} <= set(keys)
     monkeypatch.chdir(tmp_path)
