@@ -35,8 +35,8 @@ class ConcurOptions(Options):
 
 
 class Concur(Gate):
-    """Requests run in order of arrival. A window limits the number of admitted programs: it grows by a constant while
-    running requests use little KV memory, and is halved when they use much and few prompt tokens are in the cache."""
+    """Requests run in order of arrival. A window limits the number of programs inside: it grows while running requests
+    use little KV memory, and is halved when they use much and few prompt tokens are in the cache."""
 
     name: ClassVar[str] = "concur"
     options_type: ClassVar[type] = ConcurOptions

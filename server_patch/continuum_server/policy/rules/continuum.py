@@ -33,8 +33,8 @@ class ContinuumOptions(Options):
 
 
 class Continuum(ProgramFcfs):
-    """Order as ``static-ttl``. KV is held for the tau that maximises P(tau, f) * (T * eta + C) - tau over the recorded
-    times of the tool: the papers' v4 rule."""
+    """KV is held for the tau that maximises P(tau, f) * (T * eta + C) - tau over the recorded times of the tool: the
+    papers' v4 rule."""
 
     name: ClassVar[str] = "continuum"
     options_type: ClassVar[type] = ContinuumOptions

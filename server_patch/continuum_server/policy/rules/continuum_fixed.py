@@ -24,8 +24,7 @@ class ContinuumFixedOptions(Options):
 
 
 class ContinuumFixed(ProgramFcfs):
-    """Order as ``static-ttl``. KV is held for 2 s if the turn calls a tool whose mean time is unknown or at most 2 s,
-    otherwise not at all."""
+    """KV is held for 2 s if the turn calls a tool whose mean time is unknown or at most 2 s, otherwise not at all."""
 
     name: ClassVar[str] = "continuum-fixed"
     options_type: ClassVar[type] = ContinuumFixedOptions

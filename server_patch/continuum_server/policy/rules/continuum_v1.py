@@ -32,8 +32,8 @@ class ContinuumV1Options(Options):
 
 
 class ContinuumV1(ProgramFcfs):
-    """Order as ``static-ttl``. KV is held for T_default^2 / a Bernstein bound of the tool's mean time, and longer if
-    programs have many turns."""
+    """KV is held for T_default^2 / a Bernstein bound of the tool's mean time, and longer if programs have many
+    turns."""
 
     name: ClassVar[str] = "continuum-v1"
     options_type: ClassVar[type] = ContinuumV1Options

@@ -33,8 +33,7 @@ class InferCeptOptions(Options):
 
 
 class InferCept(ProgramFcfs):
-    """Order as ``static-ttl``. KV is held while that has wasted less memory than recomputing or swapping it would,
-    decided anew at every step."""
+    """KV is held while that has wasted less memory than recomputing or swapping it would."""
 
     name: ClassVar[str] = "infercept"
     options_type: ClassVar[type] = InferCeptOptions

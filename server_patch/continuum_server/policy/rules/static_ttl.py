@@ -24,8 +24,7 @@ class StaticTtlOptions(Options):
 
 
 class StaticTtl(ProgramFcfs):
-    """Programs with a pin run first, then programs in order of arrival. KV is held for ln(T + C), ``continuum``'s value
-    while it knows no tool times, or with ``ttl_s`` for so many seconds."""
+    """KV is held for ln(T + C), ``continuum``'s value while it knows no tool times, or for ``ttl_s`` seconds."""
 
     name: ClassVar[str] = "static-ttl"
     options_type: ClassVar[type] = StaticTtlOptions

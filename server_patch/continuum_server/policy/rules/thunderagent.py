@@ -60,8 +60,8 @@ class _Entry:
 
 
 class ThunderAgent(Gate):
-    """Requests run in order of arrival. Programs are paused between turns so that the contexts of the active programs
-    fit into memory together; no KV is held."""
+    """Requests run in order of arrival. Programs are paused between turns, so that the contexts of active programs fit
+    into memory together. No KV is held."""
 
     name: ClassVar[str] = "thunderagent"
     options_type: ClassVar[type] = ThunderAgentOptions

@@ -88,9 +88,8 @@ def _member(program: ProgramState) -> Member | None:
 
 
 class WorkingSet(ProgramFcfs):
-    """Order as ``static-ttl``. A new program waits until admitting it is worth more than the cache that it would
-    push out. KV is held until holding it has cost as much as recomputing it would; a program whose next request is
-    queued gives up its pinned KV to programs that arrived earlier."""
+    """A new program waits until admitting it is worth more than the cache that it would push out. KV is held until
+    holding it has cost as much as recomputing it would."""
 
     name: ClassVar[str] = "working-set"
     options_type: ClassVar[type] = WorkingSetOptions
