@@ -1,4 +1,4 @@
-"""The Python in docs/client and in the guides runs as written, against a local server in place of the one it names."""
+"""The Python in docs/client and in examples runs as written, against a local server in place of the one it names."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_pages(vllm: FakeServer, tmp_path: Path, page: str, programs: list[str] 
 def test_a_streamed_answer_of_a_web_server(vllm: FakeServer) -> None:
     pytest.importorskip("fastapi")
     testclient = pytest.importorskip("fastapi.testclient")
-    app = run("streaming.md", vllm)["app"]
+    app = run("../../examples/web_server.py", vllm)["app"]
     with testclient.TestClient(app) as browser:
         assert [browser.get("/ask", params={"question": "hi"}).text for _ in range(2)] == ["fine", "fine"]
     assert len(set(vllm.ids)) == 2
@@ -97,7 +97,7 @@ def test_without_calls():
 
 
 def test_a_test_suite_is_a_trace(vllm: FakeServer, tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text(blocks("records.md"))
+    (tmp_path / "conftest.py").write_text(blocks("../../examples/suite/conftest.py"))
     (tmp_path / "test_süite.py").write_text(SUITE)
     assert pytest.main(["-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", ".", "."]) == 0
     uninstrument()
