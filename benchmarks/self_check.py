@@ -25,7 +25,7 @@ from continuum_analysis.compare.intervals import (
     ratio_interval,
 )
 from continuum_analysis.compare.runs import Run, load_runs
-from continuum_analysis.compare.words import outcome
+from continuum_analysis.compare.verdict import outcome
 from continuum_analysis.records.timeline import AnalysisError
 
 DEALS = 400

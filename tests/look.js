@@ -30,6 +30,12 @@ window.look = (() => {
       const [a, b] = [place(text), place(text.closest('svg'))];
       return a.left < b.left - 1 || a.right > b.right + 1 || a.bottom > b.bottom + 1;
     }).map((text) => text.textContent),
+    // Words of a drawing that lie on each other.
+    overlaps: () => all('svg.plot').flatMap((svg) => {
+      const words = [...svg.querySelectorAll('text')].map((text) => [text.textContent, place(text)]);
+      const on = (p, q) => p.left < q.right - 2 && q.left < p.right - 2 && p.top < q.bottom - 2 && q.top < p.bottom - 2;
+      return words.flatMap(([a, p], n) => words.slice(n + 1).filter(([, q]) => on(p, q)).map(([b]) => `${a} on ${b}`));
+    }),
     texts: (selector) => all(selector).map((e) => e.textContent),
     // Titles of the sections in which nothing is drawn, and how many sections there are.
     undrawn: () => all('section').filter((s) => s.querySelector('h2, h3') && !s.querySelector('svg path, svg rect'))

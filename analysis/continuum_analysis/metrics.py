@@ -411,7 +411,7 @@ def ttft_worst(f: RunFacts) -> list[float | None]:
 def slowdown(f: RunFacts) -> list[float | None]:
     """over programs of JCT / JCT alone on an empty engine; if a turn had no first token when the run ended, of the
     time so far / what the turns up to this one take alone. Virtual runs record it (`alone_s`, plus the gaps); others
-    need `analyze --alone DIR`, a run of the same programs one at a time. Below 1 if a program finds KV of another"""
+    need a second run, of the same programs one at a time. Below 1 if a program finds KV of another"""
     return [program.slowdown for program in f.begun]
 
 
@@ -435,8 +435,8 @@ def tpot(f: RunFacts) -> list[float | None]:
 
 @_distribution("s", 4, "mean", *PERCENTILES)
 def itl(f: RunFacts) -> TokenGaps:
-    """over the gaps between consecutive output tokens of all turns. Percentiles need `--token-times` (gaps between
-    chunks). Without it the mean is the sum of (finish - first token) / the sum of (output tokens - 1)"""
+    """over the gaps between consecutive output tokens of all turns. Percentiles need recorded gaps between
+    chunks. Without them the mean is the sum of (finish - first token) / the sum of (output tokens - 1)"""
     return f.token_gaps
 
 

@@ -23,7 +23,8 @@ from continuum_analysis.compare.runs import (
     records_at,
 )
 from continuum_analysis.compare.summary import Summary, summarize_runs
-from continuum_analysis.compare.words import TextTable, cause_table, verdict
+from continuum_analysis.compare.verdict import verdict
+from continuum_analysis.compare.words import TextTable, cause_table
 from continuum_analysis.compare.worlds import Prediction, prediction_table, predictions_of, settings_that_differ, world
 from continuum_analysis.metrics import METRICS, Metric, by_group, completion_times
 from continuum_analysis.records.misses import cause_rows
@@ -127,8 +128,8 @@ def _show_misses(runs: Sequence[Run]) -> int:
         returns = run.metrics.facts.returns
         if returns:
             print_table(cause_table(returns), f"{run.path}: {len(returns)} returning turns", words=("meaning",))
-        for sentence in cannot_be_known(run.metrics.facts):
-            print_notice(f"{run.path}: {sentence}")
+        for lacking in cannot_be_known(run.metrics.facts):
+            print_notice(f"{run.path}: {'; '.join(filter(None, lacking))}")
     return 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS
 from continuum_analysis.compare.runs import load_runs
 from continuum_analysis.compare.summary import Summary, write_summary
-from continuum_analysis.compare.words import TextTable, arm_table, load_line
+from continuum_analysis.compare.words import TextTable, arm_table
 from continuum_analysis.plots.panels import Panel
 from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_report
@@ -85,8 +85,6 @@ def print_summary(summary: Summary, caption: str) -> None:
     intervals = "; in brackets: 95% intervals over seeds" if len(summary.seeds) >= ENOUGH_SEEDS else ""
     _out.print(caption + modelled(summary) + intervals, markup=False)
     console.print(table)
-    if load := load_line(summary):
-        _out.print(load, markup=False)
     for warning in summary.warnings:
         print_notice(f"warning: {warning}")
 
@@ -97,7 +95,7 @@ def modelled(summary: Summary) -> str:
 
 
 def print_verdict(text: str) -> None:
-    """Print the verdict below the table of its summary, wrapped between words in a terminal."""
+    """Print a verdict below its table, wrapped between words in a terminal."""
     Console(highlight=False, soft_wrap=not _out.is_terminal).print(text, markup=False)
 
 

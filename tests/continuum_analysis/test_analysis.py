@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from continuum_analysis.compare.runs import load_runs
 from continuum_analysis.compare.summary import summarize, write_summary
-from continuum_analysis.compare.words import verdict
+from continuum_analysis.compare.verdict import verdict
 from continuum_analysis.metrics import METRICS, analyze_run, group_of, measure
 from continuum_analysis.records.demand import demand
 from continuum_analysis.records.facts import facts_of
@@ -21,7 +21,7 @@ from continuum_analysis.records.timeline import ProgramTimes
 from continuum_analysis.report.page import write_report
 from continuum_traces.run_dir import EVENTS, TURNS, RunDirError, read_manifest, write_json, write_manifest, write_rows
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
-from recorded_runs import served, write_recorded
+from recorded_runs import flags_in, served, write_recorded
 
 # Program a: two turns, one second in the queue, a pin that is hit; program b: one turn, preempted once.
 EVENTS_BY_HAND = [
@@ -153,7 +153,7 @@ def test_ratio_and_interval_over_seeds(tmp_path: Path) -> None:
     bounds = [float(rows["continuum"][f"jct_mean_ratio{name}"]) for name in ("", "_interval_low", "_interval_high")]
     assert bounds == pytest.approx([row["jct_mean_ratio"], *row["jct_mean_ratio_interval"]])
     assert verdict(summary).startswith(
-        "continuum was faster than vllm: its programs took 0.38 times as long as under vllm (95% interval 0.17 to 0.87"
+        "continuum was faster than vllm, 0.38 of vllm's mean completion time. 95% interval over 3 seeds: 0.17 to 0.87."
     )
 
 
@@ -203,15 +203,21 @@ def test_a_report_stands_alone(tmp_path: Path) -> None:
         write_manifest(path, replace(read_manifest(path), modelled=("time",)))
     report = write_report(tmp_path)
     html = report.read_text()
-    assert "took 0.50 times as long as under vllm" in html
+    assert "continuum took 0.50 of vllm" in html
+    pairs = html.partition('id="pairs"')[2].partition("</table>")[0]
+    assert (pairs.count("<td>0.50</td>"), "JCT to vllm" in html) == (1, False)  # each ratio stands once
+    assert flags_in(html) == []
+    assert "<h1>w, programs at 1/s, m on 2 x g</h1>" in html
     assert not [tag for tag in ("<script src", "<link", "<img") if tag in html]
     figures = html.count('class="figure" role="img"')
     assert figures == html.count("As a table</summary>") + 1 == 12  # the first chart's numbers are in the summary table
     assert "prefers-color-scheme: dark" in html
-    assert "One seed proves nothing" in html
+    assert "With one seed, which proves nothing" in html
     assert all(metric.name in html for metric in METRICS)
     assert "Modelled, not measured" in html
-    order = ['class="verdict"', 'id="jct-by-policy"', 'class="trust"', 'id="film"', 'id="why"', 'id="programs"']
-    places = [html.index(each) for each in [*order, 'id="numbers"', 'id="run"', 'id="manifest"']]
+    order = ["<h1>", 'class="verdict"', 'class="trust"', "Modelled, not measured", 'id="jct-by-policy"', 'id="pairs"']
+    order += ['id="film"', 'id="why"', 'id="load-against-memory"', 'id="kv-occupancy"', 'id="misses"']
+    order += ['id="waits-by-turn"', 'id="pin-endings"', 'id="ttl-against-tool-time"', 'id="programs"', 'id="numbers"']
+    places = [html.index(each) for each in [*order, 'id="run"']]
     assert places == sorted(places)
     assert report.stat().st_size < 200_000

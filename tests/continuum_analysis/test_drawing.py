@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from continuum_analysis.plots.arm_styles import COLOURS, KNOWN, arm_styles
 from continuum_analysis.plots.axis import Axis
@@ -74,6 +76,40 @@ def test_a_policy_keeps_its_colour_and_mark() -> None:
     assert arm_styles(["continuum+offload"])["continuum+offload"] == tiers  # tiers are dashed also where all have them
     routers = arm_styles(["vllm@affinity", "vllm@round-robin"])
     assert [(style.is_open, style.dash) for style in routers.values()] == [(False, 0), (True, 1)]
+
+
+MODES = {"light": "#ffffff", "dark": "#0d1117"}
+SIGHTS = {
+    "usual": np.eye(3),
+    "no red": np.array([[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]]),
+    "no green": np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]),
+}
+"""What becomes of linear red, green and blue in colour-blind eyes (Machado, Oliveira and Fernandes, 2009)."""
+
+
+def seen(colour: str, sight: str = "usual") -> np.ndarray:
+    """Lightness and the two colour axes of CIELAB."""
+    parts = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = SIGHTS[sight] @ np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    x, y, z = np.cbrt(
+        np.clip(linear, 0.001, 1) @ np.array([[0.434, 0.213, 0.018], [0.376, 0.715, 0.109], [0.190, 0.072, 0.873]])
+    )
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def luminance(colour: str) -> float:
+    return float(((seen(colour)[0] + 16) / 116) ** 3)
+
+
+def test_colour_blind_readers_tell_the_main_policies_apart_in_both_modes() -> None:
+    colours = [look.colour for look in arm_styles(["vllm", "continuum", "working-set"]).values()]
+    for sight in SIGHTS:
+        apart = [np.linalg.norm(seen(one, sight) - seen(other, sight)) for one, other in combinations(colours, 2)]
+        assert min(apart) > 30, sight
+    for paper in MODES.values():
+        for colour in colours:
+            dark, light = sorted((luminance(paper), luminance(colour)))
+            assert (light + 0.05) / (dark + 0.05) > 3
 
 
 def test_few_plain_policies_of_a_report_get_a_dash_each() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from continuum_analysis.compare.runs import read_run_metrics
+import pytest
+from continuum_analysis.compare.runs import load_runs, read_run_metrics
 from continuum_analysis.records.misses import CAUSES
 from continuum_analysis.records.occupancy import occupancy
 from continuum_analysis.records.reading import add_client_records, order_events
+from continuum_analysis.report.figures_cache import RETURN, occupancy_figure, ttl_figure
 from continuum_analysis.report.program_timeline import timeline_data
 from continuum_traces.run_dir import EVENTS as EVENTS_FILE
 from continuum_traces.run_dir import TURNS, write_rows
 from continuum_traces.schema import SchedulerEvent, TurnRecord
-from recorded_runs import served
+from recorded_runs import served, write_recorded
 
 E = SchedulerEvent
 EVENTS = [
@@ -49,3 +51,31 @@ def test_the_timeline_covers_a_program_s_time(tmp_path: Path) -> None:
     first, second = turns
     assert first == [0, 1000, 1000, 5000, 100, 20, 50, 1, len(CAUSES), 2000, 2000, [4000, 5000]]
     assert second[:4] == [8000, 1000, -1, 1000]  # no first token recorded
+
+
+def test_the_figure_of_the_pool_shows_means_and_peaks_of_spans(tmp_path: Path) -> None:
+    run = write_recorded(tmp_path / "continuum-seed0", "continuum", 0, [9.0, 5.0], gap_s=2.0, turns=3, pin_s=0.5)
+    runs = load_runs(run)
+    (panel,) = occupancy_figure({"continuum": runs}, 1000).panels
+    running, pinned = panel.areas
+    (peak,) = panel.lines
+    whole = occupancy(runs[0].metrics.facts.machine)
+    for area, tokens in ((running, whole.running), (pinned, whole.pinned)):
+        assert len(area.y) == 100
+        assert sum(area.y) / 100 == pytest.approx(tokens.mean() / 1000)
+    assert max(peak.y) == pytest.approx((whole.running + whole.pinned).max() / 1000)
+    assert all(high >= a + b - 1e-9 for high, a, b in zip(peak.y, running.y, pinned.y, strict=True))
+
+
+def test_ttls_stand_beside_the_time_until_the_return_by_tool(tmp_path: Path) -> None:
+    """Every tool takes a second. The TTLs are 0.5 s in the first run, 4 s in the second."""
+    for seed, pin_s in enumerate((0.5, 4.0)):
+        write_recorded(tmp_path / f"continuum-seed{seed}", "continuum", seed, [9.0], turns=3, pin_s=pin_s)
+    figure = ttl_figure({"continuum": load_runs(tmp_path)})
+    bars = figure.panels[0].bars
+    assert [(bar.group, bar.name) for bar in bars] == [
+        (tool, name) for tool in ("all tools", "ls") for name in (RETURN, "continuum")
+    ]
+    assert [value for bar in bars[:2] for value in (bar.low, bar.y, bar.high)] == [1.0, 1.0, 1.0, 0.5, 2.25, 4.0]
+    first, *_ = figure.table.rows
+    assert " ".join(first) == "all tools continuum 4 50.0% 0.5 2.2 4.0 1.0 1.0 1.0 0.75"

@@ -13,7 +13,8 @@ import pytest
 from continuum_analysis.compare.intervals import Interval, mean_interval, ratio_interval
 from continuum_analysis.compare.runs import load_runs
 from continuum_analysis.compare.summary import summarize, summarize_runs
-from continuum_analysis.compare.words import arm_table, outcome, verdict
+from continuum_analysis.compare.verdict import Outcome, Standing, claim, outcome, verdict
+from continuum_analysis.compare.words import arm_table
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.page import write_report
 from continuum_traces.run_dir import EVENTS, TURNS, read_manifest, write_json, write_manifest, write_rows
@@ -72,6 +73,80 @@ VERDICTS = [json.loads(line) for line in Path(__file__).with_name("verdicts.json
 @pytest.mark.parametrize("case", VERDICTS)
 def test_what_a_verdict_says(tmp_path: Path, case: dict[str, Any]) -> None:
     assert verdict(summarize(play(tmp_path, case["seeds"], **case["jcts_s"]))) == case["said"]
+
+
+AHEAD = {"working-set": Interval(0.54, 0.5, 0.58), "continuum": Interval(0.61, 0.55, 0.66)}
+NEAR = {"working-set": Interval(0.97, 0.9, 1.05), "continuum": Interval(1.02, 0.95, 1.1)}
+CLAIMS = [
+    (AHEAD, "", "working-set was the fastest of 3, 0.54 of vllm's mean completion time"),
+    (
+        AHEAD,
+        "continuum",
+        "working-set and continuum were the fastest of 3, 0.54 and 0.61 of vllm's mean completion time; "
+        "these two cannot be told apart",
+    ),
+    (
+        AHEAD | {"static-ttl": Interval(0.7, 0.6, 0.8)},
+        "continuum static-ttl",
+        "working-set, continuum and static-ttl were the fastest of 4, 0.54, 0.61 and 0.70 of vllm's mean "
+        "completion time; "
+        "continuum and static-ttl cannot be told apart from working-set",
+    ),
+    (
+        AHEAD | {"static-ttl": Interval(0.8, 0.5, 1.2)},
+        "static-ttl",
+        "working-set was faster than vllm, 0.54 of vllm's mean completion time; "
+        "static-ttl cannot be told apart from working-set",
+    ),
+    (
+        {"static-ttl": Interval(0.5, 0.2, 1.3), "continuum": Interval(0.8, 0.75, 0.85)},
+        "static-ttl",
+        "continuum was faster than vllm, 0.80 of vllm's mean completion time; "
+        "static-ttl cannot be told apart from continuum",
+    ),
+    (
+        NEAR,
+        "",
+        "working-set and continuum cannot be told apart from vllm, 0.97 and 1.02 times vllm's mean completion time",
+    ),
+    (
+        NEAR | {"static-ttl": Interval(1.3, 1.2, 1.4)},
+        "",
+        "working-set and continuum cannot be told apart from vllm, 0.97 and 1.02 times vllm's mean completion time",
+    ),
+    (
+        {"static-ttl": Interval(1.3, 1.2, 1.4), "continuum": Interval(1.5, 1.4, 1.6)},
+        "",
+        "static-ttl and continuum were slower than vllm, 1.30 and 1.50 times vllm's mean completion time",
+    ),
+    ({"continuum": Interval(1.0, 0.995, 1.005)}, "", "continuum took as long as vllm, to within 1%"),
+]
+"""Ratios to vllm, the policies that cannot be told apart from the first that is faster than vllm, and what is said."""
+
+
+@pytest.mark.parametrize(("ratios", "level", "said"), CLAIMS)
+def test_a_sentence_claims_what_the_intervals_show(ratios: dict[str, Interval], level: str, said: str) -> None:
+    def beside(one: str, other: str) -> Outcome:
+        return "open" if other in level.split() else "faster"
+
+    standings = [Standing(name, ratio, outcome(ratio)) for name, ratio in ratios.items()]
+    assert claim(standings, "vllm", 5, beside)[0] == said
+
+
+def test_every_two_policies_are_compared_on_the_same_arrivals(tmp_path: Path) -> None:
+    """In one seed ``continuum`` is the faster one, in the other two ``static-ttl``."""
+    for seed, times in enumerate(((4.0, 5.0), (4.0, 5.5), (6.0, 4.5))):
+        for policy, jct_s in zip(("static-ttl", "continuum"), times, strict=True):
+            write_recorded(tmp_path / f"{policy}-seed{seed}", policy, seed, [jct_s])
+        write_recorded(tmp_path / f"vllm-seed{seed}", "vllm", seed, [10.0])
+    summary = summarize(tmp_path)
+    (pair,) = summary.pairs
+    assert pair == ("static-ttl", "continuum")
+    assert summary.pairs[pair].jct_ratio == ratio_interval([4.0, 4.0, 6.0], [5.0, 5.5, 4.5])
+    assert verdict(summary).startswith(
+        "static-ttl and continuum were the fastest of 3, 0.47 and 0.50 of vllm's mean completion time; "
+        "these two cannot be told apart. 95% intervals over 3 seeds: "
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,4 +256,4 @@ def test_report_of_a_thousand_programs_and_of_hostile_names_stays_small_and_whol
     assert page.stat().st_size < 1_500_000
     html = page.read_text()
     assert name not in html
-    assert all(said in html for said in ("No comparison", "Programs that did not finish", "p999"))
+    assert all(said in html for said in ("no other policy was played", "Programs that did not finish", "p999"))

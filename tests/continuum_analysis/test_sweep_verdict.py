@@ -8,22 +8,30 @@ from pathlib import Path
 import pytest
 from continuum_analysis.compare.intervals import Comparison, Interval
 from continuum_analysis.compare.summary import ArmSummary, Summary
-from continuum_analysis.compare.words import _cost
+from continuum_analysis.compare.verdict import Standing, _cost
 from continuum_analysis.sweep.tables import GroupSummary, Sweep
 from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 
 
-def arm(name: str, ratio: Interval | None, ttft_p99_s: float = 1.0) -> ArmSummary:
+def arm(name: str, ratio: Interval | None, ttft_p99_s: float = 1.0, overload: float = 0.0) -> ArmSummary:
+    found = ratio and comparison(ratio)
+    load = dict.fromkeys(("backlog_growth", "queued_share", "slowdown_mean"), Interval(overload))
+    return ArmSummary(name, None, (0, 1, 2), {"ttft_p99_s": Interval(ttft_p99_s), **load}, found)
+
+
+def comparison(ratio: Interval) -> Comparison:
     sizes = (None, Interval(0.5), 0.5, 1.0, (9, 9), (9, 9))
-    found = ratio and Comparison((0, 1, 2), ratio, (1.0, 1.0), Interval(1.0), *sizes)
-    return ArmSummary(name, None, (0, 1, 2), {"ttft_p99_s": Interval(ttft_p99_s)}, found)
+    of_seeds = replace(ratio, seeds=(ratio.mean,) * (3 if ratio.bounds else 1))
+    return Comparison((0, 1, 2), of_seeds, (1.0, 1.0), Interval(1.0), *sizes)
 
 
-def sweep_of(*points: dict[str, Interval]) -> Sweep:
+def sweep_of(*points: dict[str, Interval], pairs: dict[tuple[str, str], Interval] | None = None) -> Sweep:
+    """The baseline is ``vllm``; ``pairs`` holds at every point."""
+    compared = {pair: comparison(ratio) for pair, ratio in (pairs or {}).items()}
     groups = []
     for number, ratios in enumerate(points):
         arms = {"vllm": arm("vllm", None)} | {name: arm(name, ratio) for name, ratio in ratios.items()}
-        summary = Summary((0, 1, 2), "vllm", arms, None, (), {})
+        summary = Summary((0, 1, 2), "vllm", arms, compared, (), {})
         groups.append(GroupSummary(f"g{number}", {"jps": 0.1 * (number + 1)}, 6, summary, ()))
     return Sweep(Path("s"), "s", "virtual", {}, tuple(groups), ("vllm", *points[0]))
 
@@ -33,35 +41,70 @@ def test_the_best_on_average_is_named_and_how_sure_that_is() -> None:
         {"a": Interval(1.0, 0.999, 1.001), "b": Interval(0.9, 0.7, 1.1)},
         {"a": Interval(0.5, 0.4, 0.6), "b": Interval(0.9, 0.8, 0.95)},
         {"a": Interval(0.25, 0.2, 0.3), "b": Interval(2.0, 1.6, 2.4)},
+        pairs={("a", "b"): Interval(0.5, 0.4, 0.6)},
     )
     first, then = sweep_verdict(sweep)
-    facts = "mean JCT 0.50 times vllm's over 3 points (geometric mean, 0.25 to 1.00 by point)"
-    assert first == f"a was the fastest of 3 on average: {facts}."
-    assert "faster at 2, slower at 0 and not told apart at 1 of them" in then
-    assert "gained most at jps 0.3, least at jps 0.1" in then
+    assert first == "a was the fastest of 3 on average over 3 points, 0.50 of vllm's mean completion time."
+    counts = "a was faster than vllm at 2, slower at 0, not told apart at 1."
+    assert then == f"By the 95% intervals of 3 points {counts} It gained most at jps 0.3, least at jps 0.1."
     assert sweep_trust(sweep).startswith("3 seeds at each point; engine virtual: vLLM's scheduler is real")
 
 
+AHEAD = {"a": Interval(0.54, 0.5, 0.6), "b": Interval(0.61, 0.5, 0.7)}
+APART, LEVEL = Interval(0.89, 0.8, 0.95), Interval(0.89, 0.7, 1.1)
 SAID: list[tuple[list[dict[str, Interval]], str]] = [
-    ([{"a": Interval(1.2, 1.1, 1.3)}], "a was slower than vllm on average: mean JCT 1.20"),
-    ([{"a": Interval(1.02, 1.0, 1.04)}], "a and vllm cannot be told apart on average: mean JCT 1.02"),
-    ([{"a": Interval(0.992, 0.991, 0.993)}], "a and vllm are equal to within 1% on average: mean JCT 0.99"),
-    ([{"a": Interval(0.992, 0.7, 1.4)}], "a and vllm cannot be told apart on average: mean JCT 0.99"),
-    ([{"a": Interval(1.005)}, {"a": Interval(1.0)}], "a and vllm are equal to within 1% on average: mean JCT 1.00"),
-    ([{"a": Interval(2.0)}, {"a": Interval(0.5)}], "a and vllm cannot be told apart on average: mean JCT 1.00"),
-    ([{"a": Interval(0.98, 0.97, 0.99)}], "a was faster than vllm on average: mean JCT 0.98"),
-    ([{"a": Interval(0.9, 0.7, 1.1)}], "a and vllm cannot be told apart on average: mean"),
+    ([{"a": Interval(1.2, 1.1, 1.3)}], "a was slower than vllm, 1.20 times vllm's mean completion time."),
+    ([{"a": Interval(0.9, 0.7, 1.1)}], "a cannot be told apart from vllm, 0.90 of vllm's mean"),
+    ([{"a": Interval(1.02, 1.0, 1.04)}], "a cannot be told apart from vllm, 1.02 times vllm's mean"),
+    ([{"a": Interval(0.992, 0.991, 0.993)}], "a took as long as vllm, to within 1%."),
+    ([{"a": Interval(0.992, 0.7, 1.4)}], "a cannot be told apart from vllm, 0.99 of vllm's mean"),
+    ([{"a": Interval(1.005)}, {"a": Interval(1.0)}], "With one seed, which proves nothing, a took 1.00 times vllm's"),
+    ([{"a": Interval(2.0)}, {"a": Interval(0.5)}], "With one seed, which proves nothing, a took 1.00 times vllm's"),
+    ([{"a": Interval(0.98, 0.97, 0.99)}], "a was faster than vllm, 0.98 of vllm's mean completion time."),
     (
         [{"a": Interval(1.2, 1.1, 1.3), "b": Interval(1.3, 1.2, 1.4)}],
-        "No policy was faster than vllm on average; the best of 3 was a: mean JCT 1.20",
+        "a and b were slower than vllm, 1.20 and 1.30 times vllm's mean",
     ),
-    ([{"a": Interval(0.7)}], "No point has enough seeds for an interval, so that nothing is proved"),
+    ([{"a": Interval(0.7)}], "With one seed, which proves nothing, a took 0.70 of vllm's mean completion time."),
     ([{}], "No comparison: no point has two policies"),
     (
         [{"a": Interval(0.1), "b": Interval(0.5)}, {"b": Interval(0.5)}],
-        "b was the fastest of 3 on average: mean JCT 0.50",
+        "With one seed, which proves nothing, b took 0.50 of vllm's mean completion time on average over 2 points.",
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (APART, "a was the fastest of 3 on average over 2 points, 0.54 of vllm's mean completion time."),
+        (
+            LEVEL,
+            "a and b were the fastest of 3 on average over 2 points, 0.54 and 0.61 of vllm's mean completion time; "
+            "these two cannot be told apart.",
+        ),
+    ],
+)
+def test_two_policies_are_told_apart_by_the_intervals_of_the_points(pair: Interval, said: str) -> None:
+    assert sweep_verdict(sweep_of(AHEAD, AHEAD, pairs={("a", "b"): pair}))[0] == said
+
+
+def test_who_is_faster_here_and_slower_there_is_not_told_apart() -> None:
+    sweep = sweep_of(AHEAD, AHEAD, pairs={("a", "b"): APART})
+    turned = {("b", "a"): comparison(APART)}
+    summary = sweep.groups[1].summary
+    assert summary is not None
+    groups = (sweep.groups[0], replace(sweep.groups[1], summary=replace(summary, pairs=turned)))
+    assert "these two cannot be told apart" in sweep_verdict(replace(sweep, groups=groups))[0]
+
+
+def test_a_point_with_too_much_work_is_named() -> None:
+    sweep = sweep_of({"a": Interval(0.5, 0.4, 0.6)}, {"a": Interval(0.5, 0.4, 0.6)})
+    sweep.groups[1].policies["vllm"] = arm("vllm", None, overload=9.0)  # type: ignore[index]
+    said = "At 1 of 2 points more work arrived than vllm could finish; in runs of this length, a was faster than vllm"
+    assert sweep_verdict(sweep)[0].startswith(said)
+    sweep.groups[0].policies["a"] = arm("a", Interval(0.5, 0.4, 0.6), overload=9.0)  # type: ignore[index]
+    assert sweep_verdict(sweep)[0].startswith("At 2 of 2 points more work arrived than some policies could finish; in")
 
 
 @pytest.mark.parametrize(("points", "said"), SAID)
@@ -77,8 +120,9 @@ def test_a_policy_that_finished_fewer_programs_somewhere_is_not_ranked() -> None
     assert failing is not None
     arms["b"] = replace(arms["b"], comparison=replace(failing, finished=(4, 9)))  # type: ignore[index]
     said, then = sweep_verdict(sweep)
-    assert then.endswith("Its TTFT P99 was higher than vllm's at 1 of 2 points.")
-    assert said.startswith("b is not ranked: it finished fewer programs at 1 point. a was the fastest of 3 on average")
+    assert said.startswith("With one seed, which proves nothing, a took 0.90 of vllm's")
+    assert "b is not ranked: it finished fewer programs at 1 point." in then
+    assert then.endswith("Under a TTFT P99 was higher than vllm's at 1 of 2 points.")
 
 
 LATER = "of the programs finished later than under vllm, "
@@ -87,15 +131,16 @@ LATER = "of the programs finished later than under vllm, "
 @pytest.mark.parametrize(
     ("later", "worst", "said"),
     [
-        (0.0, 1.0, "No program finished later than under vllm."),
-        (0.005, 2.0, f"Fewer than 1% {LATER}the worst-hit after 2.00 times the time."),
-        (0.0099, 1.009, f"Fewer than 1% {LATER}none by more than 1%."),
+        (0.0, 1.0, "no program finished later than under vllm."),
+        (0.005, 2.0, f"fewer than 1% {LATER}the worst-hit after 2.00 times the time."),
+        (0.0099, 1.009, f"fewer than 1% {LATER}none by more than 1%."),
         (0.01, 1.01, f"1% {LATER}the worst-hit after 1.01 times the time."),
     ],
 )
 def test_who_pays_for_the_fastest(later: float, worst: float, said: str) -> None:
     summary = sweep_of({"a": Interval(0.5)}).groups[0].summary
     assert summary is not None
-    comparison = summary.arms["a"].comparison
-    assert comparison is not None
-    assert _cost(summary, replace(comparison, later=later, worst=worst)) == said
+    named = Standing("a", Interval(0.5), "faster")
+    paid = replace(summary.arms["a"], comparison=replace(comparison(named.ratio), later=later, worst=worst))
+    costs = _cost(replace(summary, arms={**summary.arms, "a": paid}), [named])
+    assert costs == f"Under a {said} TTFT P99: 1 s against vllm's 1 s."

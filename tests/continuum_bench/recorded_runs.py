@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,17 @@ from continuum_traces.schema import Engine, Hardware, KvPool, Manifest, Schedule
 E = SchedulerEvent
 GAP_S = 100.0
 """From one program's arrival to the next one's, unless told."""
+
+
+def verdict_in(html: str) -> str:
+    """The verdict of a report, both parts of it."""
+    return unescape(" ".join(re.findall(r'<p class="(?:verdict|then)">([^<]*)</p>', html)))
+
+
+def flags_in(html: str) -> list[str]:
+    """The options of a command line that a report names, outside its record of the command."""
+    said = re.sub(r'(?s)<(style|script)>.*?</\1>|<table class="facts">.*?</table>|<[^>]+>', " ", html)
+    return re.findall(r"(?<![\w-])--[a-z][\w-]*", said)
 
 
 def served(

@@ -16,6 +16,7 @@ from continuum_bench.doctor import _python
 from continuum_traces.jsonl import read_programs, write_programs
 from continuum_traces.schema import Program, Turn
 from ctrl_c import interrupted
+from recorded_runs import verdict_in
 from typer.main import get_command
 
 PRESSED = ("--jps", 2, "--kv-blocks", 1200, "--policy", "vllm,continuum")
@@ -27,6 +28,9 @@ def experiment(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "experiment"
     done = succeeded("replay", trace, *PRESSED, "--seeds", 2, "--out", out)
     assert "JCT to vllm" in done.stdout
+    said = verdict_in((out / "report.html").read_text())
+    assert "with 2 seeds, too few for an interval, continuum took " in said.lower()
+    assert f"\n{said}\n" in done.stdout  # the terminal and the report say the same
     assert f"report: {out / 'report.html'}" in done.stderr
     assert "3 of 4 runs, about " in done.stderr  # and the time left
     assert "4 of 4 runs" in done.stderr

@@ -35,6 +35,7 @@ from continuum_traces.schema import Program, Turn
 from ctrl_c import interrupted
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded_runs import flags_in, verdict_in
 
 CELLS = 4
 
@@ -53,7 +54,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "small"
-    succeeded("sweep", folder / "grid.yaml", "--out", out)
+    done = succeeded("sweep", folder / "grid.yaml", "--out", out)
+    assert f"\n{verdict_in((out / 'report.html').read_text())}\n" in done.stdout
     return out
 
 
@@ -95,7 +97,9 @@ def test_a_sweep_is_a_folder_of_runs_with_tables_and_plots(swept: Path) -> None:
     assert groups[1]["policies"]["continuum"]["jct_mean_ratio"] > 0
     page = (swept / "report.html").read_text()
     ran = "small (recorded), 6 programs at 0.5, 2/s, llama-3.1-8b on 1 x h100-80gb"
-    assert all(said in page for said in ("<svg class='plot'", ran, "over 2 points (geometric mean"))
+    assert all(said in page for said in ("<svg class='plot'", ran, "on average over 2 points"))
+    places = [page.index(each) for each in ("<h1>", 'class="verdict"', 'class="trust"', "<svg", "<h2>All numbers")]
+    assert (places, flags_in(page)) == (sorted(places), [])
     assert "continuum" in (swept / "sweep.svg").read_text()
     assert not (swept / ".partial").exists()
 

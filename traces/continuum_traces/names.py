@@ -13,8 +13,13 @@ def which(name: object, known: Iterable[str]) -> str:
     'did you mean continuum? there are vllm and continuum'
     """
     names = list(known)
-    listed = " and ".join(names) if len(names) == 2 else ", ".join(names)
-    return f"{near(name, names)}there are {listed}"
+    return f"{near(name, names)}there are {' and '.join(names) if len(names) == 2 else ', '.join(names)}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return ``a``, ``a and b`` or ``a, b and c``."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def near(name: object, known: Iterable[str], most: int = 1) -> str:

@@ -7,6 +7,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -134,9 +135,8 @@ class Summary:
     baseline: str
     """The arm with which the others are compared (see ``baseline_of``)."""
     arms: Mapping[str, ArmSummary]
-    runner_up: tuple[str, Comparison] | None
-    """The arm with the second-lowest mean JCT, and the comparison of the best arm with it; None if these two have no
-    seed or program in common."""
+    pairs: Mapping[tuple[str, str], Comparison]
+    """Every two ranked arms, baseline excluded: the faster of the two compared with the other, on the same arrivals."""
     warnings: tuple[str, ...]
     manifest: Manifest
     """The manifest of the experiment, or of the first run."""
@@ -196,11 +196,13 @@ def summarize_runs(path: Path | None, runs: Sequence[Run], baseline: str | None 
         seeds=tuple(sorted({run.manifest.seed for group in arms.values() for run in group})),
         baseline=base,
         arms={arm: _summarize_arm(group, compare_to(arms[base], group)) for arm, group in arms.items()},
-        runner_up=None,
+        pairs={},
         warnings=(*left_out, *_assumed(arms), *_warnings(arms)),
         manifest=read_manifest(path) if path is not None and (path / MANIFEST).exists() else runs[0].manifest,
     )
-    return dataclasses.replace(summary, runner_up=_runner_up(arms, summary.ranked))
+    ranked = [arm for arm in summary.ranked if arm != base]
+    compared = {(one, other): compare_to(arms[other], arms[one]) for one, other in combinations(ranked, 2)}
+    return dataclasses.replace(summary, pairs={pair: each for pair, each in compared.items() if each is not None})
 
 
 def _leave_out_seeds(arms: dict[str, list[Run]]) -> list[str]:
@@ -216,14 +218,6 @@ def _leave_out_seeds(arms: dict[str, list[Run]]) -> list[str]:
         f"seed {seed} is left out: no finished run of {', '.join(arm for arm in seeds if seed not in seeds[arm])}"
         for seed in sorted(every - common)
     ]
-
-
-def _runner_up(arms: Mapping[str, Sequence[Run]], ranked: Sequence[str]) -> tuple[str, Comparison] | None:
-    if len(ranked) < 2:
-        return None
-    best, second = ranked[:2]
-    comparison = compare_to(arms[second], arms[best])
-    return None if comparison is None else (second, comparison)
 
 
 def _order(path: Path | None, runs: Sequence[Run]) -> Callable[[Run], tuple[int, int, int]]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import chain, count
 
 OFFLOAD = "+offload"
-COLOURS = ("#7f7f7f", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#B8A800")
-"""Grey, then the palette of Okabe and Ito, which colour-blind readers can tell apart."""
+COLOURS = ("#7f7f7f", "#E69F00", "#56B4E9", "#0072B2", "#CC79A7", "#009E73", "#A0522D", "#D55E00")
+"""Grey, brown, and the palette of Okabe and Ito, in the order of ``KNOWN``. Colour-blind readers can tell ``vllm``,
+``continuum`` and ``working-set`` apart by colour alone, on white and on black; the others by mark and dash too."""
 KNOWN = ("vllm", "program-fcfs", "static-ttl", "continuum", "autellix", "infercept", "thunderagent", "working-set")
 """Policies with the same colour and mark in every figure; other policies take styles that the figure does not use."""
 MARKS = (
@@ -46,8 +47,8 @@ def arm_styles(names: Iterable[str]) -> dict[str, ArmStyle]:
     with different routers also share the colour of their policy.
     """
     parts = {name: _split(name) for name in names}
-    far_first = ((place + len(COLOURS) // 2) % len(COLOURS) for place in range(len(COLOURS)))
-    policies = _numbers([policy for policy, _ in parts.values()], KNOWN, chain(far_first, count(len(COLOURS))))
+    free = (0, 4, 5, 6, 1, 2, 3, 7)  # a baseline that is not vllm is grey too
+    policies = _numbers([policy for policy, _ in parts.values()], KNOWN, chain(free, count(len(COLOURS))))
     variants = _numbers([variant for _, variant in parts.values()], ("", OFFLOAD), count())
     per_colour = max(2, 1 + max(variants.values(), default=0))
     styles = {}

@@ -72,6 +72,11 @@ def heading(x: float, y: float, title: str, unit: str) -> str:
 
 
 def x_marks(axis: Axis, at: float, title: str, percent: bool = False) -> str:
-    """Draw the ticks and the title of an x axis below ``at``."""
-    ticks = "".join(words(axis.px(tick), at + 15, tick_text(tick, percent), "middle") for tick in axis.ticks(6))
-    return ticks + words((axis.first_px + axis.last_px) / 2, at + 32, title, "middle")
+    """Draw the ticks and the title of an x axis below ``at``; a label that would touch the one before is left out."""
+    labels, free = [], 0.0
+    for tick in axis.ticks(6):
+        x, text = axis.px(tick), tick_text(tick, percent)
+        if x - LETTER * len(text) / 2 >= free:
+            labels.append(words(x, at + 17, text, "middle"))
+            free = x + LETTER * (len(text) / 2 + 1)
+    return "".join(labels) + words((axis.first_px + axis.last_px) / 2, at + 33, title, "middle")

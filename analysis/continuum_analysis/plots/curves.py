@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
@@ -72,13 +71,13 @@ def _lines(panel: Panel, x: Axis, y: Axis) -> Iterator[str]:
 
 def _line(line: Line, x: Axis, y: Axis) -> str:
     points = [(x.px(a), y.px(b)) for a, b in zip(line.x, line.y, strict=True)]
-    drawn = "" if line.kind == "points" else stroke(_path(points, line.kind == "stepped"), line.look)
+    drawn = stroke(_path(points, line.kind == "stepped"), line.look)
     if line.low:
         bars = zip(points, line.low, line.high, strict=True)
         path = "".join(f"M{at:.1f},{y.px(low):.1f}V{y.px(high):.1f}" for (at, _), low, high in bars)
         drawn += f"<path class='whisker' stroke='{line.look.colour}' d='{path}'/>"
-    if line.kind in ("marked", "points") or len(line.x) == 1:
-        drawn += marks(points, line.look, small=line.kind == "points")
+    if line.kind == "marked" or len(line.x) == 1:
+        drawn += marks(points, line.look)
     return f"<g>{drawn}<title>{escape(line.name)}</title></g>"
 
 
@@ -93,12 +92,8 @@ def stroke(path: str, look: ArmStyle) -> str:
     return f"<path class='line' stroke='{look.colour}'{dash} d='{path}'/>"
 
 
-def marks(points: Sequence[tuple[float, float]], look: ArmStyle, small: bool = False) -> str:
+def marks(points: Sequence[tuple[float, float]], look: ArmStyle) -> str:
     """Draw all marks of a line as one path."""
-    mark = MARKS[look.mark]
-    if small:
-        mark = re.sub(r"-?\d*\.?\d+", lambda number: f"{0.6 * float(number[0]):.2g}", mark)
-    path = "".join(f"M{a:.1f},{b:.1f}{mark}" for a, b in points)
+    path = "".join(f"M{a:.1f},{b:.1f}{MARKS[look.mark]}" for a, b in points)
     face = "var(--paper)" if look.is_open else look.colour
-    faint = " opacity='.55'" if small else ""
-    return f"<path class='mark' data-mark='{look.mark}' stroke='{look.colour}' fill='{face}'{faint} d='{path}'/>"
+    return f"<path class='mark' data-mark='{look.mark}' stroke='{look.colour}' fill='{face}' d='{path}'/>"

@@ -90,8 +90,7 @@ def _keys(panels: Sequence[Panel]) -> Iterator[tuple[str, str]]:
 
 
 def _line_key(line: Line) -> str:
-    drawn = "" if line.kind == "points" else stroke("M0,6h24", line.look)
-    return drawn + (marks([(12.0, 6.0)], line.look) if line.kind in ("marked", "points") else "")
+    return stroke("M0,6h24", line.look) + (marks([(12.0, 6.0)], line.look) if line.kind == "marked" else "")
 
 
 def _legend(keys: Mapping[str, str]) -> tuple[str, float]:

@@ -8,10 +8,9 @@ from typing import Literal
 
 from continuum_analysis.plots.arm_styles import ArmStyle
 
-Kind = Literal["marked", "plain", "stepped", "points"]
+Kind = Literal["marked", "plain", "stepped"]
 """marked: a line with a mark at each point. plain: a line without marks. stepped: horizontal to the next point, then
-vertical. points: marks without a line."""
-LEVEL_COLOUR = "#808080"
+vertical."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +83,10 @@ class Panel:
     top: float | None = None
     """The upper end of the y axis; None: the largest value."""
     level: float | None = None
-    """The y of a horizontal line."""
+    """Where a dashed line marks a value: 100% of the pool, or a ratio of 1."""
     bars: Sequence[Bar] = ()
     dots: bool = False
-    """Draw the values of ``bars`` as marks in a row for each group, on a logarithmic scale around 1 (for ratios)."""
+    """Draw the values of ``bars`` as marks in a row for each group, on a logarithmic scale."""
     stacks: Sequence[Stack] = ()
     areas: Sequence[Area] = ()
 

@@ -12,7 +12,7 @@ from continuum_analysis.plots.panels import Bar, Panel
 
 LONGEST = 22
 """Letters of a group's name that fits beside its row; longer names are written above it."""
-BAR, THIN, DOT, LAYERS, GAP = 15, 7, 12, 20, 8
+BAR, THIN, DOT, LAYERS, GAP = 15, 12, 12, 20, 8
 """Pixels: the heights of a bar, a thin bar, a mark and a row of layers, and the space between rows."""
 HATCHES = {
     "/": "M-1,1l2,-2M0,6l6,-6M5,7l2,-2",
@@ -48,7 +48,7 @@ def rows(panel: Panel, top: float, width: float) -> tuple[str, float]:
         parts.append(drawn)
         at = below + (2 * GAP if panel.dots else GAP)
     grid = "".join(f"<path class='grid' d='M{x.px(tick):.1f},{first:.1f}V{at:.1f}'/>" for tick in x.ticks(6))
-    grid += f"<path class='level' d='M{x.px(1.0):.1f},{first:.1f}V{at:.1f}'/>" if panel.dots else ""
+    grid += "" if panel.level is None else f"<path class='level' d='M{x.px(panel.level):.1f},{first:.1f}V{at:.1f}'/>"
     head = heading(left, first - 7, panel.title, panel.y_title)
     return f"{head}{grid}{''.join(parts)}{x_marks(x, at, panel.x_title, panel.percent)}", at + 38
 
@@ -56,7 +56,7 @@ def rows(panel: Panel, top: float, width: float) -> tuple[str, float]:
 def _x_axis(panel: Panel, first: float, last: float) -> Axis:
     values = [v for bar in panel.bars for v in (bar.y, bar.low, bar.high)]
     values += [sum(stack.heights.get(group, 0.0) for stack in panel.stacks) for group in panel.groups]
-    values += (0.9, 1.1) if panel.dots else ()
+    values += () if panel.level is None else (0.9 * panel.level, 1.1 * panel.level)
     return Axis(*ends(values, from_zero=True, log=panel.dots), first, last, panel.dots)
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from continuum_traces.names import counted
 from continuum_traces.run_dir import write_text
 
-from continuum_analysis.compare.intervals import ENOUGH_SEEDS, interval_text, number_text
+from continuum_analysis.compare.intervals import ENOUGH_SEEDS, NO_VALUE, Comparison, interval_text, number_text
 from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
-from continuum_analysis.compare.summary import Summary, compare_to, summarize_runs, write_summary
-from continuum_analysis.compare.words import TextTable, arm_table, fastest, load_line, verdict_parts
+from continuum_analysis.compare.summary import Summary, summarize_runs, write_summary
+from continuum_analysis.compare.verdict import fastest, outcome, verdict_parts
+from continuum_analysis.compare.words import JCT_RATIO, TextTable, arm_table, columns
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.unknown import cannot_be_known
-from continuum_analysis.report.experiment_facts import (
-    experiment_line,
-    gpu_time,
-    knee,
-    kv_tokens,
-    manifest_entries,
-)
+from continuum_analysis.report.experiment_facts import experiment_line, knee, kv_tokens, manifest_entries
 from continuum_analysis.report.figure_kit import Figure, Groups
 from continuum_analysis.report.figures import (
     demand_figure,
@@ -118,17 +114,18 @@ def render(page: Page) -> str:
     cast = [summary.baseline, best] if best is not None else []
     return fill_page(
         "report.html.j2",
-        title=f"Continuum report: {page.name}",
-        line=experiment_line([each.manifest for each in page.summaries.values()]),
-        gpu_time=gpu_time(summary.manifest),
-        load=load_line(summary),
-        matrix=_matrix(groups) if len(groups) > 2 else {},
+        title=experiment_line([each.manifest for each in page.summaries.values()]) or page.name,
+        name=page.name,
         verdicts=[(_load_words(jps, page), *verdict_parts(each)) for jps, each in page.summaries.items()],
         warnings=[
             _load_words(jps, page) + warning for jps, each in page.summaries.items() for warning in each.warnings
         ],
         trust=_trust(page, capacity),
-        table=arm_table(page.summaries, with_jps=len(page.loads) > 1),
+        table=arm_table(
+            page.summaries,
+            [each for each in columns(page.summaries.values()) if each.metric != JCT_RATIO.metric],
+            with_jps=len(page.loads) > 1,
+        ),
         summary=summary,
         detailed=_load_words(page.detailed, page).rstrip(": "),
         enough_seeds=ENOUGH_SEEDS,
@@ -137,7 +134,7 @@ def render(page: Page) -> str:
         run=page.runs[0].manifest,
         unknown=_unknown(page.runs),
         measures=_measures(summary),
-        comparisons=_comparisons(page),
+        pairs=_pairs(page),
         manifest=manifest_entries(
             {run.path.name: run.manifest for runs in page.loads.values() for run in runs}, summary.manifest
         ),
@@ -146,7 +143,7 @@ def render(page: Page) -> str:
 
 def _unknown(runs: Sequence[Run]) -> list[str]:
     """Return sentences about what the page cannot show because it was not recorded."""
-    sentences = [f"{run.arm}: {sentence}" for run in runs for sentence in cannot_be_known(run.metrics.facts)]
+    sentences = [f"{run.arm}: {lacking}" for run in runs for lacking, _ in cannot_be_known(run.metrics.facts)]
     firsts = [turn.first_token_s for run in runs for turn in run.metrics.facts.turns]
     if firsts and not any(first_s is not None for first_s in firsts):
         sentences.append(
@@ -155,61 +152,58 @@ def _unknown(runs: Sequence[Run]) -> list[str]:
     return sentences
 
 
-def _trust(page: Page, capacity: int | None) -> str:
-    """Return one line about the data behind the verdict: seeds, distance to the knee, modelled or measured."""
+def _trust(page: Page, capacity: int | None) -> list[str]:
+    """Return sentences about the data behind the verdict: what is modelled, the seeds, the distance to the knee."""
     seeds, manifest, baseline = len(page.summary.seeds), page.runs[0].manifest, page.summary.baseline
-    sentences = [f"{seeds} seeds" if seeds > 1 else "one seed"]
-    if capacity:
-        sentences.append(knee(page.groups, capacity, baseline))
-    modelled = ", ".join(item.partition(" (")[0] for item in manifest.modelled)
     if not manifest.engine:
-        sentences.append("there is no manifest, so the configuration of the runs is unknown")
+        times = "There is no manifest, so the configuration of the runs is unknown"
+    elif manifest.modelled:
+        times = f"Modelled, not measured: {'; '.join(manifest.modelled)}"
     else:
-        sentences.append(
-            f"modelled, not measured: {modelled}" if modelled else "measured: nothing is named as modelled"
-        )
-    return "; ".join(sentences) + "."
+        times = "Measured: the manifest names nothing as modelled"
+    load = f"; {knee(page.groups, capacity, baseline)}" if capacity else ""
+    return [f"{times}.", f"{counted(seeds, 'seed').capitalize()}{load}."]
 
 
 def _load_words(jps: float | None, page: Page) -> str:
     return f"{jps:g} programs/s: " if len(page.loads) > 1 and jps is not None else ""
 
 
-def _comparisons(page: Page) -> TextTable:
-    """Compare each arm with the baseline on the same arrivals: ratio, difference, effect sizes, number of programs."""
-    summary = page.summary
-    headings = ("policy", "ratio", "95% interval", "seconds saved (95%)", "programs", "effect size g_z", "compared")
-    compared = {name: arm.comparison for name, arm in summary.arms.items() if name != summary.baseline}
+def _pairs(page: Page) -> TextTable:
+    """Compare every policy with the baseline, and every two others, on the same arrivals. Each ratio stands once."""
+    headings = ["policy", "against", "result", "JCT ratio", "95% interval", "seconds saved"]
+    headings += ["programs sooner, equal, later", "effect size g_z", "compared"]
     rows = [
-        (
-            name,
-            f"{each.jct_ratio.mean:.2f}",
-            each.jct_ratio.bounds_text("{:.2f}".format),
-            each.difference_s.text("{:.1f}".format),
-            "{:,} sooner, {:,} equal, {:,} later".format(*each.ends),
-            number_text(each.effect, "{:.1f}"),
-            "{:,} of {:,}".format(*each.programs),
-        )
-        for name, each in compared.items()
-        if each is not None
+        [*([f"{jps:g}" if jps is not None else NO_VALUE] if len(page.loads) > 1 else []), *row]
+        for jps, summary in page.summaries.items()
+        for row in _pairs_of(summary)
     ]
-    return TextTable(headings, rows)
+    return TextTable([*(["JPS"] if len(page.loads) > 1 else []), *headings], rows)
 
 
-def _matrix(groups: Groups) -> dict[str, list[tuple[str, str, str] | None]]:
-    return {arm: [_ratio_cell(groups, arm, other) for other in groups] for arm in groups}
+def _pairs_of(summary: Summary) -> Iterator[list[str]]:
+    for name, arm in summary.arms.items():
+        if name != summary.baseline and arm.comparison is not None:
+            fewer = arm.jct_ratio is None
+            yield [name, summary.baseline, *_pair(arm.comparison, "finished fewer" if fewer else None)]
+    for (one, other), comparison in summary.pairs.items():
+        yield [one, other, *_pair(comparison)]
 
 
-def _ratio_cell(groups: Groups, arm: str, other: str) -> tuple[str, str, str] | None:
-    """Return an arm's mean JCT over the other's: the ratio, ``faster`` or ``slower`` if its 95% interval shows it, and
-    the ratio with its interval. None where nothing can be paired."""
-    comparison = compare_to(groups[other], groups[arm]) if arm != other else None
-    if comparison is None:
-        return None
-    ratio = comparison.jct_ratio
-    low, high = ratio.bounds or (0.0, 2.0)
-    kind = "faster" if high < 1.0 else "slower" if low > 1.0 else ""
-    return f"{ratio.mean:.2f}", kind, ratio.text("{:.3f}".format)
+RESULTS = {"open": "not told apart", "equal": "equal within 1%"}
+
+
+def _pair(each: Comparison, result: str | None = None) -> list[str]:
+    shown = outcome(each.jct_ratio) if each.jct_ratio.bounds else NO_VALUE
+    return [
+        result or RESULTS.get(shown, shown),
+        f"{each.jct_ratio.mean:.2f}",
+        each.jct_ratio.bounds_text("{:.2f}".format),
+        each.difference_s.text("{:.1f}".format),
+        "{:,}, {:,}, {:,}".format(*each.ends),
+        number_text(each.effect, "{:.1f}"),
+        "{:,} of {:,}".format(*each.programs),
+    ]
 
 
 def _measures(summary: Summary) -> list[tuple[str, str, str, list[str]]]:

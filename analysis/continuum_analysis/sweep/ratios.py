@@ -113,4 +113,4 @@ def ratio_panels(ratios: Sequence[Ratio], base: str) -> list[Panel]:
         (each.where, Bar(each.point, each.policy, looks[each.policy], each.to_base.mean, *each.to_base.spread))
         for each in ratios
     )
-    return [Panel(where, f"mean JCT to {base}", "", bars=here, dots=True) for where, here in bars.items()]
+    return [Panel(where, f"mean JCT to {base}", "", bars=here, dots=True, level=1.0) for where, here in bars.items()]

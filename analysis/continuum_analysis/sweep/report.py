@@ -29,14 +29,13 @@ def write_sweep_report(sweep: Sweep, verdict: tuple[str, str] | None = None) -> 
         sweep.path,
         "sweep",
         sweep_panels(sweep, read_plot(sweep.plot, sweep)),
-        title=sweep.name,
+        title=": ".join(filter(None, (sweep.name, sweep_line(sweep)))),
         table=sweep.table(),
         warnings=sweep.warnings(),
         facts=_facts(sweep, read_json(sweep.path / SWEEP)),
         kind="lines",
         verdict=verdict or sweep_verdict(sweep),
         trust=sweep_trust(sweep),
-        line=sweep_line(sweep),
         predictions=sweep.prediction_table(),
     )
 

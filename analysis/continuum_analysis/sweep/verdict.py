@@ -1,5 +1,4 @@
-"""The verdict of a sweep: the policy that was the fastest on average over the grid, and the number of points at which
-the intervals show that it was faster than the baseline."""
+"""The verdict of a sweep: the policies that were the fastest on average over the grid, as far as the intervals show."""
 
 from __future__ import annotations
 
@@ -7,10 +6,19 @@ from dataclasses import dataclass, field
 from statistics import geometric_mean
 from typing import Literal
 
-from continuum_traces.names import counted
+from continuum_traces.names import counted, listed
 
 from continuum_analysis.compare.intervals import Interval
-from continuum_analysis.compare.words import SAME_TO_THE_EYE, Outcome, headline, outcome
+from continuum_analysis.compare.verdict import (
+    MORE_SEEDS,
+    SAME_TO_THE_EYE,
+    Outcome,
+    Standing,
+    as_sentence,
+    beside,
+    claim,
+    outcome,
+)
 from continuum_analysis.sweep.tables import MODELLED, Sweep, point_text
 
 
@@ -52,58 +60,75 @@ def records_of(sweep: Sweep) -> list[Record]:
 
 
 def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
-    """Return the verdict in two parts: the best policy on average, of those that ran at the most points; then how sure
-    that is."""
+    """Return the verdict in two parts: the sentence that says which policies were the fastest on average, of those that
+    ran at the most points; then how that differs by point."""
     records = records_of(sweep)
-    if not records:
-        return "No comparison: no point has two policies on the same arrivals.", ""
-    unranked = "".join(
-        f"{each.policy} is not ranked: it finished fewer programs at {counted(each.finished_fewer, 'point')}. "
+    unranked = [
+        f"{each.policy} is not ranked: it finished fewer programs at {counted(each.finished_fewer, 'point')}."
         for each in records
         if each.finished_fewer
-    )
+    ]
     ranked = [record for record in records if not record.finished_fewer]
     if not ranked:
-        return unranked.strip(), ""
+        return "No comparison: no point has two policies that finished the same programs.", " ".join(unranked)
     most = max(len(record.points) for record in ranked)
-    best = min((record for record in ranked if len(record.points) == most), key=lambda record: record.mean)
-    ratios = [ratio.mean for _, ratio in best.points]
-    spread = f", {min(ratios):.2f} to {max(ratios):.2f} by point" if most > 1 else ""
-    over = f"over {counted(most, 'point')} (geometric mean{spread})"
-    facts = f"mean JCT {best.mean:.2f} times {sweep.baseline}'s {over}"
-    tail = ""
-    if best.longer_tails:
-        tail = f" Its TTFT P99 was higher than {sweep.baseline}'s at {best.longer_tails} of {counted(most, 'point')}."
-    return f"{unranked}{_headline(best, sweep)}: {facts}.", f"{_how_sure(best)} {_where(best)}".strip() + tail
+    compared = sorted((record for record in ranked if len(record.points) == most), key=lambda record: record.mean)
+    standings = [Standing(record.policy, Interval(record.mean), _outcome(record)) for record in compared]
+    seeds = max(len(ratio.seeds) for record in compared for _, ratio in record.points)
+    scope = f" on average over {counted(most, 'point')}" if most > 1 else ""
+    sentence, named = claim(standings, sweep.baseline, seeds, lambda *pair: _beside(sweep, *pair), scope)
+    best = next(record for record in compared if record.policy == named[0].policy)
+    rest = [_by_point(best, sweep.baseline), *unranked, _tail(best, sweep.baseline)]
+    return as_sentence(_overloaded(sweep) + sentence, sweep.policies), " ".join(filter(None, rest))
 
 
-def _headline(best: Record, sweep: Sweep) -> str:
-    """Name the best policy, and claim no more than its intervals show."""
-    side: Literal["faster", "slower"] = "faster" if best.mean < 1 else "slower"
-    result: Outcome = "open"
-    if abs(best.mean - 1) >= SAME_TO_THE_EYE:
-        shown = not any(ratio.bounds for _, ratio in best.points) or best.sure(side)
-        result = side if shown else "open"
-    elif all(outcome(ratio) == "equal" for _, ratio in best.points):
-        result = "equal"
-    return headline(result, best.policy, sweep.baseline, len(sweep.policies), scope=" on average")
+def _outcome(record: Record) -> Outcome:
+    """Judge the average by what the intervals of the points show."""
+    if record.mean < 1 - SAME_TO_THE_EYE and record.sure("faster"):
+        return "faster"
+    if all(outcome(ratio) == "equal" for _, ratio in record.points):
+        return "equal"
+    return "slower" if record.mean > 1 + SAME_TO_THE_EYE and record.sure("slower") else "open"
 
 
-def _how_sure(record: Record) -> str:
-    intervals = sum(ratio.bounds is not None for _, ratio in record.points)
-    if intervals == 0:
-        return "No point has enough seeds for an interval, so that nothing is proved; run with --seeds 5."
+def _beside(sweep: Sweep, one: str, other: str) -> Outcome:
+    """Judge one policy beside another: ``faster`` if it is so at some point, and slower at none; else ``open``."""
+    at_points = {beside(group.summary, one, other) for group in sweep.groups if group.summary is not None}
+    shown = at_points & {"faster", "slower"}
+    return shown.pop() if len(shown) == 1 else "open"
+
+
+def _by_point(record: Record, baseline: str) -> str:
+    """Say at how many points the intervals show a difference, and where the policy gained most and least."""
+    intervals = [ratio.bounds for _, ratio in record.points if ratio.bounds is not None]
+    if not intervals:
+        return MORE_SEEDS
+    if len(record.points) == 1:
+        return f"95% interval: {record.points[0][1].bounds_text('{:.2f}'.format)}."
     faster, slower = record.sure("faster"), record.sure("slower")
-    rest = intervals - faster - slower
-    counts = f"By the 95% intervals it was faster at {faster}, slower at {slower} and not told apart at {rest} of them."
-    return counts if intervals == len(record.points) else f"{counts} The others have no interval."
+    rest = len(intervals) - faster - slower
+    counts = f"faster than {baseline} at {faster}, slower at {slower}, not told apart at {rest}"
+    (most, _), *_, (least, _) = sorted(record.points, key=lambda point: point[1].mean)
+    where = f"It gained most at {most}, least at {least}."
+    return f"By the 95% intervals of {counted(len(intervals), 'point')} {record.policy} was {counts}. {where}"
 
 
-def _where(record: Record) -> str:
-    if len(record.points) < 2:
+def _overloaded(sweep: Sweep) -> str:
+    """Begin the sentence with the points where more work arrived than could be finished; empty if there is none."""
+    policies = dict.fromkeys(name for group in sweep.groups for name, arm in group.policies.items() if arm.overloaded)
+    if not policies:
         return ""
-    ranked = sorted(record.points, key=lambda point: point[1].mean)
-    return f"It gained most at {ranked[0][0]}, least at {ranked[-1][0]}."
+    number = sum(any(arm.overloaded for arm in group.policies.values()) for group in sweep.groups)
+    where = f"at {number} of {counted(len(sweep.groups), 'point')} " if len(sweep.groups) > 1 else ""
+    who = "some policies" if len(policies) > 1 else listed(policies)
+    return f"{where}more work arrived than {who} could finish; in runs of this length, "
+
+
+def _tail(record: Record, baseline: str) -> str:
+    if not record.longer_tails:
+        return ""
+    where = f"{record.longer_tails} of {counted(len(record.points), 'point')}"
+    return f"Under {record.policy} TTFT P99 was higher than {baseline}'s at {where}."
 
 
 def sweep_trust(sweep: Sweep) -> str:

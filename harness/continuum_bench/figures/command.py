@@ -21,6 +21,7 @@ from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.ratios import Ratio, hint_ratios, ratio_panels, ratio_table, sweep_ratios
 from continuum_analysis.sweep.report import sweep_line, write_page
 from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_tables
+from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 from continuum_traces.importers.registry import read_any
 from continuum_traces.run_dir import create, write_json
 from continuum_traces.synth import bundled
@@ -29,7 +30,7 @@ from continuum_bench.errors import BenchError
 from continuum_bench.figures.spec import FigureSpec, figure_names, load_figure
 from continuum_bench.invocation import command_line
 from continuum_bench.options.sweep import FigureOptions
-from continuum_bench.show import print_bars, print_notice, print_table
+from continuum_bench.show import print_bars, print_notice, print_table, print_verdict
 from continuum_bench.sweep.command import play_grid
 from continuum_bench.sweep.goodput import GoodputStudy
 from continuum_bench.sweep.grid import Grid
@@ -129,6 +130,7 @@ def _write(spec: FigureSpec, options: FigureOptions, out: Path, drawn: Drawn, sw
     panels, table = drawn
     command = " ".join(command_line())
     warnings = sweep.warnings() if sweep and spec.kind != "goodput" else []
+    verdict = sweep_verdict(sweep) if sweep and spec.kind == "lines" else None
     page = write_page(
         out,
         "figure",
@@ -140,12 +142,16 @@ def _write(spec: FigureSpec, options: FigureOptions, out: Path, drawn: Drawn, sw
         kind=spec.kind,
         base=BASES.get(spec.kind),
         line=sweep_line(sweep) if sweep else "",
+        verdict=verdict,
+        trust=sweep_trust(sweep) if sweep else None,
     )
     text = "\n".join([f"`{command}`", "", *table.markdown(), ""])
     (out / "figure.md").write_text(text, encoding="utf-8")
     print_table(table, spec.title if sweep is None else f"{spec.title}: {MODELLED.get(sweep.engine, sweep.engine)}")
     if spec.kind == "lines":
         print_bars(panels[0])
+    if verdict is not None:
+        print_verdict(" ".join(verdict))
     if spec.claim:
         print_notice(f"published: {spec.claim}")
     for warning in warnings:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from continuum_analysis.sweep.report import sweep_line, write_sweep_report
 from continuum_analysis.sweep.tables import BESIDE, MODELLED, Sweep, read_sweep, write_tables
+from continuum_analysis.sweep.verdict import sweep_verdict
 
 from continuum_bench.invocation import utc_now
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
-from continuum_bench.show import print_json, print_notice, print_table
+from continuum_bench.show import print_json, print_notice, print_table, print_verdict
 from continuum_bench.sweep.grid import Grid, read_grid
 from continuum_bench.sweep.plan import Cell, plan
 from continuum_bench.sweep.predict import predict, with_profiles
@@ -80,5 +81,6 @@ def _show(sweep: Sweep, options: SweepOptions) -> None:
     print_table(sweep.table(), f"{sweep.name}: {sweep_line(sweep)}; {MODELLED.get(sweep.engine, sweep.engine)}")
     if (table := sweep.prediction_table()) is not None:
         print_table(table, f"{BESIDE}; {MODELLED.get(sweep.engine, sweep.engine)}")
+    print_verdict(" ".join(sweep_verdict(sweep)))
     for warning in sweep.warnings():
         print_notice(f"warning: {warning}")

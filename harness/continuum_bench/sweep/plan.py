@@ -64,7 +64,7 @@ class Group:
             description = description.without_offload()
         notes = {
             "programs are repeated with fresh tokens": self.workload.repeats,
-            "gaps between output tokens are recorded (--token-times)": token_times,
+            "gaps between output tokens are recorded": token_times,
             f"policy {arm.policy}": arm.label != arm.policy,
         }
         return Manifest(

@@ -9,7 +9,7 @@ from math import inf
 
 from continuum_analysis.compare.runs import SWEEP
 from continuum_analysis.compare.summary import Summary, summarize
-from continuum_analysis.compare.words import verdict
+from continuum_analysis.compare.verdict import verdict
 from continuum_server.policy.registry import OFFLOAD, split_arm
 from continuum_server.step_times.catalog import find_gpu
 from continuum_traces.run_dir import MANIFEST, begin
