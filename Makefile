@@ -117,13 +117,13 @@ results: setup ## Result tables again, from their grids and figures (hours; goes
 	@set -e; mkdir -p $(PLAYED); $(if $(TRACES),ln -sf $(abspath $(TRACES))/*.gz $(PLAYED)/;) \
 	for name in $(or $(ARGS),$(GRIDS) $(FIGURES)); do out=$(CURDIR)/runs/results/$$name; what="figure $$name"; \
 	  case " $(GRIDS) $(FIGURES) " in *" $$name "*) ;; *) echo "results: no $$name; there are $(GRIDS) $(FIGURES)"; exit 2;; esac; \
-	  case $$name in *recorded|measured) [ -n "$(TRACES)" ] || { echo "results: $$name needs TRACES=DIR"; continue; };; esac; \
+	  case $$name in *recorded|measured*) [ -n "$(TRACES)" ] || { echo "results: $$name needs TRACES=DIR"; continue; };; esac; \
 	  [ ! -f benchmarks/results/$$name.yaml ] || what="sweep $(CURDIR)/benchmarks/results/$$name.yaml"; \
-	  [ $$name != measured ] || what="$$what --predict"; \
+	  case $$name in measured*) what="$$what --predict";; esac; \
 	  (cd $(PLAYED) && $(abspath $(PY)) $(CURDIR)/benchmarks/results.py --traces $$name && PYTHONPATH= $(abspath $(PY)) $(abspath $(VENV)/bin/continuum-bench) $$what --out $$out); \
 	  case $$what in figure*) cp $$out/figure.svg docs/results/figures/$$name.svg;; esac; \
 	  [ $$name != agents ] || cp $$out/sweep.svg docs/results/figures/agents.svg; \
-	  case $$name in eta-t) ;; measured) echo "results: read $$out/report.html";; *) $(PY) benchmarks/results.py $$out;; esac; \
+	  case $$name in eta-t) ;; *) $(PY) benchmarks/results.py $$out;; esac; \
 	done
 	$(PY) benchmarks/limit.py pressure small
 	$(PY) docs/generate.py

@@ -1,6 +1,7 @@
 """The data of the result pages (docs/results/data), from the grids of this folder's ``results`` and from the figures.
 
     python benchmarks/results.py runs/results/tools     # writes docs/results/data/tools.json from this sweep
+    python benchmarks/results.py runs/results/measured  # runs on servers: docs/results/measured
     python benchmarks/results.py --traces chats         # writes the traces that this grid plays
 
 Each grid has its own file. A result that lacks runs of the present file is refused. To drop these runs, delete the file
@@ -16,11 +17,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from continuum_analysis.compare.runs import PREDICTED
 from continuum_analysis.metrics import analyze_run, by_group
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.sweep.tables import Sweep, read_sweep
@@ -37,6 +40,8 @@ from continuum_traces.schema import Program
 REPO = Path(__file__).resolve().parents[1]
 GRIDS = REPO / "benchmarks" / "results"
 DATA = REPO / "docs" / "results" / "data"
+MEASURED = REPO / "docs" / "results" / "measured"
+"""Of grids that are played on servers (``sweep --predict``): NAME.json, NAME-predicted.json, NAME-profile.json."""
 GOODPUT = "goodput.json"
 METRICS = (
     *(
@@ -51,6 +56,8 @@ METRICS = (
     *("preemptions", "ttft_mean_s", "ttft_p99_s", "returns_elsewhere_share", "turns_waiting", "longest_waiting_s"),
 )
 """The metrics that tables show, beside those that a figure draws."""
+OF_SERVERS = ("send_lateness_p99_s", "programs_finished", "turns_failed")
+"""More metrics of runs on servers."""
 MIXES = {
     "idle": ("chat:0.9,claude-code:0.1", 200),
     "agents": ("chat:0.9,claude-code:0.1", 350),
@@ -115,7 +122,8 @@ def data_of(sweep: Sweep) -> dict[str, Any]:
     missing = [group.folder for group in sweep.groups if len(group.cells) < group.asked]
     if missing:
         raise ValueError(f"{sweep.path}: {missing[0]}: a cell is missing; play it with continuum-bench sweep")
-    names = dict.fromkeys((*METRICS, *((sweep.plot or {}).get("y", ()))))
+    more = () if sweep.engine == "virtual" else OF_SERVERS
+    names = dict.fromkeys((*METRICS, *more, *((sweep.plot or {}).get("y", ()))))
     mixed = any(group.axes["workload"] in MIXES for group in sweep.groups)
     return {"points": [_point(sweep.path / group.folder, group, names, mixed) for group in sweep.groups]}
 
@@ -125,19 +133,31 @@ def text_of(data: dict[str, Any]) -> str:
     return json.dumps(data, allow_nan=False).replace('{"axes"', '\n{"axes"') + "\n"
 
 
-def write(name: str, data: dict[str, Any]) -> None:
-    """Write a data file.
+def write(name: str, data: dict[str, Any], folder: Path | None = None) -> None:
+    """Write a data file into ``folder`` (default: ``DATA``).
 
     Raises:
         ValueError: the present file has a run that ``data`` lacks.
     """
-    file = DATA / f"{name}.json"
+    file = (folder or DATA) / f"{name}.json"
     lost = _runs(json.loads(file.read_bytes())) - _runs(data) if file.exists() else set()
     if lost:
         axes, policy, seed = min(lost)
         what = f"{file} has {len(lost)} runs that this result lacks, such as {policy}, seed {seed}, of {axes}"
         raise ValueError(f"{what}; play the whole grid, or delete the file if they are to go")
     file.write_text(text_of(data), encoding="utf-8")
+
+
+def write_measured(played: Path) -> None:
+    """Write the data files of a sweep with predictions, and a copy of its profile.
+
+    Raises:
+        ValueError: as ``data_of`` and ``write``; or there are several profiles.
+    """
+    (profile,) = played.glob("profile-*.json")
+    for name, sweep in ((played.name, played), (f"{played.name}-predicted", played / PREDICTED)):
+        write(name, data_of(read_sweep(sweep)), MEASURED)
+    shutil.copyfile(profile, MEASURED / f"{played.name}-profile.json")
 
 
 def _runs(data: dict[str, Any]) -> set[tuple[str, str, str]]:
@@ -218,7 +238,10 @@ def main() -> None:
         write_mixes(arguments.traces)
     for played in arguments.sweeps:
         try:
-            write(played.name, data_of(read_sweep(played)))
+            if (played / PREDICTED).exists():
+                write_measured(played)
+            else:
+                write(played.name, data_of(read_sweep(played)))
         except (AnalysisError, ValueError) as error:
             parser.error(str(error))
 

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -31,6 +31,7 @@ from continuum_bench.figures.spec import load_figure
 from continuum_bench.options.declare import sentences
 from continuum_server.policy.limits import described
 from continuum_server.policy.registry import POLICIES
+from continuum_server.server_config import STOCK
 from continuum_traces import exporters, run_dir, schema
 from continuum_traces.importers import registry
 from typer.main import get_command
@@ -38,6 +39,10 @@ from typer.main import get_command
 DOCS = Path(__file__).resolve().parent
 PROGRAM = "continuum-bench"
 TABLES = yaml.safe_load((DOCS / "results" / "data" / "tables.yaml").read_text(encoding="utf-8"))
+PREDICTION_HEADS = (
+    *("load", "policy", "JCT mean, s: measured", "predicted", "errors by sequence"),
+    *("to stock: measured", "predicted", "error", "TTFT mean, s: measured, predicted", "prefix hits"),
+)
 WITH_RESULTS = (
     DOCS.parent / "README.md",
     *sorted((DOCS / "results").glob("*.md")),
@@ -265,6 +270,8 @@ def _figures(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _results_table(table: Mapping[str, Any]) -> TextTable:
+    if table.get("by") == "prediction":
+        return TextTable(PREDICTION_HEADS, [row for name, of in table["grids"].items() for row in _measured(name, of)])
     points = [point for name in table["from"] for point in _points(name, table.get("apart", ()))]
     added = [point for name in table.get("with", ()) for point in _points(name, ())]
     for point, other in zip(points, added, strict=True) if added else ():
@@ -297,6 +304,40 @@ def _ranges(name: str, base: str, metrics: Mapping[str, str]) -> Iterator[str]:
     for what, arms in found.items():
         everywhere = {arm: ratios for arm, ratios in arms.items() if len(ratios) == len(points)}
         yield f"{what}: {', '.join(f'`{arm}` {_range(ratios)}' for arm, ratios in everywhere.items())}"
+
+
+def _measured(name: str, loads: Sequence[str]) -> Iterator[list[str]]:
+    """Yield a row for each load and policy of a grid that was played on servers: measured beside predicted."""
+    grids = [_points(f"../measured/{name}{what}", ("repeat",)) for what in ("", "-predicted")]
+    for load, *points in zip(loads, *grids, strict=True):
+        measured, predicted = (_of_repeats(point["runs"]) for point in points)
+        for policy in measured:
+            jct, expected = (_values(side, policy, "jct_mean_s") for side in (measured, predicted))
+            ratios = [_ratio(side, "jct_mean_s", policy, STOCK) for side in (measured, predicted)]
+            errors = ", ".join(f"{expected[seed] / jct[seed] - 1:+.0%}" for seed in jct)
+            row = [load, "stock" if policy == STOCK else f"`{policy}`", _of_arm(measured, policy, "jct_mean_s +-")]
+            row += [_of_arm(predicted, policy, "jct_mean_s"), errors]
+            if policy == STOCK:
+                row += ["", "", ""]
+            else:
+                row += [_ratio_text(ratios[0]), f"{ratios[1].mean:.2f}", f"{ratios[1].mean / ratios[0].mean - 1:+.0%}"]
+            yield row + [
+                ", ".join(_of_arm(side, policy, metric) for side in (measured, predicted))
+                for metric in ("ttft_mean_s", "prefix_hit_ratio")
+            ]
+
+
+def _of_repeats(runs: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return runs with the means over the repeats of each policy and seed. Stock vLLM has one name in both worlds."""
+    repeats: dict[str, dict[str, list[Mapping[str, float]]]] = {}
+    for arm, seeds in runs.items():
+        policy = arm.partition("@")[0].replace("vllm", STOCK)
+        for seed, run in seeds.items():
+            repeats.setdefault(policy, {}).setdefault(seed, []).append(run)
+    return {
+        policy: {seed: {name: fmean(run[name] for run in of) for name in of[0]} for seed, of in seeds.items()}
+        for policy, seeds in repeats.items()
+    }
 
 
 def _range(values: Sequence[float]) -> str:

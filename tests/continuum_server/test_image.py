@@ -1,6 +1,7 @@
 """``deploy/Dockerfile``, built by a real daemon on a stand-in of vLLM's image.
 
-The stand-in has Python, uv and what our wheel requires, but no vLLM. Nothing is fetched.
+The stand-in has Python, uv and what our wheel requires, but no vLLM: to serve, the container gets this environment's,
+which computes on the CPU. Nothing is fetched.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from continuum_server.local_model import TINY, ensure_model
 from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 from real_docker import Docker, Files, real_docker
+from waiting import until
 
 pytestmark = pytest.mark.slow
 
 REPO = Path(__file__).resolve().parents[2]
 DEPLOY, PAGE = REPO / "deploy", REPO / "docs/server/several-engines.md"
+ENVIRONMENT = Path(sys.prefix)
 PYTHON = Path(getattr(sys, "_base_executable")).resolve()  # noqa: B009 - not the virtual environment's
 
 
@@ -57,6 +61,8 @@ def fill(files: Files) -> None:
         path = PYTHON if name == "python3" else Path(shutil.which(name) or REPO / ".uv" / "bin" / name)
         files.program(path, Path("/bin") / name)
     files.libraries(stdlib.glob("lib-dynload/*.so"))
+    installed = Path(distribution("vllm").locate_file(""))
+    files.libraries([*installed.glob("torch/lib/*.so"), *installed.glob("vllm/*.so")], elsewhere=ENVIRONMENT)
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +90,33 @@ def test_our_packages_are_installed(docker: Docker) -> None:
     found = [Path(path) for path in docker.output(*run, *modules, "openai").split()]
     assert all(path.is_relative_to(paths()["purelib"]) for path in found)
     assert len(found) == 3
+
+
+def test_the_entry_point_serves(docker: Docker) -> None:
+    """vLLM loads the scheduler and the middleware that are in the image."""
+    model = ensure_model(TINY)
+    mounted = [f"--volume={path}:{path}:ro" for path in (ENVIRONMENT, model)]
+    given = {"PATH": f"{ENVIRONMENT}/bin:/bin", "PYTHONPATH": paths()["purelib"], "VLLM_CPU_KVCACHE_SPACE": "1"}
+    variables = [f"--env={name}={value}" for name, value in {**given, "HF_HUB_OFFLINE": "1"}.items()]
+    options = ["--load-format=dummy", "--enforce-eager", "--max-model-len=512", "--block-size=32"]
+    started = docker.output(
+        "run", "-d", "--network=none", "--shm-size=1g", *mounted, *variables, "continuum", model, *options
+    )
+
+    def ask(path: str, body: str = "") -> str:
+        code = (
+            "import sys, urllib.request as u; r = u.Request(sys.argv[1], sys.argv[2].encode() or None, "
+            "{'Content-Type': 'application/json'}); print(u.urlopen(r).read().decode())"
+        )
+        done = docker.run("exec", started, "python3", "-c", code, f"http://127.0.0.1:8000{path}", body)
+        return done.stdout if done.returncode == 0 else ""
+
+    try:
+        until(lambda: ask("/v1/models") or docker.output("ps", "-q", "--filter=status=exited"))
+        body = {"model": str(model), "prompt": "one two", "max_tokens": 3, "vllm_xargs": {"program_id": "p"}}
+        answer = json.loads(ask("/v1/completions", json.dumps(body)) or docker.output("logs", started))
+        assert answer["usage"]["completion_tokens"] == 3
+        (program,) = json.loads(ask("/continuum/state"))["programs"]
+        assert program["program_id"] == "p"
+    finally:
+        docker.output("rm", "-f", started)

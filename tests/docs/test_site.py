@@ -143,7 +143,7 @@ def test_every_result_stands_on_a_page() -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in GENERATE["WITH_RESULTS"])
     tables = GENERATE["TABLES"]
     assert set(re.findall(r"<!-- results ([\w-]+):", pages)) == set(tables)
-    named = {name for table in tables.values() for name in (*table["from"], *table.get("with", ()))}
+    named = {name for table in tables.values() for name in (*table.get("from", ()), *table.get("with", ()))}
     assert named == {file.stem for file in DATA.glob("*.json")}
 
 

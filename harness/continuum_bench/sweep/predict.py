@@ -45,12 +45,14 @@ def with_profiles(grid: Grid, out: Path) -> Grid:
     """Return the grid with the profile that each point will have, in ``out``.
 
     Raises:
-        BenchError: the grid's cells start no servers, or the grid has profiles of its own.
+        BenchError: the grid's cells start no servers, it has profiles of its own, or two arms have one prediction.
     """
     if grid.engine == "virtual" or is_url(grid.engine):
         raise BenchError(f"--predict: engine {grid.engine}: needs engine cpu, gpu or emulated, which starts servers")
     if any(point.options.profile for point in grid.points):
         raise BenchError("--predict: measures a profile of the server; leave out the axis profile")
+    if any({STOCK, "vllm"} <= {arm.policy for arm in point.arms} for point in grid.points):
+        raise BenchError(f"--predict: policies {STOCK} and vllm have one prediction; leave out one of them")
     points = (replace(point, options=replace(point.options, profile=out / _file(point, grid))) for point in grid.points)
     return replace(grid, points=tuple(points))
 
