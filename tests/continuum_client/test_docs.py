@@ -51,8 +51,8 @@ def vllm(serve: Callable[..., FakeServer], tmp_path: Path, monkeypatch: pytest.M
         ("../quickstart.md", ["task-1"] * 2, None),
         ("../../examples/agent.py", ["files-1"] * 3, 3),
         ("instrument.md", ["task-11"], 1),
-        ("programs.md", None, None),
-        ("dialects.md", None, None),
+        ("../../examples/predict.py", None, None),
+        ("../../examples/dialect.py", None, None),
     ],
 )
 def test_pages(vllm: FakeServer, tmp_path: Path, page: str, programs: list[str] | None, recorded: int | None) -> None:
@@ -61,7 +61,7 @@ def test_pages(vllm: FakeServer, tmp_path: Path, page: str, programs: list[str] 
     if programs is None:
         with client.program("p"):
             client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
-        assert vllm.bodies[-1].get("metadata") == ({"run": "p"} if page == "dialects.md" else None)  # of one's own
+        assert vllm.bodies[-1].get("metadata") == ({"run": "p"} if page.endswith("dialect.py") else None)
     assert vllm.ids[-1:] == ["p"] if programs is None else vllm.ids == programs
     if recorded is not None:
         assert (tmp_path / "runs" / "agent" / "trace.jsonl").read_text().count('"kind":"turn"') == recorded
