@@ -27,7 +27,7 @@ from continuum_client.recorder import Recorder
 from continuum_client.reply import Reply
 from continuum_client.tagging import check_id, check_seconds, check_tool
 from continuum_client.tools import ToolRun
-from continuum_client.turns import EndedCall, join
+from continuum_client.turns import EndedCall, calls_after, join
 
 STATE = ClientState(ClientOptions(dialect="headers"))
 
@@ -226,6 +226,17 @@ def test_reasoning_is_not_carried_into_the_next_prompt(reasoning: int, carried: 
 
     joined = join(ended(100), ended(130))
     assert (joined.carried_tokens, joined.new_input_tokens, joined.kept_tokens) == (carried, new, None)
+
+
+@pytest.mark.parametrize(
+    ("start_s", "end_s", "call"),
+    [(11.0, 12.5, (1.0, 1.5)), (10.0, 12.0, (0.0, 2.0)), (8.0, 12.0, (0.0, 2.0)), (5.0, 9.0, (0.0, 0.0))],
+)
+def test_a_tool_counts_from_the_end_of_the_answer(start_s: float, end_s: float, call: tuple[float, float]) -> None:
+    """At 10 s. Tools may begin while the answer still comes."""
+    ended = EndedCall(0.0, 10.0, Reply())
+    (found,) = calls_after(ended, [ToolRun("ls", start_s, end_s)], lambda name, arguments: name)
+    assert (found.start_s, found.duration_s) == call
 
 
 @pytest.mark.parametrize(
