@@ -6,15 +6,18 @@ Both are written once, for synchronous and asynchronous clients and for the prox
 from __future__ import annotations
 
 import inspect
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from continuum_traces.schema import Tags
 
 from continuum_client import current
 from continuum_client.dialects import AUTO, HEADERS, Dialect, Release
 from continuum_client.endpoints import endpoints
 from continuum_client.errors import logger, once
+from continuum_client.tagging import tag_headers
 
 OWN_TIMEOUT_S = 2.0
 """Time limit of a client's own requests."""
@@ -33,20 +36,27 @@ class Sender(Protocol):
     async def models(self) -> Any:
         """Return the parsed answer to ``GET /models``; None if the server has no such list, or is too slow."""
 
-    def post(self, release: Release) -> None:
+    def post(self, release: Release, headers: Mapping[str, str]) -> None:
         """Send a release without an event loop."""
 
-    async def apost(self, release: Release) -> None:
+    async def apost(self, release: Release, headers: Mapping[str, str]) -> None:
         """Send a release. A cancellation does not stop it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRelease:
-    """The release of a program at one server, which is sent when the program ends. Sending it never raises."""
+    """The release of a program at one server, which is sent when the program ends. Sending it never raises.
+
+    Its headers name the program, so that a router sends it to the server that has the program.
+    """
 
     program_id: str
     request: Release
     sender: Sender
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return tag_headers(Tags(program_id=self.program_id))
 
     def send(self) -> None:
         """Send it: by a task of the running event loop if the client is asynchronous, else before this returns."""
@@ -58,11 +68,11 @@ class PendingRelease:
     async def asend(self) -> None:
         """Send it, and wait for the answer."""
         with self._reported():
-            await self.sender.apost(self.request)
+            await self.sender.apost(self.request, self._headers)
 
     def _send_now(self) -> None:
         with self._reported():
-            self.sender.post(self.request)
+            self.sender.post(self.request, self._headers)
 
     def _send_in_background(self) -> None:
         def ended(task: Any) -> None:

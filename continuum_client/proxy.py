@@ -281,12 +281,12 @@ class _ProxySender:
         except asyncio.TimeoutError:
             return None
 
-    def post(self, release: Release) -> None:
+    def post(self, release: Release, headers: Mapping[str, str]) -> None:
         """Send nothing: without its event loop the proxy has no connection. The server's TTL ends the hold."""
 
-    async def apost(self, release: Release) -> None:
-        url = URL(root_of(self.url) + release.path, encoded=True)
-        async with self._session.post(url, json=release.body, headers=self._keys, timeout=RELEASE_TIMEOUT) as answer:
+    async def apost(self, release: Release, headers: Mapping[str, str]) -> None:
+        url, sent = URL(root_of(self.url) + release.path, encoded=True), {**headers, **self._keys}
+        async with self._session.post(url, json=release.body, headers=sent, timeout=RELEASE_TIMEOUT) as answer:
             if answer.status >= 400:
                 raise Refused(answer, b"")
 

@@ -70,22 +70,27 @@ class ClientSender:
         except (openai.APIStatusError, openai.APITimeoutError):
             return None
 
-    def post(self, release: Release) -> None:
+    def post(self, release: Release, headers: Mapping[str, str]) -> None:
         """Send a release without an event loop, by another client if this one needs a loop or is closed."""
         if not self.asynchronous and not self._client.is_closed():
-            self._post(self._client, release)
+            self._post(self._client, release, headers)
         else:
             with self._twin() as twin:
-                self._post(twin, release)
+                self._post(twin, release, headers)
 
-    async def apost(self, release: Release) -> None:
+    async def apost(self, release: Release, headers: Mapping[str, str]) -> None:
         """Send a release; if this client has no connection in the event loop, in a thread."""
         loops = self.asynchronous and not self._client.is_closed()
-        await _to_its_end(self._post(self._client, release) if loops else anyio.to_thread.run_sync(self.post, release))
+        await _to_its_end(
+            self._post(self._client, release, headers)
+            if loops
+            else anyio.to_thread.run_sync(self.post, release, headers)
+        )
 
-    def _post(self, client: Any, release: Release) -> Any:
+    def _post(self, client: Any, release: Release, headers: Mapping[str, str]) -> Any:
         root = str(getattr(self._client, "_azure_endpoint", None) or root_of(self.url)).rstrip("/")
-        return client.post(root + release.path, cast_to=object, body=release.body, options=_OWN_OPTIONS)
+        options = {**_OWN_OPTIONS, "headers": headers}
+        return client.post(root + release.path, cast_to=object, body=release.body, options=options)
 
     def _twin(self) -> openai.OpenAI:
         """Return a plain synchronous client with the same credentials and headers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from continuum_server.bound_process import BoundProcess
 from continuum_server.local_model import TINY, ensure_model
@@ -22,6 +24,8 @@ from continuum_server.ports import hold_port
 from waiting import until
 
 ENVIRONMENTS = Path(__file__).resolve().parents[1] / ".endpoints"
+SYSTEM_PORT = 8081
+"""Of Dynamo's worker, if it is told so (``DYN_SYSTEM_PORT``)."""
 SANDBOX = ("bwrap", "--dev-bind", "/", "/", "--unshare-net")
 """A network of its own, with a loopback device only: some parts listen on all interfaces."""
 
@@ -73,8 +77,10 @@ class Gateway:
     log: Path
     url: str
     """Of its root."""
+    system: httpx.Client | None = None
+    """The system port of Dynamo's worker."""
     workers: list[int] = field(default_factory=list)
-    """Dynamo's workers, by process id."""
+    """Dynamo's workers and Ray's replicas, by process id."""
     trace: Path | None = None
     """Dynamo's record of requests."""
 
@@ -139,35 +145,80 @@ def dynamo(folder: Path, workers: int = 1, options: str = "", worker: str = "") 
         worker: the shell command of a worker that serves model ``m``; empty: a mocked one.
     """
     python = environment("dynamo") / "python"
-    if shutil.which("bwrap") is None or subprocess.run([*SANDBOX, "true"], capture_output=True).returncode:
-        pytest.skip("bubblewrap may not make namespaces here")
     model = ensure_model(TINY)
     mocked = f"{python} -m dynamo.mocker --model-path {model} --model-name m --block-size 16 "
     mocked += "--num-gpu-blocks-override 4000 --max-model-len 8192 --speedup-ratio 20"
-    log, trace = folder / "dynamo.log", folder / "trace.jsonl"
     variables = dict(line.split("=", 1) for line in DYNAMO.read_text().replace("<FOLDER>", str(folder)).splitlines())
-    with tempfile.TemporaryDirectory() as short, ExitStack() as stack:  # a socket's path has at most 107 characters
-        socket = f"{short}/socket"
-        script = f"""
-            {sys.executable} -c "$0" {socket} 8000 &
-            {python} -m dynamo.frontend --http-host 127.0.0.1 --http-port 8000 --enable-anthropic-api \
-                --router-mode kv --router-session-affinity-ttl-secs 600 {options} &
-            for number in $(seq {workers}); do
-                DYN_REQUEST_TRACE=0 {worker or mocked} &
-                echo $! >> {folder}/pids
-            done
-            wait
-        """
-        (folder / "discovery").mkdir()
-        process = _started([*SANDBOX, "bash", "-c", script, _RELAY], log, **variables)
+    script = f"""
+        {python} -m dynamo.frontend --http-host 127.0.0.1 --http-port 8000 --enable-anthropic-api \
+            --router-mode kv --router-session-affinity-ttl-secs 600 {options} &
+        for number in $(seq {workers}); do
+            DYN_REQUEST_TRACE=0 {worker or mocked} &
+            echo $! >> {folder}/pids
+        done
+        wait
+    """
+    (folder / "discovery").mkdir()
+    with _sandboxed("dynamo", folder, script, variables) as (gate, _):
+        gate.workers = [int(line) for line in (folder / "pids").read_text().split()]
+        gate.trace = folder / "trace.jsonl"
+        yield gate
+
+
+@contextmanager
+def ray_serve(folder: Path, arguments: Sequence[str], **variables: str) -> Iterator[Gateway]:
+    """Ray Serve with deploy/ray_serve.py, in a sandbox.
+
+    Args:
+        folder: of the log.
+        arguments: of ``serve run``.
+        variables: environment variables, also of the servers.
+    """
+    serve = environment("ray") / "serve"
+    paths = ":".join(str(ENVIRONMENTS.parent / name) for name in ("deploy", "server_patch", "traces"))
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "100000000"}
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:  # a socket's path has at most 107 characters
+        variables = {"RAY_TMPDIR": short, "PYTHONPATH": paths, **quiet, **variables}
+        script = f"exec {serve} run {shlex.join(arguments)}"
+        with _sandboxed("ray", folder, script, variables) as (gate, process):
+            gate.workers = [each.pid for each in _descendants(process) if "ServeReplica" in " ".join(each.cmdline())]
+            try:
+                yield gate
+            finally:
+                left = _descendants(process)
+                process.kill()
+                for each in psutil.wait_procs(left, 30.0)[1]:
+                    each.kill()
+
+
+@contextmanager
+def _sandboxed(
+    name: str, folder: Path, script: str, variables: Mapping[str, str]
+) -> Iterator[tuple[Gateway, BoundProcess]]:
+    """Run a shell script whose programs serve on port 8000, and the system port 8081, of a network of their own."""
+    log = folder / f"{name}.log"
+    if shutil.which("bwrap") is None or subprocess.run([*SANDBOX, "true"], capture_output=True).returncode:
+        pytest.skip("bubblewrap may not make namespaces here")
+    with tempfile.TemporaryDirectory() as short, ExitStack() as stack:  # as above
+        sockets = {port: f"{short}/{port}" for port in (8000, SYSTEM_PORT)}
+        relays = "".join(f'{sys.executable} -c "$0" {path} {port} &\n' for port, path in sockets.items())
+        process = _started([*SANDBOX, "bash", "-c", relays + script, _RELAY], log, **variables)
         stack.callback(process.kill)
         port = str(stack.enter_context(hold_port("127.0.0.1", 0)).getsockname()[1])
-        stack.callback(_started([sys.executable, "-c", _RELAY, port, socket], log).kill)
+        stack.callback(_started([sys.executable, "-c", _RELAY, port, sockets[8000]], log).kill)
         url = f"http://127.0.0.1:{port}"
         limits = httpx.Limits(max_connections=None)
         client = stack.enter_context(httpx.Client(base_url=url, limits=limits, timeout=60.0, trust_env=False))
+        transport = httpx.HTTPTransport(uds=sockets[SYSTEM_PORT])
+        system = stack.enter_context(httpx.Client(base_url="http://worker", transport=transport, timeout=60.0))
         _wait(process, log, lambda: bool(client.get("/v1/models").json()["data"]), 900.0)
-        yield Gateway("dynamo", client, log, url, [int(line) for line in (folder / "pids").read_text().split()], trace)
+        yield Gateway(name, client, log, url, system), process
+
+
+def _descendants(process: BoundProcess) -> set[psutil.Process]:
+    with suppress(psutil.Error):
+        return {*psutil.Process(process.process.pid).children(recursive=True)}
+    return set()
 
 
 def _started(command: Sequence[object], log: Path, **variables: str) -> BoundProcess:

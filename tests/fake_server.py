@@ -216,6 +216,11 @@ class FakeServer:
         """The programs whose end vLLM's plugin was told."""
         return [unquote(seen.path.split("/")[3]) for seen in self.seen if seen.path.endswith("/release")]
 
+    @property
+    def released_by_header(self) -> list[str]:
+        """The same, as routers read it."""
+        return [seen.headers["X-Session-ID"] for seen in self.seen if seen.path.endswith("/release")]
+
     # ------------------------------------------------------------------------------------- requests
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -186,7 +186,7 @@ def test_a_refusal_concerns_one_model(client: OpenAI, vllm: FakeServer) -> None:
     assert ["session_id" in turn.body for turn in vllm.turns] == [False, False, True, False]
     with client.program("q"):
         ask(client, model="strict")
-    assert vllm.released == ["p"]  # of q there was nothing to release
+    assert vllm.released == vllm.released_by_header == ["p"]  # of q there was nothing to release
 
 
 # --------------------------------------------------------------------------------------------- auto

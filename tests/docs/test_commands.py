@@ -50,7 +50,8 @@ NOT_RUN = (
     ("docs/client/instrument.md", r"continuum-instrument ", "tests/continuum_client/test_instrument.py runs it"),
     ("docs/agents/*", r"continuum-bench ", "needs the agents' own environments; tests/continuum_agents runs them"),
     ("docs/server/*", r"continuum-bench (serve|top)", "stays in the foreground; my-vllm.md starts serve behind"),
-    ("docs/server/several-engines.md", r"python -m |vllm-router|docker|kubectl", "test_many_machines.py has these"),
+    ("docs/server/several-engines.md", r"python -m |vllm-router|serve run", "test_many_machines.py runs these"),
+    ("docs/server/several-engines.md", r"docker|kubectl", "test_many_machines.py and test_image.py have these"),
     ("README.md", r"continuum-bench serve", "the same server as in docs/how-to/my-vllm.md"),
     ("docs/how-to/my-vllm.md", r".*(stock|8001)", "a second server; tests/continuum_server/online has both"),
     ("docs/how-to/load-a-server.md", r".*URL", "tests/continuum_bench/test_live.py and test_faults.py play all of it"),
@@ -84,7 +85,7 @@ sys.exit(int(code))
 
 PARSERS = {"continuum-proxy": proxy_parser, "continuum-instrument": instrument_parser}
 SHELL = {"python", "export", "for", "done", "curl", "source", "pip", "vllm", ".ci/run", "pre-commit", "pytest"}
-SHELL |= {"docker", "kubectl", "vllm-router"}
+SHELL |= {"docker", "kubectl", "serve", "taskset", "vllm-router"}
 IN_EXAMPLES = ("docs/how-to/my-policy.md",)
 """Pages whose commands are run in the folder examples."""
 

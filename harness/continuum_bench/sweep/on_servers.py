@@ -25,7 +25,10 @@ from continuum_bench.sweep.grid import is_url
 from continuum_bench.sweep.plan import Cell, CellTask, model_of
 from continuum_bench.virtual.pool import Listener, Report
 
-SERVE_OPTIONS = ("model", "time_scale", "replies", "max_model_len", "tool_call_parser", "vllm_arguments")
+SERVE_OPTIONS = (
+    *("model", "time_scale", "replies", "max_model_len", "tool_call_parser"),
+    *("data_parallel_size", "vllm_arguments"),
+)
 """Options of ``continuum-bench serve`` that a grid may set under ``serve``."""
 
 

@@ -242,8 +242,7 @@ class ContinuumMiddleware:
         if core is None or self._answers_none or _runs_vllms_scheduler(state):
             return None
         try:
-            answers = await asyncio.wait_for(_call(core, operation, json.dumps(argument)), limit_s)
-            return [_read(answer) for answer in answers]
+            return await asyncio.wait_for(ask_engines(core, operation, argument), limit_s)
         except asyncio.TimeoutError as error:
             raise _late(limit_s or 0.0) from error
         except Exception as error:  # vLLM wraps any exception in the engine in a bare Exception
@@ -260,19 +259,26 @@ def _late(limit_s: float) -> NoAnswer:
 _SESSION = {name.lower().encode() for name in (*SESSION_HEADERS, FINAL_HEADER)}
 
 
+async def ask_engines(core: Any, operation: str, argument: dict[str, Any]) -> list[Any]:
+    """Call ``Online.call`` in all engines of a vLLM client's ``engine_core``, and return the answers.
+
+    Raises:
+        Exception: an engine is dead, runs without the plugin's scheduler, or could not do it.
+    """
+    sent, engines = json.dumps(argument), getattr(core, "core_engines", ())
+    if len(engines) < 2:
+        answers = [await core.call_utility_async(UTILITY, operation, sent)]
+    else:
+        calls = (core._call_utility_async(UTILITY, operation, sent, engine=engine) for engine in engines)
+        answers = list(await asyncio.gather(*calls))
+    return [_read(answer) for answer in answers]
+
+
 def _read(answer: str) -> Any:
     content = json.loads(answer)
     if "error" in content:
         raise ValueError(content["error"])
     return content
-
-
-async def _call(core: Any, operation: str, argument: str) -> list[Any]:
-    engines = getattr(core, "core_engines", ())
-    if len(engines) < 2:
-        return [await core.call_utility_async(UTILITY, operation, argument)]
-    calls = (core._call_utility_async(UTILITY, operation, argument, engine=engine) for engine in engines)
-    return list(await asyncio.gather(*calls))
 
 
 def _runs_vllms_scheduler(state: Any) -> bool:
