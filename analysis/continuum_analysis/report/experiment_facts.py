@@ -23,12 +23,17 @@ def experiment_line(manifests: Sequence[Manifest]) -> str:
     counts = [work.programs for work in works if work.programs is not None]
     number = _each(f"{count:,} program{'s' * (count != 1)}" for count in counts)
     rates = ", ".join(dict.fromkeys(f"{work.jps:g}" for work in works if work.jps is not None))
-    pace = f"at {rates}/s" if rates else _each(f"with arrivals {work.arrivals}" for work in works if work.arrivals)
+    pace = f"at {rates}/s" if rates else _each(_pace(work.arrivals) for work in works if work.arrivals)
     gpus = _each(machines(each.hardware, each.engine_options) for each in manifests)
     model = _each(each.hardware.model for each in manifests)
     programs = " ".join(filter(None, (number or "programs", pace))) if number or pace else None
     where = " on ".join(filter(None, (model, gpus))) or None
     return _join([_each(map(_workload, works)) or None, programs, where])
+
+
+def _pace(arrivals: str) -> str:
+    kind, _, number = arrivals.partition(":")
+    return f"{number} at a time" if kind == "concurrency" else f"with arrivals {arrivals}"
 
 
 def _each(texts: Iterable[str | None]) -> str:
