@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from bench_cli import succeeded
 from continuum_analysis.metrics import analyze_run
+from continuum_bench.live.processes import _share
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.workload import load_workload
 from continuum_traces.closed_loop import ClosedLoop, Lanes
@@ -80,3 +81,9 @@ def test_think_time_is_cut(tmp_path: Path) -> None:
     options = TraceOptions(traces=trace, max_think_s=7.0)
     (job,) = load_workload("trace", options, ArrivalOptions(1.0)).jobs(0)
     assert [turn.gap_s for turn in job.program.turns[:-1]] == [7.0, 7.0]
+
+
+@pytest.mark.parametrize(("number", "shares"), [(6, [2, 2, 2]), (7, [3, 2, 2]), (8, [3, 3, 2])])
+def test_load_processes_divide_the_programs_at_a_time(number: int, shares: list[int]) -> None:
+    lanes = [_share(Lanes(number, ramp_s=4.0), index, 3) for index in range(3)]
+    assert lanes == [Lanes(share, ramp_s=4.0) for share in shares]

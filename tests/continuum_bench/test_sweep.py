@@ -21,7 +21,7 @@ from continuum_analysis.metrics import analyze_run
 from continuum_analysis.sweep.goodput import Bracket, goodput_table, summarize_goodput
 from continuum_bench.options.run import DEFAULT_POLICIES
 from continuum_bench.progress import RunsDisplay
-from continuum_bench.sweep.goodput import FARTHEST, Search
+from continuum_bench.sweep.goodput import FARTHEST, Search, _is_sustained
 from continuum_bench.sweep.grid import grid_of, read_grid
 from continuum_bench.sweep.on_servers import config_of
 from continuum_bench.sweep.plan import plan
@@ -257,6 +257,17 @@ def test_the_search_brackets_the_limit(start: float, knee: float) -> None:
         assert getattr(search, rates) == (max if end else min)(tried)
         assert all(start / FARTHEST <= jps <= start * FARTHEST for jps in tried)
         assert (search.low > 0, search.high < inf) == (end, not end)
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "growth", "limit", "sustained"),
+    [(3.0, 0.0, 3.0, True), (3.001, 0.0, 3.0, False), (1.0, 0.2, 3.0, False), (None, 0.0, inf, True)],
+)
+def test_a_rate_is_sustained_within_the_limit(
+    slowdown: float | None, growth: float, limit: float, sustained: bool
+) -> None:
+    values = {"slowdown_p95": slowdown, "backlog_growth": growth, "queued_share": 0.5, "slowdown_mean": None}
+    assert _is_sustained(values, limit) == sustained
 
 
 def test_goodput_is_paired_by_seed() -> None:
