@@ -28,6 +28,8 @@ SYSTEM_PORT = 8081
 """Of Dynamo's worker, if it is told so (``DYN_SYSTEM_PORT``)."""
 SANDBOX = ("bwrap", "--dev-bind", "/", "/", "--unshare-net")
 """A network of its own, with a loopback device only: some parts listen on all interfaces."""
+ALONE = "CONTINUUM_ALONE"
+"""Set in the environment of a process that runs in a sandbox already (benchmarks/ways.py)."""
 
 KEY = "sk-7f0c1d6a2b9e48358c41e0d5a6f39b72"
 """Of the clients; LiteLLM wants a long one."""
@@ -158,6 +160,8 @@ def dynamo(folder: Path, workers: int = 1, options: str = "", worker: str = "") 
         done
         wait
     """
+    if ALONE in os.environ:
+        variables["DYN_REQUEST_TRACE"] = "0"  # a benchmark measures Dynamo without its record
     (folder / "discovery").mkdir()
     with _sandboxed("dynamo", folder, script, variables) as (gate, _):
         gate.workers = [int(line) for line in (folder / "pids").read_text().split()]
@@ -196,16 +200,21 @@ def _sandboxed(
     name: str, folder: Path, script: str, variables: Mapping[str, str]
 ) -> Iterator[tuple[Gateway, BoundProcess]]:
     """Run a shell script whose programs serve on port 8000, and the system port 8081, of a network of their own."""
-    log = folder / f"{name}.log"
-    if shutil.which("bwrap") is None or subprocess.run([*SANDBOX, "true"], capture_output=True).returncode:
+    log, alone = folder / f"{name}.log", ALONE in os.environ
+    if not alone and (
+        shutil.which("bwrap") is None or subprocess.run([*SANDBOX, "true"], capture_output=True).returncode
+    ):
         pytest.skip("bubblewrap may not make namespaces here")
     with tempfile.TemporaryDirectory() as short, ExitStack() as stack:  # as above
         sockets = {port: f"{short}/{port}" for port in (8000, SYSTEM_PORT)}
         relays = "".join(f'{sys.executable} -c "$0" {path} {port} &\n' for port, path in sockets.items())
-        process = _started([*SANDBOX, "bash", "-c", relays + script, _RELAY], log, **variables)
+        command = ["bash", "-c", script] if alone else [*SANDBOX, "bash", "-c", relays + script, _RELAY]
+        process = _started(command, log, **variables)
         stack.callback(process.kill)
-        port = str(stack.enter_context(hold_port("127.0.0.1", 0)).getsockname()[1])
-        stack.callback(_started([sys.executable, "-c", _RELAY, port, sockets[8000]], log).kill)
+        port = "8000"
+        if not alone:
+            port = str(stack.enter_context(hold_port("127.0.0.1", 0)).getsockname()[1])
+            stack.callback(_started([sys.executable, "-c", _RELAY, port, sockets[8000]], log).kill)
         url = f"http://127.0.0.1:{port}"
         limits = httpx.Limits(max_connections=None)
         client = stack.enter_context(httpx.Client(base_url=url, limits=limits, timeout=60.0, trust_env=False))
