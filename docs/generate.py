@@ -414,14 +414,14 @@ def _filled(page: str, mark: str, lines: Iterable[str]) -> str:
 
 
 def _linked(policy: str, folder: str = "") -> str:
-    """Return a policy's name, linked to the heading that is its name, or to the bounds' page, if there is one."""
+    """Return a policy's name, linked to the heading that is its name, or else from another folder to the overview."""
     for page in sorted((DOCS / "policies").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         if re.search(rf"^#+ `?{re.escape(policy)}`?$", text, re.MULTILINE):
             return f"[{policy}]({folder}{page.name}#{policy})"
         if f"**`{policy}`**" in text:
             return f"[{policy}]({folder}{page.name})"
-    return f"[{policy}]({folder}README.md)"
+    return f"[{policy}]({folder}README.md)" if folder else f"`{policy}`"
 
 
 # -------------------------------------------------------------------------------------------------- small
