@@ -223,7 +223,10 @@ def _rows(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _search(options: argparse.Namespace) -> Iterator[str]:
-    """Yield the worst ratios so far of the honest programs' time to that on half of the engine, then the sums."""
+    """Yield a line for each behaviour that is the worst so far, and at the end a line for each policy.
+
+    A behaviour is judged by the honest programs' mean time beside it / their mean time alone on half of the engine.
+    """
     began_s, worst, seed = time.monotonic(), 0.0, options.seed  # noqa: TID251 - a script's budget
     ratios: dict[str, list[float]] = {column: [] for column in options.policies}
     while time.monotonic() - began_s < options.search:  # noqa: TID251

@@ -56,8 +56,8 @@ METRICS = (
     *("preemptions", "ttft_mean_s", "ttft_p99_s", "returns_elsewhere_share", "turns_waiting", "longest_waiting_s"),
 )
 """The metrics that tables show, beside those that a figure draws."""
-OF_SERVERS = ("send_lateness_p99_s", "programs_finished", "turns_failed")
-"""More metrics of runs on servers."""
+OF_SERVERS = ("tpot_mean_s", "send_lateness_p99_s", "programs_finished", "turns_failed")
+"""More metrics of runs on servers, and of their predictions."""
 MIXES = {
     "idle": ("chat:0.9,claude-code:0.1", 200),
     "agents": ("chat:0.9,claude-code:0.1", 350),
@@ -111,8 +111,8 @@ def metrics_of(values: Any, names: Iterable[str]) -> dict[str, float]:
     return {name: float(f"{values[name]:.6g}") for name in names if values.get(name) is not None}
 
 
-def data_of(sweep: Sweep) -> dict[str, Any]:
-    """Return the content of a data file.
+def data_of(sweep: Sweep, more: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the content of a data file, with ``more`` metrics.
 
     Raises:
         ValueError: a cell is missing.
@@ -122,7 +122,6 @@ def data_of(sweep: Sweep) -> dict[str, Any]:
     missing = [group.folder for group in sweep.groups if len(group.cells) < group.asked]
     if missing:
         raise ValueError(f"{sweep.path}: {missing[0]}: a cell is missing; play it with continuum-bench sweep")
-    more = () if sweep.engine == "virtual" else OF_SERVERS
     names = dict.fromkeys((*METRICS, *more, *((sweep.plot or {}).get("y", ()))))
     mixed = any(group.axes["workload"] in MIXES for group in sweep.groups)
     return {"points": [_point(sweep.path / group.folder, group, names, mixed) for group in sweep.groups]}
@@ -156,7 +155,7 @@ def write_measured(played: Path) -> None:
     """
     (profile,) = played.glob("profile-*.json")
     for name, sweep in ((played.name, played), (f"{played.name}-predicted", played / PREDICTED)):
-        write(name, data_of(read_sweep(sweep)), MEASURED)
+        write(name, data_of(read_sweep(sweep), OF_SERVERS), MEASURED)
     shutil.copyfile(profile, MEASURED / f"{played.name}-profile.json")
 
 

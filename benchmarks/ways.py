@@ -34,7 +34,7 @@ from continuum_server.server_config import ServerConfig
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import read_turns
 from continuum_traces.schema import Program, Turn
-from endpoints import ALONE, SANDBOX, dynamo, environment, gateway, ray_serve
+from endpoints import ALONE, DYNAMO_WORKER, SANDBOX, dynamo, environment, gateway, ray_serve
 
 TURNS, PROMPT_TOKENS, OUTPUT_TOKENS = 4, 50, 16
 SERVER = ServerConfig(port=0, max_num_seqs=512, emulated=EmulatedSettings(time_scale=50.0))
@@ -83,7 +83,7 @@ def of_dynamo(folder: Path) -> Iterator[str]:
     kept |= {"--load-format", "--distributed-executor-backend", "--scheduler-cls", "--additional-config"}
     words = [word for name, value in pairwise(command) if name in kept for word in (name, value)]
     python = environment("dynamo-vllm") / "python"
-    (folder / "worker.py").write_text(WORKER)
+    (folder / "worker.py").write_text(DYNAMO_WORKER)
     paths = ":".join(str(Path(__file__).parents[1] / name) for name in ("server_patch", "traces"))
     settings = {**variables, "PYTHONPATH": paths, "VLLM_HOST_IP": "127.0.0.1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     before = " ".join(f"{name}={shlex.quote(value)}" for name, value in settings.items())
@@ -91,15 +91,6 @@ def of_dynamo(folder: Path) -> Iterator[str]:
     with dynamo(folder, SERVERS, worker=f"{before} {shlex.join(worker)}") as gate:
         yield gate.url
 
-
-WORKER = """
-import runpy, sys, types
-stub = types.ModuleType("transformers.models.qwen2_vl.image_processing_qwen2_vl")  # the real one needs torchvision
-stub.smart_resize = None
-sys.modules[stub.__name__] = stub
-if __name__ == "__main__":
-    runpy.run_module("continuum_server.dynamo_worker", run_name="__main__")
-"""
 
 WAYS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "engine": ("one engine", one_engine),

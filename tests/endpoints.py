@@ -46,6 +46,16 @@ LITELLM = Path(__file__).with_name("litellm.json")
 DYNAMO = Path(__file__).with_name("dynamo.env")
 """Its environment variables, for logs and records in <FOLDER>."""
 
+DYNAMO_WORKER = """
+import runpy, sys, types
+stub = types.ModuleType("transformers.models.qwen2_vl.image_processing_qwen2_vl")  # the real one needs torchvision
+stub.smart_resize = None
+sys.modules[stub.__name__] = stub
+if __name__ == "__main__":
+    runpy.run_module("continuum_server.dynamo_worker", run_name="__main__")
+"""
+"""A script that runs our worker for Dynamo (``environment("dynamo-vllm")``)."""
+
 _RELAY = """
 import asyncio, contextlib, sys
 async def pipe(reader, writer):
@@ -219,7 +229,7 @@ def _sandboxed(
         limits = httpx.Limits(max_connections=None)
         client = stack.enter_context(httpx.Client(base_url=url, limits=limits, timeout=60.0, trust_env=False))
         transport = httpx.HTTPTransport(uds=sockets[SYSTEM_PORT])
-        system = stack.enter_context(httpx.Client(base_url="http://worker", transport=transport, timeout=60.0))
+        system = stack.enter_context(httpx.Client(base_url="http://system", transport=transport, timeout=60.0))
         _wait(process, log, lambda: bool(client.get("/v1/models").json()["data"]), 900.0)
         yield Gateway(name, client, log, url, system), process
 

@@ -200,9 +200,9 @@ def _per_s(f: RunFacts, amount: float | None) -> Value:
 
 @_distribution("s", 1, "mean", *PERCENTILES, "min", "max")
 def jct(f: RunFacts) -> list[float]:
-    """over finished programs of the last turn's finish - the instant its first turn was due, on the client's clock
-    (without `turns.jsonl` from the first arrival, on the scheduler's). In percentiles unfinished programs are the
-    slowest; null if the percentile is one of them"""
+    """over finished programs of the time from when the first turn was due to the finish of the last, on the client's
+    clock (without `turns.jsonl` from the first arrival, on the scheduler's). In percentiles unfinished programs are
+    the slowest; null if the percentile is one of them"""
     return [p.jct_s for p in f.programs] + [inf] * (len(f.everyone) - len(f.programs))
 
 
@@ -250,7 +250,7 @@ def longest_waiting_s(f: RunFacts) -> Value:
 
 @_metric("s", 1, "lower")
 def wall_s(f: RunFacts) -> Value:
-    """last event - first arrival of the programs that count, finished or not, on the clock of the JCTs"""
+    """time from the first arrival to the last event, without warm-up and cool-down, on the clock of the JCTs"""
     return f.wall_s
 
 
@@ -410,8 +410,8 @@ def ttft_worst(f: RunFacts) -> list[float | None]:
 @_distribution("", 1, "mean", "p95")
 def slowdown(f: RunFacts) -> list[float | None]:
     """over programs of JCT / JCT alone on an empty engine; if a turn had no first token when the run ended, of the
-    time so far / what the turns up to this one take alone. Virtual runs record it (`alone_s`, plus the gaps); others
-    need a second run, of the same programs one at a time. Below 1 if a program finds KV of another"""
+    time so far / what the turns up to this one take alone. Virtual runs record the times alone (`alone_s`); for other
+    runs, play the programs one at a time too. Below 1 if a program finds KV that another one left"""
     return [program.slowdown for program in f.begun]
 
 

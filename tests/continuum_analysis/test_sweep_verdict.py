@@ -44,7 +44,7 @@ def test_the_best_on_average_is_named_and_how_sure_that_is() -> None:
         pairs={("a", "b"): Interval(0.5, 0.4, 0.6)},
     )
     first, then = sweep_verdict(sweep)
-    assert first == "a was the fastest of 3 on average over 3 points, 0.50 of vllm's mean completion time."
+    assert first == "a was the fastest of 3 on average over 3 points of the grid, 0.50 of vllm's mean completion time."
     counts = "a was faster than vllm at 2, slower at 0, not told apart at 1."
     assert then == f"By the 95% intervals of 3 points {counts} It gained most at jps 0.3, least at jps 0.1."
     assert sweep_trust(sweep).startswith("3 seeds at each point; engine virtual: vLLM's scheduler is real")
@@ -69,7 +69,8 @@ SAID: list[tuple[list[dict[str, Interval]], str]] = [
     ([{}], "No comparison: no point has two policies"),
     (
         [{"a": Interval(0.1), "b": Interval(0.5)}, {"b": Interval(0.5)}],
-        "With one seed, which proves nothing, b took 0.50 of vllm's mean completion time on average over 2 points.",
+        "With one seed, which proves nothing, b took 0.50 of vllm's mean completion time on average "
+        "over 2 points of the grid.",
     ),
 ]
 
@@ -77,11 +78,11 @@ SAID: list[tuple[list[dict[str, Interval]], str]] = [
 @pytest.mark.parametrize(
     ("pair", "said"),
     [
-        (APART, "a was the fastest of 3 on average over 2 points, 0.54 of vllm's mean completion time."),
+        (APART, "a was the fastest of 3 on average over 2 points of the grid, 0.54 of vllm's mean completion time."),
         (
             LEVEL,
-            "a and b were the fastest of 3 on average over 2 points, 0.54 and 0.61 of vllm's mean completion time; "
-            "these two cannot be told apart.",
+            "a and b were the fastest of 3 on average over 2 points of the grid, 0.54 and 0.61 of vllm's mean "
+            "completion time; these two cannot be told apart.",
         ),
     ],
 )

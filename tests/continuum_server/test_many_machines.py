@@ -34,7 +34,7 @@ from continuum_traces.replica_records import read_record
 from continuum_traces.run_dir import read_events, replica_name
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn
 from continuum_traces.wire import FINAL_HEADER
-from endpoints import ENVIRONMENTS, SYSTEM_PORT, Gateway, dynamo, environment, gateway, ray_serve
+from endpoints import DYNAMO_WORKER, ENVIRONMENTS, SYSTEM_PORT, Gateway, dynamo, environment, gateway, ray_serve
 from waiting import until
 
 from continuum_client import OpenAI
@@ -211,22 +211,12 @@ def test_programs_behind_ray_serve_outlive_a_replica(tmp_path: Path) -> None:
     assert any(each[0] == dead and len(each) > 1 for each in servers), "no program went on elsewhere"
 
 
-STUB = """
-import runpy, sys, types
-stub = types.ModuleType("transformers.models.qwen2_vl.image_processing_qwen2_vl")  # the real one needs torchvision
-stub.smart_resize = None
-sys.modules[stub.__name__] = stub
-if __name__ == "__main__":
-    runpy.run_module("continuum_server.dynamo_worker", run_name="__main__")
-"""
-
-
 @pytest.mark.slow
 def test_our_plugin_in_dynamos_vllm_worker(tmp_path: Path) -> None:
     """Ids of headers reach the plugin, which holds the program's KV until a release or the last request. This is the
     last turn, or, as Dynamo's documentation has it, a small request that only ends the session."""
     python = environment("dynamo-vllm") / "python"
-    (tmp_path / "worker.py").write_text(STUB)
+    (tmp_path / "worker.py").write_text(DYNAMO_WORKER)
     *words, settings = command("DYN_SYSTEM_PORT=8081 python -m continuum_server.dynamo_worker", "--scheduler-cls")
     assert set(json.loads(settings)["continuum"]) == {"record_path"}
     record = tmp_path / "record"

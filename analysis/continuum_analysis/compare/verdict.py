@@ -113,7 +113,7 @@ def claim(
         standings: the policies beside the baseline, lowest ratio first, at least one.
         seeds: on which this rests.
         beside: judges one policy beside another.
-        scope: where it is, such as `` on average over 3 points``.
+        scope: ends the clause, such as `` on average over 3 points of the grid``; empty: there is one point.
     """
     if seeds < ENOUGH_SEEDS:
         named = standings[:MOST_NAMED]

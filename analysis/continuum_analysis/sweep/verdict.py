@@ -75,7 +75,7 @@ def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
     compared = sorted((record for record in ranked if len(record.points) == most), key=lambda record: record.mean)
     standings = [Standing(record.policy, Interval(record.mean), _outcome(record)) for record in compared]
     seeds = max(len(ratio.seeds) for record in compared for _, ratio in record.points)
-    scope = f" on average over {counted(most, 'point')}" if most > 1 else ""
+    scope = f" on average over {counted(most, 'point')} of the grid" if most > 1 else ""
     sentence, named = claim(standings, sweep.baseline, seeds, lambda *pair: _beside(sweep, *pair), scope)
     best = next(record for record in compared if record.policy == named[0].policy)
     rest = [_by_point(best, sweep.baseline), *unranked, _tail(best, sweep.baseline)]

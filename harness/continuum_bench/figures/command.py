@@ -78,7 +78,8 @@ def run_figure(options: FigureOptions) -> int:
     if spec.kind in OF_TRACES:
         return _of_traces(spec, options, out)
     grid = spec.sweep(options.mode, options.traces or (), options.overrides or ())
-    print_notice(f"{spec.title} ({spec.paper}), into {out}")
+    published = f" ({spec.paper})" if spec.claim else ""
+    print_notice(f"{spec.title}{published}, into {out}")
     if spec.kind == "goodput":
         return _goodput(spec, grid, options, out)
     draw = DRAWN[spec.kind]
