@@ -165,13 +165,11 @@ def test_traces_that_pages_make_fit_the_model(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     Path("benchmarks").symlink_to(REPO / "benchmarks")
     made = [c for page in PAGES for c in commands(page) if c.startswith("continuum-bench traces synth")]
-    models = {"published_closed": "qwen3-coder-30b-a3b-fp8"}  # or the default model
     for command in made:
         if "profile.json" not in command and "mini-swe.jsonl.gz" not in command:  # files of the reader's own
             done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--overwrite"])
             assert done.exit_code == 0, done.output
-            model = next((model for name, model in models.items() if name in command), RunOptions().model)
-            programs, limit = read_programs(command.split()[3]), find_model(model).max_context_tokens
+            programs, limit = read_programs(command.split()[3]), find_model(RunOptions().model).max_context_tokens
             assert all(too_long(program, limit) is None for program in programs), command
     assert len(made) > 3
 
