@@ -9,6 +9,8 @@ from continuum_server.policy.estimate import Footprints
 
 FOOTPRINTS = 256
 """Number of most recently finished programs from whose final contexts growth is forecast."""
+SMALL = 4
+"""A program is small beside another one if it is expected to be at most one part in so many of its size."""
 
 
 class Inside:
@@ -58,6 +60,29 @@ class Inside:
         own = [size - self.shared_tokens(name) for name, size in self.tokens.items()]
         together = self._together(contexts, common_tokens)
         return self.footprints.overflow_share(contexts, self._limit_tokens, [*own, tokens - common_tokens], together)
+
+    def small_beside(self, tokens: int, first_tokens: int) -> bool:
+        """Whether a newcomer with a prompt of ``tokens`` will be small beside the first program outside. It is not if
+        no program is known that grew larger than its prompt."""
+        final = self.footprints.final_tokens(tokens)
+        return tokens < final and SMALL * final <= self.footprints.final_tokens(first_tokens)
+
+    def delays(self, tokens: int, first_tokens: int) -> bool:
+        """Whether a newcomer is expected to be in the way when the first program outside, with a prompt of
+        ``first_tokens``, would fit without it.
+
+        All contexts are assumed to grow at the same pace to their final size, and then to leave memory. A newcomer is
+        not in the way if it has left by then, or if its final size fits beside the first program.
+        """
+        final, names = self.footprints.final_tokens, self.tokens.items()
+        leaving = sorted((final(size) - size, size - self.shared_tokens(name)) for name, size in names)
+        room, grown = self._limit_tokens - first_tokens - self._together([*self.tokens.values()], 0), 0.0
+        for left, (growth, own) in zip(range(len(leaving), 0, -1), leaving, strict=True):
+            if room >= 0.0:
+                break
+            room += own + growth - left * (growth - grown)
+            grown = growth
+        return final(tokens) - tokens > grown and final(tokens) > room
 
     def _together(self, contexts: Sequence[int], common_tokens: int) -> int:
         return sum(contexts) - self._contexts.repeats * self._block_size - common_tokens

@@ -9,6 +9,7 @@ from continuum_server.policy.estimate import Footprints
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Stored, TurnState
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.programs import marks_of
+from continuum_server.policy.rules.working_set import LOOK_PAST
 from continuum_server.policy.tool_times import RecentToolTimes
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +45,7 @@ def full(**options: object) -> tuple[Driver, list[TurnState]]:
 def test_a_new_program_waits_until_it_fits() -> None:
     driver, (first, *_) = full()
     assert wait(driver, "d")
-    assert wait(driver, "e", 50)  # it would fit; nobody overtakes
+    assert wait(driver, "e", 50)  # it would fit; nobody of unknown size overtakes
     assert driver.admitted() == []
     first.is_last = True
     driver.finish(first, context=300)
@@ -90,6 +91,65 @@ def test_kv_lost_to_others_counts_kv_given_up_does_not() -> None:
     turn(driver, "c", 100, 110)
     driver.start(driver.arrive("c", 200))
     assert wait(driver, "d", 100)
+
+
+def behind_a_giant(largest: int = 600, key: str | None = None) -> Driver:
+    """Programs of 500 and 400 tokens inside, one of 500 outside. Nine programs ended at 100 tokens, one at ``largest``:
+    a prompt of 50 is expected to grow by 100 to 150, those inside by 100 and 200 to 600."""
+    driver = gate()
+    for number, tokens in enumerate([100] * 9 + [largest]):
+        turn(driver, f"done{number}", 50, tokens, last=True)
+    for name, prompt in (("a", 500), ("b", 400)):
+        assert not wait(driver, name, prompt, key=key)
+    assert wait(driver, "giant", 500, key=key)
+    return driver
+
+
+def test_small_programs_that_leave_before_a_giant_fits_pass_it() -> None:
+    driver = behind_a_giant()
+    for name, prompt in (("one", 50), ("long", 49), ("medium", 100), ("two", 50), ("three", 50)):
+        assert wait(driver, name, prompt)
+    assert driver.admitted() == ["one", "two"]  # it fits when a has left; then nothing is free beside it
+
+
+@pytest.mark.parametrize(
+    ("first", "prompt", "passes"),
+    [
+        (500, 50, True),  # both grow by 100 until a has left
+        (500, 49, False),  # it grows by 101, and the giant fills what a leaves
+        (350, 49, True),  # 150 tokens are free beside the giant by then
+        (351, 49, False),
+        (100, 50, False),  # it would fit now, with nothing beside it
+    ],
+)
+def test_a_small_program_passes_if_it_leaves_or_has_room_beside_the_first(
+    first: int, prompt: int, passes: bool
+) -> None:
+    assert behind_a_giant().policy._inside.delays(prompt, first) is not passes
+
+
+@pytest.mark.parametrize(("largest", "passes"), [(599, False), (600, True)])
+def test_small_is_a_quarter(largest: int, passes: bool) -> None:
+    """150 of 600, or 149.9 of 599."""
+    driver = behind_a_giant(largest)
+    driver.arrive("small", 50)
+    assert driver.admitted() == (["small"] if passes else [])
+
+
+@pytest.mark.parametrize(("between", "passes"), [(LOOK_PAST - 2, True), (LOOK_PAST - 1, False)])
+def test_small_programs_are_sought_among_the_first_ones(between: int, passes: bool) -> None:
+    driver = behind_a_giant()
+    for number in range(between):
+        driver.arrive(f"medium{number}", 100)
+    driver.arrive("small", 50)
+    assert driver.admitted() == (["small"] if passes else [])
+
+
+@pytest.mark.parametrize(("key", "passes"), [("one", True), ("other", False)])
+def test_nobody_passes_a_program_of_another_key(key: str, passes: bool) -> None:
+    driver = behind_a_giant(key="one")
+    small = driver.arrive("small", 50, key=key)
+    assert driver.admitted() == ([small.program.program_id] if passes else [])
 
 
 @pytest.mark.parametrize(("share", "second_waits"), [(0.1, True), (0, False)])

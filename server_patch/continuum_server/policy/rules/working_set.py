@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from itertools import count
+from itertools import count, islice
 from typing import Annotated, Any, ClassVar, cast
 
 from continuum_server.policy.admission import Inside
@@ -39,6 +39,8 @@ from continuum_server.policy.rules.program_fcfs import ProgramFcfs
 PATIENCE_S = 600.0
 """At least one program is admitted this often, even if memory is full. After a program inside lost KV to the others,
 growth of contexts is forecast for this long."""
+LOOK_PAST = 32
+"""Number of programs outside, from the first on, among which small ones are sought that may pass it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,16 +281,30 @@ class WorkingSet(ProgramFcfs):
         return tuple(-part for part in self.position(program))
 
     def _admit_all(self, now_s: float) -> list[TurnState]:
-        """Admit programs in program order while they fit, and return their turns."""
+        """Admit programs while one may be, and return their turns."""
         turns: list[TurnState] = []
-        while self._line:
-            program = self.tenants.first(self._line)
-            turn = cast(TurnState, program.turn)
-            if not self._impatient(now_s) and not self._fits(turn, now_s):
-                break
+        while self._line and (program := self._next(now_s)) is not None:
             self._admit(program, now_s)
-            turns.append(turn)
+            turns.append(cast(TurnState, program.turn))
         return turns
+
+    def _next(self, now_s: float) -> ProgramState | None:
+        """Return the program outside to admit now: the first in program order if it fits, or else a small one that
+        fits and does not delay the first; None: nobody."""
+        first = self.tenants.first(self._line)
+        if self._impatient(now_s) or self._fits(cast(TurnState, first.turn), now_s):
+            return first
+        return next((each for each in islice(self._line, LOOK_PAST) if self._may_pass(each, first, now_s)), None)
+
+    def _may_pass(self, program: ProgramState, first: ProgramState, now_s: float) -> bool:
+        """Whether a program is admitted before the first one outside. It has the same API key."""
+        turn, first_tokens = cast(TurnState, program.turn), cast(TurnState, first.turn).prompt_tokens
+        return (
+            program.namespace == first.namespace
+            and self._inside.small_beside(turn.prompt_tokens, first_tokens)
+            and not self._inside.delays(turn.prompt_tokens, first_tokens)
+            and self._fits(turn, now_s)
+        )
 
     def _admit(self, program: ProgramState, now_s: float) -> None:
         if program is self._line[0]:
