@@ -21,7 +21,11 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from yarl import URL
 
-ROUTER = RequestRouterConfig(request_router_class="ray.serve.experimental.consistent_hash_router.ConsistentHashRouter")
+ROUTER = RequestRouterConfig(
+    request_router_class="ray.serve.experimental.consistent_hash_router.ConsistentHashRouter",
+    request_router_kwargs={"num_fallback_replicas": 0},
+)
+"""Otherwise a replica that is asked for its load and needs over 0.1 s loses the request to another."""
 OF_CONNECTION = ("connection", "content-length", "host", "keep-alive", "transfer-encoding")
 """Headers that are not passed on."""
 
@@ -47,8 +51,9 @@ class Engine:
         port = self._held.getsockname()[1]
         self._url = f"http://127.0.0.1:{port}"
         self._server = BoundProcess(shlex.split(command.replace("PORT", str(port))), os.environ, 1)
-        unlimited = {"connector": aiohttp.TCPConnector(limit=0), "timeout": aiohttp.ClientTimeout(total=None)}
-        self._http = aiohttp.ClientSession(auto_decompress=False, **unlimited)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)  # vLLM closes idle connections after 5 s
+        unlimited = aiohttp.ClientTimeout(total=None)
+        self._http = aiohttp.ClientSession(auto_decompress=False, connector=connector, timeout=unlimited)
         while not await self._healthy():
             self.check_health()
             await asyncio.sleep(0.5)

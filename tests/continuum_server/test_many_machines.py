@@ -102,6 +102,12 @@ def release_by_our_client(url: str, model: str, record: Path) -> None:
     until(lambda: sum(event.event == "unpin" and event.reason == "last" for event in events(record)) == 8)
 
 
+def both_serve(gate: Gateway, model: str, record: Path) -> bool:
+    """Whether requests without an id have reached two servers: Ray answers when the first is ready."""
+    gate.post("/v1/chat/completions", {"model": model, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1})
+    return sum(any(event.event == "finish" for event in read_events(folder)) for folder in record.glob("*")) == 2
+
+
 @contextmanager
 def killing(act: Callable[[], None]) -> Iterator[None]:
     """Let ``act`` run meanwhile."""
@@ -189,6 +195,7 @@ def test_programs_behind_ray_serve_outlive_a_replica(tmp_path: Path) -> None:
     options |= {"gpus": "0", "command": shlex.join(server)}
     words = ["ray_serve:app", *(f"{name}={value}" for name, value in options.items())]
     with ray_serve(tmp_path, words, **variables) as gate:
+        until(lambda: both_serve(gate, model_name(engine), record))
         release_by_our_client(gate.url, model_name(engine), record)
         before = finishes(record)
 
