@@ -1,13 +1,15 @@
 """Measures what each way to several engines costs: requests per second, and latency beside one engine without a router.
 
     PYTHONPATH=tests python benchmarks/ways.py [--ways engine,ranks,vllm-router,ray,dynamo] [--streams 1,100,1000]
+        [--repeats 3]
 
 Each way has two emulated vLLM servers with the plugin, and the first has one. The modelled GPU is 50 times as fast as
 an H100, so the processors of this machine are the limit, which servers, routers and the load generator share. Each
 stream sends turns of 50 new prompt tokens and 16 output tokens, one after another, as text and with the headers of our
 client. An engine runs at most 512 requests at a time; others wait. Latency is the median time from sending a request to
-the end of its answer; what is added is the difference to one engine at as many streams. `make endpoints` installs the
-routers. Everything runs in a network of its own.
+the end of its answer; what is added is the difference to one engine at as many streams. Every repeat plays all ways;
+the table has medians, and the range of requests per second. `make endpoints` installs the routers. Everything runs in a
+network of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ import shlex
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -92,7 +94,7 @@ def of_dynamo(folder: Path) -> Iterator[str]:
         yield gate.url
 
 
-WAYS: dict[str, tuple[str, Callable[[Path], object]]] = {
+WAYS: dict[str, tuple[str, Callable[[Path], AbstractContextManager[str]]]] = {
     "engine": ("one engine", one_engine),
     "ranks": ("`--data-parallel-size 2`", ranks),
     "vllm-router": ("vllm-router", vllm_router),
@@ -123,23 +125,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--streams", default="1,100,1000")
+    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     if ALONE not in os.environ:
         os.execvpe(SANDBOX[0], [*SANDBOX, sys.executable, *sys.argv], {**os.environ, ALONE: "1"})
-    numbers = [int(word) for word in options.streams.split(",")]
-    rows, direct = [], dict[int, float]()
-    for name in options.ways.split(","):
-        label, way = WAYS[name]
-        cells = [label]
-        with tempfile.TemporaryDirectory() as folder, way(Path(folder)) as url:  # type: ignore[attr-defined]
-            for streams in numbers:
-                rate, latency_ms = measure(url, streams, Path(folder))
-                direct.setdefault(streams, latency_ms)
-                cells += [f"{rate:,.0f}", f"{latency_ms:,.0f}", f"{latency_ms - direct[streams]:+,.0f}"]
-                print(json.dumps({"way": name, "streams": streams, "rate": rate, "ms": latency_ms}), flush=True)  # noqa: T201
-        rows.append(cells)
+    ways, numbers = options.ways.split(","), [int(word) for word in options.streams.split(",")]
+    measured: dict[tuple[str, int], list[tuple[float, float]]] = {(way, n): [] for way in ways for n in numbers}
+    for _ in range(options.repeats):
+        for name in ways:
+            with tempfile.TemporaryDirectory() as folder, WAYS[name][1](Path(folder)) as url:
+                for streams in numbers:
+                    rate, latency_ms = measure(url, streams, Path(folder))
+                    measured[name, streams].append((rate, latency_ms))
+                    print(json.dumps({"way": name, "streams": streams, "rate": rate, "ms": latency_ms}), flush=True)  # noqa: T201
     headings = ["", *(f"{word}, {n} streams" for n in numbers for word in ("requests/s", "latency, ms", "added, ms"))]
+    rows = [[WAYS[way][0], *(cell for n in numbers for cell in cells(measured, way, ways[0], n))] for way in ways]
     print(markdown(headings, rows))  # noqa: T201
+
+
+def cells(
+    measured: Mapping[tuple[str, int], Sequence[tuple[float, float]]], way: str, direct: str, n: int
+) -> list[str]:
+    """Requests per second with their range, the latency, and how much longer it is than the ``direct`` way's, in ms."""
+    rates, latencies = zip(*measured[way, n], strict=True)
+    latency, without = statistics.median(latencies), statistics.median(ms for _, ms in measured[direct, n])
+    rate = f"{statistics.median(rates):,.0f} ({min(rates):,.0f}-{max(rates):,.0f})"
+    return [rate, f"{latency:,.0f}", f"{latency - without:+,.0f}"]
 
 
 if __name__ == "__main__":
