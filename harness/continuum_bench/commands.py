@@ -110,7 +110,7 @@ def with_flat_signature(function: Command) -> Callable[..., None]:
     keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for group in flat for each in group]
     if any(group.usual for group in groups.values()):
         keywords.append(HELP_ALL)
-    cast(Any, command).__signature__, command.__annotations__ = inspect.Signature(keywords), hints
+    cast(Any, command).__signature__ = inspect.Signature(keywords)
     return command
 
 

@@ -79,11 +79,11 @@ def test_other_programs_and_other_arrivals_are_no_prediction(tmp_path: Path) -> 
     assert "no load, policy and seed is both measured and modelled" in bench("compare", measured, tmp_path / "l").stderr
     for workload, message in (
         (Workload(name="w", sha256="a" * 64, jps=1.0, arrivals="constant"), "workload.arrivals differs"),
-        (Workload(name="w", sha256="a" * 64, jps=1.0, length_scale=0.5), "workload.length_scale differs"),
+        (Workload(name="w", sha256="a" * 64, jps=1.0, more={"length_scale": 0.5}), "workload.length_scale differs"),
     ):
         path = measured.parent / "modelled" / "stock-0"
         for folder, facts in (
-            (measured / "stock-0", replace(workload, arrivals="poisson", length_scale=0.3)),
+            (measured / "stock-0", replace(workload, arrivals="poisson", more={"length_scale": 0.3})),
             (path, workload),
         ):
             write_manifest(folder, replace(read_manifest(folder), workload=facts))

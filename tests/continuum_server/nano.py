@@ -44,7 +44,16 @@ NANO = Model(
     vocab=8192,
     max_context_tokens=4096,
 )
-BITING: dict[str, dict[str, Any]] = {name: dict(policy.test_options) for name, policy in POLICIES.items()}
+BITING: dict[str, dict[str, Any]] = {
+    **{name: {} for name in POLICIES},
+    "autellix": {"first_range_s": 0.1, "first_quantum_s": 0.05, "starvation_ratio": 1.0, "queues": 4},
+    "concur": {"interval_s": 0.05, "low": 0.6, "high": 0.7, "hit_low": 0.9},
+    "continuum": {"cold_samples": 0},
+    "continuum-v1": {"min_samples": 2},
+    "oracle-ttl": {"cold_samples": 0},
+    "static-ttl": {"ttl_s": 2.0},
+    "thunderagent": {"interval_s": 0.3, "buffer_tokens": 8, "patience_s": 5.0},
+}
 """Options with which each rule acts often in a run of a few seconds."""
 SERVED = sorted(name for name, policy in POLICIES.items() if policy.label != "bound")
 QUICK = ("autellix", "continuum", "working-set")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from continuum_server.log_once import LogOnce
-from continuum_server.policy.registry import POLICIES
 from continuum_server.virtual import config as config_module
 from continuum_server.virtual.block_pool import ShortCount, ShortLookup, ShortLoops
 from continuum_server.virtual.config import OWN_LOOPS, SWITCH, EngineConfig, describe
@@ -19,7 +18,7 @@ from continuum_traces.conversation import Job
 from continuum_traces.run_dir import EVENTS, SCHEDULER_TIME
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nano import build, program, workloads
+from nano import BITING, build, program, workloads
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_coordinator import UnitaryKVCacheCoordinator
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
@@ -50,8 +49,7 @@ def history(jobs: list[Job], policy: str, own_code: bool, **shape: int) -> list[
     """The pool's state after each call of the scheduler, then the run's events and turns."""
     events: list[Any] = []
     turns: list[Any] = []
-    options = dict(POLICIES[policy].test_options)
-    scheduler, loop = build(jobs, policy, options, turns=turns, events=events, **shape)
+    scheduler, loop = build(jobs, policy, BITING[policy], turns=turns, events=events, **shape)
     manager = scheduler.kv_cache_manager
     assert classes_of(manager) == (ShortLoops, ShortLookup, ShortCount)
     if own_code:

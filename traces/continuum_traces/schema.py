@@ -324,9 +324,6 @@ class Workload:
     synthetic: bool | None = None
     tokens_reading: str | None = None
     turn_scale: float | None = None
-    length_scale: float | None = None
-    shared_prefix: int | None = None
-    compact_at: int | None = None
     jps: float | None = None
     """Programs per second; None: the arrivals need no rate."""
     arrivals: str | None = None
@@ -338,8 +335,6 @@ class Workload:
     """Which tags were sent: no-last (neither the last turn nor hints) or none; None: all."""
     last_step: str | None = None
     """How the server learns which turn is a program's last."""
-    max_think_s: float | None = None
-    """Limit on the time between turns in which no tool runs; None: as recorded."""
     thinking: bool | None = None
     """Whether no tool runs in more than half of the time between turns: a person reads and writes."""
     time_limit_s: float | None = None
@@ -349,7 +344,7 @@ class Workload:
     skipped: tuple[str, ...] | None = None
     """Programs that are too long for the model, with the reason."""
     more: Mapping[str, Any] = field(default_factory=dict)
-    """What only one benchmark has, such as its subset."""
+    """What only one benchmark has, such as its subset, and every other option that changed the programs."""
 
     @property
     def closed_loop(self) -> bool:

@@ -27,8 +27,13 @@ from continuum_traces.synth import (
 )
 
 from continuum_bench.errors import BenchError
+from continuum_bench.options.declare import declared
 from continuum_bench.options.run import TraceOptions
 from continuum_bench.show import print_notice
+
+
+NAMED = {"traces", "form", "num_programs", "tokens_reading", "turn_scale", "skip_invalid"}
+"""Options that named fields of the manifest tell. The manifest has the others under their own names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +148,12 @@ def _facts(name: str, options: TraceOptions, programs: Sequence[Program], number
         synthetic=any(program.synthetic for program in programs),
         tokens_reading=options.tokens_reading,
         turn_scale=options.turn_scale,
-        length_scale=options.length_scale if options.length_scale != 1 else None,
-        shared_prefix=options.shared_prefix or None,
-        compact_at=options.compact_at or None,
-        max_think_s=options.max_think_s,
         thinking=_thinking(programs) or None,
+        more=_changes(options),
     )
+
+
+def _changes(options: TraceOptions) -> dict[str, object]:
+    """Return the options, by name, that changed the programs and have no field of their own in the manifest."""
+    values = {name: getattr(options, name) for name in declared(TraceOptions).keys() - NAMED}
+    return {name: value for name, value in sorted(values.items()) if declared(TraceOptions)[name].is_given(value)}

@@ -47,19 +47,6 @@ class Options:
         check_fields(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Future:
-    """What follows a request in a replayed trace, which only the virtual engine knows."""
-
-    tool_s: float
-    """Seconds from the request's finish to the arrival of its program's next request."""
-    work_s: float
-    """Engine seconds that this and all later requests of its program take in a full batch. A prefill counts in full, a
-    decode step in proportion to the request's share of the batch's context."""
-    work_after_s: float
-    """``work_s`` of the program's later requests only."""
-
-
 class Policy:
     """Stock vLLM: requests in order of arrival, and no KV is held after a turn.
 
@@ -73,8 +60,6 @@ class Policy:
     """``policy``: a server can run it. ``bound``: it knows the future, and only the virtual engine runs it."""
     options_type: ClassVar[type] = Options
     """A frozen dataclass derived from ``Options``. The string under each field is the option's help text."""
-    test_options: ClassVar[Mapping[str, Any]] = {}
-    """Options with which the policy decides often within the few seconds of a test."""
     gauges: ClassVar[Mapping[str, str]] = {}
     """Numbers in ``state()`` that /metrics exports as ``continuum:NAME``, with their help texts."""
     stock_order: ClassVar[bool] = True
@@ -95,22 +80,10 @@ class Policy:
     """Which pins a waiting request may release, unless the operator's guards override it."""
     tenants: Tenants
     """The API keys that share the engine. The program table sets it."""
-    oracle: Mapping[str, Future] | None = None
-    """The future of each request by its id. Only the virtual engine sets it, and only for bounds."""
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
         self.machine = machine
         self.options = self.options_type() if options is None else options
-
-    def future(self, turn: TurnState) -> Future:
-        """Return what follows a turn, for bounds.
-
-        Raises:
-            RuntimeError: ``oracle`` is not set.
-        """
-        if self.oracle is None:
-            raise RuntimeError(f"policy {self.name!r} is a bound: it needs the future, which only a replay has")
-        return self.oracle[turn.request_id]
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         """A request entered the waiting queue."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from continuum_server.policy.limits import Range, check_fields
+
+if TYPE_CHECKING:
+    from continuum_server.policy.hints import Prediction
+    from continuum_server.policy.returns import Answer
 
 
 @dataclass(slots=True, eq=False)
@@ -64,11 +68,11 @@ class ProgramState:
     shared_blocks: int | None = None
     """Number of leading blocks of its first prompt that were already cached, so that other programs have them too.
     None: no turn was scheduled yet."""
-    policy_state: object = None
+    policy_state: Any = None
     """The policy's own data about this program."""
-    answer: object = None
-    """The last answer, for ``returns.Returns``."""
-    prediction: object = None
+    answer: Answer | None = None
+    """The last answer, if it is not yet known whether another turn follows (``returns.Returns``)."""
+    prediction: Prediction | None = None
     """The prediction of the program's tool time that ``hints.Predictions`` will judge."""
 
     @property
@@ -124,7 +128,7 @@ class TurnState:
     """Time in the queue, up to ``since_s``."""
     chain_s: float = 0.0
     """``served_s`` of its family's root when the turn arrived."""
-    policy_state: object = None
+    policy_state: Any = None
     """The policy's own data about this turn."""
 
     def served(self, now_s: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import count
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from continuum_server.policy.base import Policy, Rank
 from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, ProgramState, TurnStart, TurnState
@@ -62,7 +62,7 @@ class Gate(Policy, ABC):
             self._admitted.append(turn)
 
     def rank(self, turn: TurnState) -> Rank | None:
-        return None if turn.policy_state is None else (cast(int, turn.policy_state),)
+        return None if turn.policy_state is None else (turn.policy_state,)
 
     def admissions(self) -> Orders:
         """Return the orders that let the admitted requests run."""

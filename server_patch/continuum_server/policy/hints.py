@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, log
-from typing import cast
 
 from continuum_server.policy.estimate import RecentMean
 from continuum_server.policy.facts import TurnState
@@ -34,7 +33,7 @@ def cost_s(hold_s: float, tool_s: float, even_s: float) -> float:
 
 
 @dataclass(slots=True)
-class _Client:
+class Client:
     """How good a client's predictions were."""
 
     score: RecentMean
@@ -44,10 +43,10 @@ class _Client:
 
 
 @dataclass(frozen=True, slots=True)
-class _Prediction:
+class Prediction:
     """A prediction not yet scored, and the two candidate holds."""
 
-    client: _Client
+    client: Client
     since_s: float
     predicted_s: float
     hinted_s: float
@@ -67,7 +66,7 @@ class Predictions:
     """
 
     def __init__(self) -> None:
-        self._clients = Lru[str | None, _Client](lambda: _Client(RecentMean(RECENT), RecentMean(RECENT)), CLIENTS)
+        self._clients = Lru[str | None, Client](lambda: Client(RecentMean(RECENT), RecentMean(RECENT)), CLIENTS)
 
     def hold_s(self, turn: TurnState, now_s: float, even_s: float, learned_s: float) -> float:
         """Return how long to hold the KV of a turn that ends now, which is ``learned_s`` without a prediction.
@@ -80,13 +79,12 @@ class Predictions:
         client = self._clients.of(turn.program.namespace)
         late_s = _late_s(turn.tool_hint_s, turn.tool_hint_p90_s, client)
         hinted_s = min(late_s, even_s) if turn.tool_hint_s <= even_s else 0.0
-        turn.program.prediction = _Prediction(client, now_s, turn.tool_hint_s, hinted_s, learned_s, even_s)
+        turn.program.prediction = Prediction(client, now_s, turn.tool_hint_s, hinted_s, learned_s, even_s)
         return hinted_s if client.score.value >= 0.0 else learned_s
 
     def returned(self, turn: TurnState, now_s: float) -> None:
         """Judge the prediction of the tool time that the arrival of ``turn`` ends."""
-        made = cast("_Prediction | None", turn.program.prediction)
-        turn.program.prediction = None
+        made, turn.program.prediction = turn.program.prediction, None
         if made is None or made.since_s != turn.program.last_finish_s:
             return
         tool_s = now_s - made.since_s
@@ -96,7 +94,7 @@ class Predictions:
         made.client.score.add(saved if saved > 0.0 else LOSS * saved)
 
 
-def _late_s(predicted_s: float, p90_s: float | None, client: _Client) -> float:
+def _late_s(predicted_s: float, p90_s: float | None, client: Client) -> float:
     """Return the time at which a program that was predicted to return after ``predicted_s`` is late."""
     if p90_s is not None and p90_s > predicted_s:
         deviation = log((p90_s + DELAY_S) / (predicted_s + DELAY_S)) / 1.2816  # the normal distribution's P90

@@ -68,7 +68,7 @@ class Returns:
 
     def _await(self, program: ProgramState, now_s: float, *shares: RecentShare) -> None:
         answer = program.answer
-        if isinstance(answer, Answer) and answer.at_s == now_s:
+        if answer is not None and answer.at_s == now_s:
             answer.shares += shares
             return
         program.answer = Answer(now_s, shares)
@@ -76,9 +76,8 @@ class Returns:
 
     def returned(self, program: ProgramState, now_s: float) -> None:
         """Note that the program goes on."""
-        answer = program.answer
-        program.answer = None
-        if not isinstance(answer, Answer):
+        answer, program.answer = program.answer, None
+        if answer is None:
             return
         self._away_s.add(now_s - answer.at_s)
         for share in answer.shares:
@@ -87,7 +86,7 @@ class Returns:
 
     def ended(self, program: ProgramState) -> None:
         """Note that the program's client said that it has ended."""
-        if isinstance(program.answer, Answer):
+        if program.answer is not None:
             program.answer.open = False
 
     def _kinds(self, program: ProgramState, tool: str | None) -> tuple[RecentShare, ...]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from continuum_traces.conversation import Action, Conversation, Ended, Job, Send, Wait, converse, go_on
@@ -53,10 +54,14 @@ class Play:
     """The job's number among all jobs of the run."""
     context: TokenContext
     conversation: Conversation[list[bytes]]
-    due_s: float
-    """When the next turn is due."""
     prompts: Sequence[int]
     """The length of each turn's prompt."""
+    in_closed_loop: bool
+    """Another program starts when this program ends."""
+    child_gaps_s: Mapping[int, float]
+    """Seconds from the end of a turn to the first program that it starts, by the turn's index."""
+    due_s: float
+    """When the next turn is due."""
     action: Action | None = None
     """The conversation's current action."""
     index: int = 0
@@ -66,10 +71,6 @@ class Play:
     first_token_s: float | None = None
     alone_s: Sequence[float] = ()
     """Seconds of each turn on an empty engine, computed when the first turn ends."""
-    in_closed_loop: bool = False
-    """Another program starts when this program ends."""
-    child_gaps_s: Mapping[int, float] = field(default_factory=dict)
-    """Seconds from the end of a turn to the first program that it starts, by the turn's index."""
 
     @property
     def arrival(self) -> ArrivalRecord:
@@ -91,7 +92,14 @@ class Play:
         return now_s + (turn.output_tokens - done) * least_step_s + min(own_s, self.child_gaps_s.get(self.index, inf))
 
 
-def play_of(number: int, job: Job, block_size: int) -> Play:
+def play_of(
+    number: int,
+    job: Job,
+    block_size: int,
+    in_closed_loop: bool = False,
+    child_gaps_s: Mapping[int, float] = MappingProxyType({}),
+) -> Play:
+    """Begin to play a job. ``in_closed_loop`` and ``child_gaps_s`` are as in ``Play``."""
     program, context = job.program, TokenContext(number, block_size)
     if program.shared_prefix_id is not None:
         shared = shared_token(program.shared_prefix_id)
@@ -100,7 +108,8 @@ def play_of(number: int, job: Job, block_size: int) -> Play:
     conversation = converse(
         program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format, hints=job.hints, sends=job.sends
     )
-    return Play(job, number, context, conversation, job.arrival_s, program.prompt_tokens())
+    prompts = program.prompt_tokens()
+    return Play(job, number, context, conversation, prompts, in_closed_loop, child_gaps_s, due_s=job.arrival_s)
 
 
 class VirtualClock:

@@ -7,8 +7,8 @@ from typing import Any
 
 from continuum_traces.conversation import Job
 
-from continuum_server.policy.base import Future
 from continuum_server.policy.facts import Machine
+from continuum_server.policy.rules.bounds import Foreseeing, Future
 from continuum_server.step_times.model import StepTimes
 from continuum_server.virtual.alone import prefill_s
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
@@ -23,7 +23,7 @@ class ForeseeingScheduler(ProgramScheduler):
 def show_future(scheduler: Any, jobs: Sequence[Job], times: StepTimes) -> None:
     """Show a bound the future of all requests of these jobs. Other policies are not shown it."""
     policy = scheduler.table.policy
-    if policy.label == "bound":
+    if isinstance(policy, Foreseeing):
         policy.oracle = {
             f"{number}/{index}": future
             for number, job in enumerate(jobs)

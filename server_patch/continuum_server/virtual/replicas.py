@@ -66,9 +66,10 @@ class ReplicaLoops:
 
     def _start(self, starts: Iterable[tuple[tuple[int, Job], float]]) -> None:
         for (number, job), at_s in starts:
-            play = play_of(number, replace(job, arrival_s=at_s), self._loops[0].block_size)
-            play.in_closed_loop = self._closed is not None and job.program.parent_turn is None
-            play.child_gaps_s = self._sub_programs.least_gaps_s(job.program_id)
+            in_closed_loop = self._closed is not None and job.program.parent_turn is None
+            child_gaps_s = self._sub_programs.least_gaps_s(job.program_id)
+            job = replace(job, arrival_s=at_s)
+            play = play_of(number, job, self._loops[0].block_size, in_closed_loop, child_gaps_s)
             heapq.heappush(self._arrivals, (at_s, number, play))
 
     def run(self, on_progress: Callable[[int], None] | None = None, every: int = 500) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isnan
 
-from continuum_server.policy.base import Future, Rank
+from continuum_server.policy.base import Rank
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnFinish, TurnState
 from continuum_server.policy.pins import Pin
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.recognise import Prompt
 from continuum_server.policy.registry import make_policy
+from continuum_server.policy.rules.bounds import Foreseeing, Future
 
 BLOCKS = 64
 BLOCK_SIZE = 16
@@ -55,7 +56,8 @@ class Engine:
 
     def __post_init__(self) -> None:
         made = make_policy(self.policy, self.options, self.machine)
-        made.oracle = Foreseen() if made.label == "bound" else None
+        if isinstance(made, Foreseeing):
+            made.oracle = Foreseen()
         self.table = ProgramTable(made, self.guards, self.machine.kv_tokens, BLOCK_SIZE)
 
     # --------------------------------------------------------------------------------- requests

@@ -17,7 +17,7 @@ from continuum_server.policy.program_table import Guards
 from continuum_server.policy.registry import POLICIES, PolicyError, make_policy, read_options
 from continuum_server.vllm_plugin.plugin_settings import Settings, SettingsError, read_settings
 from hypothesis import strategies as st
-from nano import each_policy
+from nano import BITING, each_policy
 from reference_engine import MACHINE, Engine
 
 PAGES = Path(__file__).parents[3] / "docs" / "policies"
@@ -78,7 +78,7 @@ def test_each_policy_is_a_file_and_a_section() -> None:
 @each_policy()
 def test_each_policy_lives_at_the_edges_of_its_options(policy: str) -> None:
     options_type = POLICIES[policy].options_type
-    made = make_policy(policy, POLICIES[policy].test_options, MACHINES[0])
+    made = make_policy(policy, BITING[policy], MACHINES[0])
     assert set(made.gauges) <= set(made.state())
     with pytest.raises(PolicyError, match="no option 'moon'"):
         read_options(POLICIES[policy], {"moon": 1})

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, ClassVar
 
 from continuum_server.policy.base import Options, Policy, Rank
 from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, Step, TurnStart, TurnState
@@ -51,7 +51,8 @@ class _Call:
 
 
 def _call(turn: TurnState) -> _Call:
-    return cast(_Call, turn.policy_state)
+    call: _Call = turn.policy_state
+    return call
 
 
 class Autellix(Policy):
@@ -60,12 +61,6 @@ class Autellix(Policy):
 
     name: ClassVar[str] = "autellix"
     options_type: ClassVar[type] = AutellixOptions
-    test_options: ClassVar[Mapping[str, Any]] = {
-        "first_range_s": 0.1,
-        "first_quantum_s": 0.05,
-        "starvation_ratio": 1.0,
-        "queues": 4,
-    }
     stock_order: ClassVar[bool] = False
     classes_first: ClassVar[bool] = False
     steps: ClassVar[bool] = True

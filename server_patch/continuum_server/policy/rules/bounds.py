@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from continuum_server.policy.base import Rank
@@ -10,12 +12,43 @@ from continuum_server.policy.rules.continuum import Continuum
 from continuum_server.policy.rules.working_set import WorkingSet
 
 
-class OracleTtl(Continuum):
+@dataclass(frozen=True, slots=True)
+class Future:
+    """What follows a request in a replayed trace, which only the virtual engine knows."""
+
+    tool_s: float
+    """Seconds from the request's finish to the arrival of its program's next request."""
+    work_s: float
+    """Engine seconds that this and all later requests of its program take in a full batch. A prefill counts in full, a
+    decode step in proportion to the request's share of the batch's context."""
+    work_after_s: float
+    """``work_s`` of the program's later requests only."""
+
+
+class Foreseeing:
+    """The part of a policy that makes it a bound."""
+
+    name: ClassVar[str]
+    label: ClassVar[Literal["policy", "bound"]] = "bound"
+    oracle: Mapping[str, Future] | None = None
+    """The future of each request by its id. The virtual engine sets it."""
+
+    def future(self, turn: TurnState) -> Future:
+        """Return what follows a turn.
+
+        Raises:
+            RuntimeError: ``oracle`` is not set.
+        """
+        if self.oracle is None:
+            raise RuntimeError(f"policy {self.name!r} is a bound: it needs the future, which only a replay has")
+        return self.oracle[turn.request_id]
+
+
+class OracleTtl(Foreseeing, Continuum):
     """``continuum`` with every tool time known: a turn is held until its program returns, or not at all. A bound on any
     choice of TTL."""
 
     name: ClassVar[str] = "oracle-ttl"
-    label: ClassVar[Literal["policy", "bound"]] = "bound"
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         delay_s, eta = self.delay.mean_s, self.memory.eta
@@ -24,11 +57,10 @@ class OracleTtl(Continuum):
         return Hold(tool_s, delay_s, eta) if tool_s < gain_s else NO_HOLD
 
 
-class OracleHold(WorkingSet):
+class OracleHold(Foreseeing, WorkingSet):
     """``working-set`` with every tool time known: a turn is held until its program returns, or not at all."""
 
     name: ClassVar[str] = "oracle-hold"
-    label: ClassVar[Literal["policy", "bound"]] = "bound"
 
     def hold_s(self, finish: TurnFinish, even_s: float, learned_s: float) -> float:
         tool_s = self.future(finish.turn).tool_s

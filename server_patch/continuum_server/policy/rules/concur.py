@@ -40,7 +40,6 @@ class Concur(Gate):
 
     name: ClassVar[str] = "concur"
     options_type: ClassVar[type] = ConcurOptions
-    test_options: ClassVar[Mapping[str, Any]] = {"interval_s": 0.05, "low": 0.6, "high": 0.7, "hit_low": 0.9}
     gauges: ClassVar[Mapping[str, str]] = {
         "programs_window": "Programs that may be inside at once",
         "programs_alive": "Programs inside and outside",

@@ -38,7 +38,6 @@ class Continuum(ProgramFcfs):
 
     name: ClassVar[str] = "continuum"
     options_type: ClassVar[type] = ContinuumOptions
-    test_options: ClassVar[Mapping[str, Any]] = {"cold_samples": 0}
     gauges: ClassVar[Mapping[str, str]] = {
         "delay_estimate_seconds": "T: mean queueing delay of returning turns whose KV was evicted",
         "eta": "Memoryfulness of program lengths",

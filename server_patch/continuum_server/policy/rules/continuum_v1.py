@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from continuum_server.policy.base import Options
 from continuum_server.policy.estimate import Moments
@@ -37,7 +36,6 @@ class ContinuumV1(ProgramFcfs):
 
     name: ClassVar[str] = "continuum-v1"
     options_type: ClassVar[type] = ContinuumV1Options
-    test_options: ClassVar[Mapping[str, Any]] = {"min_samples": 2}
     options: ContinuumV1Options
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:

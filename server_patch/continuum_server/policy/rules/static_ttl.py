@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from continuum_server.policy.base import Options
 from continuum_server.policy.estimate import QueueDelay, cold_start_ttl
@@ -28,7 +27,6 @@ class StaticTtl(ProgramFcfs):
 
     name: ClassVar[str] = "static-ttl"
     options_type: ClassVar[type] = StaticTtlOptions
-    test_options: ClassVar[Mapping[str, Any]] = {"ttl_s": 2.0}
     options: StaticTtlOptions
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:

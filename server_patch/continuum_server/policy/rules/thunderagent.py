@@ -6,7 +6,6 @@ After the public router (ThunderAgent-org/ThunderAgent, ``scheduler/router.py``)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -65,7 +64,6 @@ class ThunderAgent(Gate):
 
     name: ClassVar[str] = "thunderagent"
     options_type: ClassVar[type] = ThunderAgentOptions
-    test_options: ClassVar[Mapping[str, Any]] = {"interval_s": 0.3, "buffer_tokens": 8, "patience_s": 5.0}
     options: ThunderAgentOptions
 
     def __init__(self, machine: Machine, options: object | None = None) -> None:
