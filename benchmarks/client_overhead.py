@@ -165,10 +165,10 @@ def measure(
         calls = [sender(client, request, kind, loop) for client in (plain, ours)]
         pairs_sync(*calls, 100)
         gc.collect()
-        found = summary(pairs_sync(*calls, count))
+        measured = summary(pairs_sync(*calls, count))
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
-    return found
+    return measured
 
 
 CLIENTS: dict[bool, tuple[Any, Any, Any]] = {

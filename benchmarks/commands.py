@@ -21,8 +21,8 @@ def bench(*arguments: object) -> None:
 
 def policies(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the policies of an experiment's summary.json, with their metrics."""
-    found: dict[str, dict[str, Any]] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["policies"]
-    return found
+    policies: dict[str, dict[str, Any]] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["policies"]
+    return policies
 
 
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

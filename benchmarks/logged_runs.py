@@ -101,13 +101,13 @@ def fit(score: Callable[[Calibration], float]) -> Calibration:
     """Search for the calibration with the lowest score, in at most 40 plays."""
     from scipy.optimize import minimize  # noqa: PLC0415 - takes a while to import
 
-    found = cast(Any, minimize)(
+    fitted = cast(Any, minimize)(
         lambda x: score(Calibration(float(x[0]), float(x[1]))) if x[1] > 0.0 else 1e3,
         (0.0, 1.0),
         method="Nelder-Mead",
         options={"initial_simplex": [(0.0, 1.0), (1.0, 1.0), (0.0, 1.2)], "maxfev": 40, "xatol": 0.02, "fatol": 1e-4},
     )
-    return Calibration(float(found.x[0]), float(found.x[1]))
+    return Calibration(float(fitted.x[0]), float(fitted.x[1]))
 
 
 def fit_lines(log: Path, gpu: str, model: str | None = None) -> Iterator[str]:

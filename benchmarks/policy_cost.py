@@ -199,10 +199,10 @@ def keyed(keys: int) -> Callable[[Tags], dict[str, Any]]:
 
 
 def stepping(arms: list[str], waiting: list[int], steps: int) -> None:
-    found = {count: steps_us(["stock", *arms], count, steps) for count in waiting}
+    us = {count: steps_us(["stock", *arms], count, steps) for count in waiting}
     _head(f"A step, us (ratio to stock), medians of {steps}", waiting)
-    for arm in found[waiting[0]]:
-        cells = [f"{found[count][arm]:.0f} ({found[count][arm] / found[count]['stock']:.3f})" for count in waiting]
+    for arm in us[waiting[0]]:
+        cells = [f"{us[count][arm]:.0f} ({us[count][arm] / us[count]['stock']:.3f})" for count in waiting]
         sys.stdout.write(f"| {arm} | {' | '.join(cells)} |\n")
 
 
@@ -314,15 +314,15 @@ class Agents:
         answer = self.words(150)
         prompt, context = hashed(ids), hashed([*ids, *answer])
         began_s = time.thread_time()
-        found = self.recogniser.find("", prompt)
-        known = found.program if found is not None else ProgramState(str(len(self.seconds)), 0.0, 0)
-        self.recogniser.arrived("", known, prompt, found)
-        self.recogniser.finished(known, answer, context.blocks or (), True)
+        match = self.recogniser.find("", prompt)
+        recognised = match.program if match is not None else ProgramState(str(len(self.seconds)), 0.0, 0)
+        self.recogniser.arrived("", recognised, prompt, match)
+        self.recogniser.finished(recognised, answer, context.blocks or (), True)
         self.seconds.append(time.thread_time() - began_s)
-        if program not in (None, known):
+        if program not in (None, recognised):
             raise SystemExit("a turn is not at its own program")
         ids += [*answer[150 - self.kept :], *self.words(600)]
-        return known
+        return recognised
 
 
 def hashed(ids: list[int]) -> Prompt:

@@ -49,10 +49,10 @@ def inside(direct: str, arm: str, pairs: int) -> None:
         body = json.dumps(request, separators=(",", ":")).encode()
         plain, ours = caller(direct, body), caller(proxied, body)
         pairs_sync(plain, ours, 50)
-        found = pairs_sync(plain, ours, pairs)
-        added = [(through - alone) * 1e6 for alone, through in found]
+        pairs_s = pairs_sync(plain, ours, pairs)
+        added = [(through - alone) * 1e6 for alone, through in pairs_s]
         low, middle, high = (quantile(added, share) for share in (0.25, 0.5, 0.75))
-        alone = quantile([alone * 1e6 for alone, _ in found], 0.5)
+        alone = quantile([alone * 1e6 for alone, _ in pairs_s], 0.5)
         sys.stdout.write(f"| {kind} | {arm} | {alone:.0f} | {middle:.0f} ({low:.0f} to {high:.0f}) |\n")
         sys.stdout.flush()
 

@@ -285,7 +285,7 @@ EXPECTED = ("could not be read and is ignored", "statistics from")
 
 def plugin_errors(log: str) -> list[str]:
     """Return warnings and errors of the plugin, and tracebacks that end in its code."""
-    found, frame, in_traceback = [], "", False
+    faults, frame, in_traceback = [], "", False
     for raw in log.splitlines():
         line = re.sub(r"^\([^)]*\) (?:[A-Z]+ \S+ \S+ \[[^\]]*\] ?)?", "", raw)
         if line.startswith("Traceback (most recent call last)"):
@@ -295,10 +295,10 @@ def plugin_errors(log: str) -> list[str]:
         elif in_traceback and line and not line.startswith(" "):
             in_traceback = False
             if OURS in frame:
-                found.append(f"{line} at {frame.strip()}")
+                faults.append(f"{line} at {frame.strip()}")
         elif "continuum: " in line and not any(each in line for each in EXPECTED):
-            found.append(line)
-    return found
+            faults.append(line)
+    return faults
 
 
 # ---------------------------------------------------------------------------------------------------- the report

@@ -162,10 +162,10 @@ class Agent:
             self.seen.turns += 1
             try:
                 status, answer = await asyncio.wait_for(ask(self.site, "/v1/completions", body), REQUEST_S)
-                found = list(json.loads(answer)["choices"][0]["token_ids"])
-                if status == 200 and len(found) == OUTPUT_TOKENS:
-                    return found
-                reason = f"{status}, {len(found)} tokens of {OUTPUT_TOKENS}"
+                token_ids = list(json.loads(answer)["choices"][0]["token_ids"])
+                if status == 200 and len(token_ids) == OUTPUT_TOKENS:
+                    return token_ids
+                reason = f"{status}, {len(token_ids)} tokens of {OUTPUT_TOKENS}"
             except (OSError, asyncio.TimeoutError, ValueError, KeyError, TypeError) as error:
                 reason = f"{type(error).__name__}: {error}"
             if lives == self.site.lives:

@@ -80,8 +80,8 @@ def interpolation_lines() -> Iterator[str]:
     every: dict[str, Errors] = {"prompt": [], "chunk": [], "decode": []}
     for model, gpu, tensor_parallel in pairs():
         errors = interpolation_errors(model, gpu, tensor_parallel, points=300, seed=1)
-        for kind, found in errors.items():
-            every[kind] += found
+        for kind, of_kind in errors.items():
+            every[kind] += of_kind
         yield _error_cells(f"{gpu} {model} tp{tensor_parallel}", errors)
     yield _error_cells("all", every)
 
@@ -141,7 +141,7 @@ def silicon_lines() -> Iterator[str]:
     heads = " | ".join(f"bias at {overhead:g} ms | mean abs" for overhead in OVERHEADS_MS)
     yield f"| rows | n | {heads} |\n|---|---|{'---|' * 2 * len(OVERHEADS_MS)}"
     for group in GROUPS:
-        errors = np.asarray([found for _, found in group_errors(group, OVERHEADS_MS)])
+        errors = np.asarray([group_of for _, group_of in group_errors(group, OVERHEADS_MS)])
         columns = [(errors[:, i].mean(), np.abs(errors[:, i]).mean()) for i in range(len(OVERHEADS_MS))]
         cells = " | ".join(f"{bias:+.1%} | {absolute:.1%}" for bias, absolute in columns)
         yield f"| {group.label} | {len(errors)} | {cells} |"

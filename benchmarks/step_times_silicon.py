@@ -138,7 +138,7 @@ def modelled_tpot_ms(times: StepTimes, row: Row) -> float:
     waiting: deque[_Request] = deque(_Request(row.prompt_tokens) for _ in range(row.clients))
     running: list[_Request] = []
     to_send, now_s, context = (WAVES - 1) * row.clients, 0.0, 0
-    found: list[float] = []
+    tpots_s: list[float] = []
     while running or waiting:
         chunks, ready = _fill(waiting, CHUNK_BUDGET_TOKENS - len(running))
         now_s += times.step_s(chunks, len(running), context)
@@ -147,7 +147,7 @@ def modelled_tpot_ms(times: StepTimes, row: Row) -> float:
         for request in finished:
             context -= row.prompt_tokens + row.output_tokens
             if request.counted:
-                found.append((now_s - request.first_token_s) / (row.output_tokens - 1))
+                tpots_s.append((now_s - request.first_token_s) / (row.output_tokens - 1))
             if to_send:
                 to_send -= 1
                 waiting.append(_Request(row.prompt_tokens, counted=True))
@@ -155,7 +155,7 @@ def modelled_tpot_ms(times: StepTimes, row: Row) -> float:
             request.first_token_s, request.output_left = now_s, row.output_tokens - 1
             context += row.prompt_tokens + 1
         running = [request for request in running if request.output_left] + ready
-    return fmean(found) * 1e3
+    return fmean(tpots_s) * 1e3
 
 
 def _fill(waiting: deque[_Request], budget: int) -> tuple[list[PrefillChunk], list[_Request]]:
@@ -185,11 +185,11 @@ def group_errors(group: Group, overheads_ms: Sequence[float]) -> list[tuple[Row,
     """Each row with the relative errors of its modelled time per output token, one per step overhead."""
     rows = silicon_rows(group)
     tables = {degree: table_of(group, degree) for degree in {row.tensor_parallel for row in rows}}
-    found = []
+    errors = []
     for row in rows:
         times = [_with_overhead(tables[row.tensor_parallel], overhead) for overhead in overheads_ms]
-        found.append((row, [modelled_tpot_ms(each, row) / row.tpot_ms - 1 for each in times]))
-    return found
+        errors.append((row, [modelled_tpot_ms(each, row) / row.tpot_ms - 1 for each in times]))
+    return errors
 
 
 def _with_overhead(table: Table, step_overhead_ms: float) -> StepTimes:

@@ -154,8 +154,8 @@ def formats() -> str:
         "The manifest": (schema.Manifest,),
     }.items():
         lines += [f"## {title}", ""]
-        for found in classes:
-            lines += [f"### {found.__name__}", "", _prose(found), "", *_field_table(found), ""]
+        for each in classes:
+            lines += [f"### {each.__name__}", "", _prose(each), "", *_field_table(each), ""]
         if title == "The scheduler's events":
             lines += ["| event | when; the fields it carries |", "|---|---|"]
             lines += [f"| `{kind}` | {_cell(says)} |" for kind, says in kinds.items()] + [""]
@@ -264,8 +264,8 @@ def _figures(table: Mapping[str, Any]) -> Iterator[str]:
     for name in table["from"]:
         spec = load_figure(name)
         claim = f" {spec.claim.removesuffix('.')}." if spec.claim else ""
-        ours = "; ".join(_ranges(name, table["base"].get(name, "vllm"), table["metrics"]))
-        yield f"- **`{name}`** ({spec.paper}):{claim} {table['says'][name]}. {ours}."
+        measured = "; ".join(_ranges(name, table["base"].get(name, "vllm"), table["metrics"]))
+        yield f"- **`{name}`** ({spec.paper}):{claim} {table['says'][name]}. {measured}."
         yield f"    ![{name}](figures/{name}.svg)"
 
 
@@ -276,32 +276,32 @@ def _results_table(table: Mapping[str, Any]) -> TextTable:
     added = [point for name in table.get("with", ()) for point in _points(name, ())]
     for point, other in zip(points, added, strict=True) if added else ():
         point["runs"] |= other["runs"]
-    columns, heads = [said for _, said in table["columns"]], [heading for heading, _ in table["columns"]]
+    columns, heads = [column for _, column in table["columns"]], [heading for heading, _ in table["columns"]]
     if table.get("by") == "arm":
         arms = table.get("arms") or {arm: f"`{arm}`" for arm in points[0]["runs"]}
-        rows = [[name, *(_of_arm(points[0]["runs"], arm, said) for said in columns)] for arm, name in arms.items()]
+        rows = [[name, *(_of_arm(points[0]["runs"], arm, column) for column in columns)] for arm, name in arms.items()]
         return TextTable(("", *heads), rows)
     named = zip(table["rows"], points, strict=True)
-    rows = [[name, *(_of_point(point["runs"], said) for said in columns)] for name, point in named if name]
+    rows = [[name, *(_of_point(point["runs"], column) for column in columns)] for name, point in named if name]
     if table.get("intervals") is False:
         rows = [[cell.partition(" (seeds ")[0] for cell in row] for row in rows]
     if table.get("mean"):
-        rows.append(["**geometric mean**", *(_mean_of_points(points, said) for said in columns)])
+        rows.append(["**geometric mean**", *(_mean_of_points(points, column) for column in columns)])
     return TextTable(("", *heads), rows)
 
 
 def _ranges(name: str, base: str, metrics: Mapping[str, str]) -> Iterator[str]:
     """Yield, for each of the metrics that the figure draws, the ranges of ratios of the policies in all its points."""
-    drawn, found = load_figure(name).plot.get("y", ["jct_mean_s"]), dict[str, dict[str, list[float]]]()
+    drawn, ratios_of = load_figure(name).plot.get("y", ["jct_mean_s"]), dict[str, dict[str, list[float]]]()
     points = [point["runs"] for point in _points(name, ())]
     for runs in points:
         first = base if base in runs else f"{base}+offload"
         for metric in [each for each in metrics if each in drawn]:
-            ratios = found.setdefault(f"{metrics[metric]} to `{first}`", {})
+            ratios = ratios_of.setdefault(f"{metrics[metric]} to `{first}`", {})
             for arm in runs:
                 if arm != first and (ratio := _ratio(runs, metric, arm, first)):
                     ratios.setdefault(arm, []).append(ratio.mean)
-    for what, arms in found.items():
+    for what, arms in ratios_of.items():
         everywhere = {arm: ratios for arm, ratios in arms.items() if len(ratios) == len(points)}
         yield f"{what}: {', '.join(f'`{arm}` {_range(ratios)}' for arm, ratios in everywhere.items())}"
 
@@ -350,8 +350,8 @@ def _points(name: str, apart: Sequence[str]) -> list[dict[str, Any]]:
     for point in json.loads((DOCS / "results" / "data" / f"{name}.json").read_text(encoding="utf-8"))["points"]:
         axes = {axis: value for axis, value in point["axes"].items() if axis not in apart}
         ends = [str(point["axes"][axis]) for axis in apart if axis in point["axes"]]
-        found = points.setdefault(json.dumps(axes), {"axes": axes, "runs": {}})
-        found["runs"] |= {"@".join([arm, *ends]): runs for arm, runs in point["runs"].items()}
+        same = points.setdefault(json.dumps(axes), {"axes": axes, "runs": {}})
+        same["runs"] |= {"@".join([arm, *ends]): runs for arm, runs in point["runs"].items()}
     return list(points.values())
 
 
@@ -359,8 +359,8 @@ def _values(runs: Mapping[str, Any], arm: str, metric: str) -> dict[int, float]:
     return {int(seed): run[metric] for seed, run in runs.get(arm, {}).items() if metric in run}
 
 
-def _of_arm(runs: Mapping[str, Any], arm: str, said: str) -> str:
-    metric, _, more = said.partition(" ")
+def _of_arm(runs: Mapping[str, Any], arm: str, column: str) -> str:
+    metric, _, more = column.partition(" ")
     if more.startswith("/"):
         return _ratio_text(_ratio(runs, metric, arm, more[1:]))
     values = list(_values(runs, arm, metric).values())
@@ -368,8 +368,8 @@ def _of_arm(runs: Mapping[str, Any], arm: str, said: str) -> str:
     return _text(mean if more or mean is None else Interval(mean.mean), _form(metric, mean))
 
 
-def _of_point(runs: Mapping[str, Any], said: str) -> str:
-    metric, _, arm = said.partition(" ")
+def _of_point(runs: Mapping[str, Any], column: str) -> str:
+    metric, _, arm = column.partition(" ")
     if arm.endswith(" seeds"):
         values = _values(runs, arm.removesuffix(" seeds"), metric).values()
         return ", ".join(map(_form(metric, None), values))
@@ -391,8 +391,8 @@ def _ratio(runs: Mapping[str, Any], metric: str, arm: str, base: str) -> Interva
     return ratio_by_seed(_values(runs, arm, metric), _values(runs, base, metric))
 
 
-def _mean_of_points(points: Sequence[Mapping[str, Any]], said: str) -> str:
-    metric, _, arms = said.partition(" ")
+def _mean_of_points(points: Sequence[Mapping[str, Any]], column: str) -> str:
+    metric, _, arms = column.partition(" ")
     if "/" not in arms:
         return ""
     ratios = [ratio.mean for point in points if (ratio := _ratio(point["runs"], metric, *arms.split("/")))]

@@ -92,10 +92,10 @@ def live_search(search: Any, params: dict[str, Any], lines: SharedLines | None) 
     try:
         response: dict[str, Any] = search.get_dict()
     except Exception as error:  # noqa: BLE001 - raised again, without the key
-        said = str(error).replace(key, "KEY") if key else str(error)
-        if "429" not in said:
-            _keep(lines, start_s, {"query": query, "error": said})
-        raise RuntimeError(said) from None
+        reason = str(error).replace(key, "KEY") if key else str(error)
+        if "429" not in reason:
+            _keep(lines, start_s, {"query": query, "error": reason})
+        raise RuntimeError(reason) from None
     if "429" not in str(response.get("error")):
         kept = {name: response[name] for name in KEPT if name in response}
         _keep(lines, start_s, {"query": query, "response": kept})

@@ -199,9 +199,9 @@ def find_python(framework: Framework) -> str:
         pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")  # uv reads its shims only, which may fail
         path = [*map(str, sorted(pyenv.glob("versions/*/bin"))), os.environ.get("PATH", "")]
         seen = {**os.environ, "PATH": os.pathsep.join(path)}
-        found = subprocess.run(wanted, capture_output=True, text=True, cwd=Path.home(), env=seen).stdout.strip()
-        if found:
-            return found
+        output = subprocess.run(wanted, capture_output=True, text=True, cwd=Path.home(), env=seen).stdout.strip()
+        if output:
+            return output
     raise NoPython(
         f"{framework.name} needs Python {oldest} or later, before {too_new}, and neither pyenv nor uv has one; "
         f"install one (pip install uv; uv python install {oldest}), then: {framework.setup_command}"

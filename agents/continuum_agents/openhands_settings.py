@@ -61,16 +61,16 @@ def settings_of(start: Start) -> OpenHandsSettings:
     config: dict[str, Any] = {}
     for spec in start.config:
         _merge(config, _read(spec))
-    known = {
+    parts_of = {
         "llm": frozenset(LLM.model_fields) - LLM_OURS,
         "terminal": TERMINAL_OPTIONS,
         "conversation": CONVERSATION_OPTIONS,
         "condenser": CONDENSER_OPTIONS,
     }
-    parts = {name: _part(config.pop(name, {}), name, options) for name, options in known.items()}
+    parts = {name: _part(config.pop(name, {}), name, options) for name, options in parts_of.items()}
     instruction = config.pop("instruction", INSTRUCTION)
     if config:
-        raise ValueError(f"configuration {next(iter(config))!r}: there are {', '.join(known)}, instruction")
+        raise ValueError(f"configuration {next(iter(config))!r}: there are {', '.join(parts_of)}, instruction")
     parts["llm"] = _llm(start, parts["llm"])
     parts["conversation"] = {"max_iteration_per_run": MAX_ITERATIONS, **parts["conversation"]}
     if start.step_limit is not None:

@@ -70,7 +70,7 @@ def read_web(path: Path) -> RecordedWeb:
                 answer = Answer.model_validate_json(line)
             except ValidationError as error:
                 (what, *_) = error.errors()
-                said = ": ".join([*map(str, what["loc"]), what["msg"].removeprefix("Value error, ")])
-                raise TraceError(f"{path}:{number}: {said}") from error
+                fault = ": ".join([*map(str, what["loc"]), what["msg"].removeprefix("Value error, ")])
+                raise TraceError(f"{path}:{number}: {fault}") from error
             web[answer.url or query_key(str(answer.query))] = answer
     return web

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from continuum_bench.ctrl_c import INTERRUPTED, forget, raising
-from continuum_bench.options.declare import Declared, Options, declared
+from continuum_bench.options.declare import Declared, OptionGroup, declared
 from continuum_bench.options.together import check_together
 
 Command = Callable[..., int]
@@ -114,7 +114,7 @@ def with_flat_signature(function: Command) -> Callable[..., None]:
     return command
 
 
-def _parameters(group: type[Options], usual: Collection[str]) -> list[inspect.Parameter]:
+def _parameters(group: type[OptionGroup], usual: Collection[str]) -> list[inspect.Parameter]:
     """Return one parameter for each field that is an option of the command line."""
     return [
         _parameter(option, hidden=bool(usual) and option.name not in usual)

@@ -26,13 +26,13 @@ def leave_at_once() -> None:
 @contextmanager
 def raising() -> Iterator[None]:
     """Make Ctrl-C raise KeyboardInterrupt inside the block, after ``leave_at_once`` was called."""
-    ours = signal.getsignal(signal.SIGINT) is _leave
-    if ours:
+    is_ours = signal.getsignal(signal.SIGINT) is _leave
+    if is_ours:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
-        if ours:
+        if is_ours:
             signal.signal(signal.SIGINT, _leave)
 
 

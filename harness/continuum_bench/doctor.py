@@ -62,7 +62,7 @@ def _models_table(pairs: Sequence[Provenance]) -> TextTable:
     rows = []
     for name in _names(pairs):
         model = find_model(name)
-        tables = ", ".join(f"{gpu} x {' '.join(found)}" for gpu, found in degrees.get(name, {}).items())
+        tables = ", ".join(f"{gpu} x {' '.join(counts)}" for gpu, counts in degrees.get(name, {}).items())
         weights, kv = f"{model.weight_bytes / 1e9:.0f} GB", f"{model.kv_bytes_per_token / 1e3:.0f} kB"
         rows.append((name, weights, kv, tables or "none: roofline"))
     return TextTable(("model", "weights", "KV per token", "measured tables"), rows)

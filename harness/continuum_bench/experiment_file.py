@@ -94,7 +94,7 @@ def _override(text: str) -> _Entry:
     name, equals, value = text.partition("=")
     if not (equals and value.strip()):
         raise BenchError(f"--set {text}: expected NAME=VALUE; null is the default")
-    key = _known(name.strip(), f"--set {text}")
+    key = _key(name.strip(), f"--set {text}")
     return _Entry(f"--set {text}", key, yaml_value(value, f"--set {text}"))
 
 
@@ -109,14 +109,14 @@ def _entries(path: Path) -> Iterator[_Entry]:
     seen: set[str] = set()
     for node, value in rows:
         where = f"{path}:{node.start_mark.line + 1}: {node.value}"
-        key = _known(str(node.value), where)
+        key = _key(str(node.value), where)
         if key in seen:
             raise BenchError(f"{where}: is given twice")
         seen.add(key)
         yield _Entry(where, key, value)
 
 
-def _known(name: str, where: str) -> str:
+def _key(name: str, where: str) -> str:
     key = name.replace("-", "_")
     if key != "workload" and key not in KEYS:
         hint = near(key, ["workload", *KEYS]) or "`continuum-bench replay --help` lists the options"
@@ -126,8 +126,8 @@ def _known(name: str, where: str) -> str:
 
 def _workload(entry: _Entry | None, folder: Path) -> tuple[str, Path | None]:
     """Return the command, and the trace file if the command is ``replay``."""
-    found = WORKLOADS[0] if entry is None else find_workload(entry.value, folder, entry.where)
-    return (REPLAY, found) if isinstance(found, Path) else (found, None)
+    workload = WORKLOADS[0] if entry is None else find_workload(entry.value, folder, entry.where)
+    return (REPLAY, workload) if isinstance(workload, Path) else (workload, None)
 
 
 def find_workload(value: object, folder: Path, where: str) -> str | Path:

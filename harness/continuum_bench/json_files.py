@@ -69,5 +69,5 @@ def documents(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _after_spaces(text: str, at: int) -> int:
-    found = SPACES.match(text, at)
-    return found.end() if found else at
+    spaces = SPACES.match(text, at)
+    return spaces.end() if spaces else at

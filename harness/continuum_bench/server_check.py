@@ -15,7 +15,7 @@ from continuum_bench.checks import Check, show_checks
 from continuum_bench.errors import BenchError
 from continuum_bench.live.endpoint import NO_ANSWER, check_url, get_json, probe_server
 from continuum_bench.options.serve import DoctorOptions
-from continuum_bench.top import Program, States
+from continuum_bench.top import ProgramRow, States
 from continuum_client import OpenAI
 
 OPENING = "This is a long text whose beginning is in the prefix cache when the second turn comes. " * 60
@@ -62,7 +62,7 @@ def _two_turns(client: OpenAI, model: str, name: str) -> tuple[int, int | None]:
     return 0 if usage is None else usage.prompt_tokens, None if details is None else details.cached_tokens
 
 
-def _row_of_both(roots: Sequence[str], program_id: str, key: str | None) -> Program | str | None:
+def _row_of_both(roots: Sequence[str], program_id: str, key: str | None) -> ProgramRow | str | None:
     """Return the row once it has both turns, or what is there after 1.5 s, as a state may be a second old."""
     for _ in range(6):
         there = _row(roots, program_id, key)
@@ -72,7 +72,7 @@ def _row_of_both(roots: Sequence[str], program_id: str, key: str | None) -> Prog
     return there
 
 
-def _row(roots: Sequence[str], program_id: str, key: str | None) -> Program | str | None:
+def _row(roots: Sequence[str], program_id: str, key: str | None) -> ProgramRow | str | None:
     """Return the server's row of the program; None: no server has the program; a text: why that is not known."""
     for root in roots:
         try:
@@ -84,7 +84,7 @@ def _row(roots: Sequence[str], program_id: str, key: str | None) -> Program | st
     return None
 
 
-def _id(there: Program | str | None) -> Check:
+def _id(there: ProgramRow | str | None) -> Check:
     if isinstance(there, str):
         return Check("program id", False, there, HIDDEN, optional=True)
     if there is None:
@@ -97,13 +97,13 @@ def _id(there: Program | str | None) -> Check:
 def _cache(prompt_tokens: int, cached_tokens: int | None) -> Check:
     if cached_tokens is None:
         return Check("prefix cache", False, "not reported", "vLLM: --enable-prompt-tokens-details", optional=True)
-    found = f"{cached_tokens} of {prompt_tokens} prompt tokens of turn 2"
+    hit = f"{cached_tokens} of {prompt_tokens} prompt tokens of turn 2"
     advice = "" if cached_tokens else "is prefix caching on? Does a router send all turns to one server?"
-    return Check("prefix cache", cached_tokens > 0, found, advice)
+    return Check("prefix cache", cached_tokens > 0, hit, advice)
 
 
-def _release(before: Program | str | None, after: Program | str | None) -> Check:
-    if not isinstance(before, Program) or not isinstance(after, Program):
+def _release(before: ProgramRow | str | None, after: ProgramRow | str | None) -> Check:
+    if not isinstance(before, ProgramRow) or not isinstance(after, ProgramRow):
         return Check("release", False, "unknown", optional=True)
     ended = after.state == "ended"
     advice = "" if ended else "without it the hold ends when its TTL expires; send it to the server itself"

@@ -42,7 +42,7 @@ LONGEST, BAR = 36, 8
 """Most characters of a cell, and the width of a bar."""
 
 
-class Program(msgspec.Struct):
+class ProgramRow(msgspec.Struct):
     """A row of ``program_list`` of an engine's state."""
 
     program_id: str
@@ -75,7 +75,7 @@ class Key(msgspec.Struct):
     longest_wait_s: float
 
 
-class Engine(msgspec.Struct):
+class EngineState(msgspec.Struct):
     """The part of an engine's state that is shown."""
 
     policy: str
@@ -88,7 +88,7 @@ class Engine(msgspec.Struct):
     waiting: int
     programs: int
     keys: list[Key]
-    program_list: list[Program]
+    program_list: list[ProgramRow]
     metrics: Counted
     plugin_errors: int
     tags_rejected: int
@@ -121,17 +121,17 @@ class Engine(msgspec.Struct):
 class States(msgspec.Struct):
     """The page of a server: the state of each engine."""
 
-    engines: list[Engine]
+    engines: list[EngineState]
 
 
 @dataclass
-class Server:
+class WatchedServer:
     """One server, as it was read last. Each reading replaces the one before as a whole, for threads that draw it."""
 
     base_url: str
     api_key: str | None = field(repr=False)
     limit: int
-    engines: Sequence[Engine] = ()
+    engines: Sequence[EngineState] = ()
     error: str | None = None
     """Why the last reading failed, in one line."""
     _hits: defaultdict[int, deque[tuple[float, int]]] = field(default_factory=lambda: defaultdict(deque))
@@ -152,7 +152,7 @@ class Server:
             engine.hits_per_minute = self._rate(number, engine)
         self.engines, self.error = engines, None
 
-    def _rate(self, number: int, engine: Engine) -> float | None:
+    def _rate(self, number: int, engine: EngineState) -> float | None:
         marks, now_s, hits = self._hits[number], engine.now_s, engine.metrics.unpins.get("hit", 0)
         if marks and (hits < marks[-1][1] or now_s < marks[-1][0]):  # the server was started again
             marks.clear()
@@ -171,10 +171,10 @@ def _why(error: Exception) -> str:
         if error.code == 404:
             return "404 from /continuum/state; is this vLLM with Continuum's middleware, and the URL its own up to /v1?"
         try:
-            said = msgspec.json.decode(error.read(), type=dict[str, str])["error"]
+            reason = msgspec.json.decode(error.read(), type=dict[str, str])["error"]
         except (*NO_ANSWER, KeyError):
-            said = error.reason
-        return f"{error.code} {said}"
+            reason = error.reason
+        return f"{error.code} {reason}"
     if isinstance(error, msgspec.MsgspecError):
         return f"/continuum/state is not of this version of Continuum: {error}"
     why = error.reason if isinstance(error, urllib.error.URLError) else error
@@ -198,7 +198,7 @@ def show_top(options: TopOptions) -> int:
     for url in options.base_url:
         check_url(url)
     servers = [
-        Server(url, key, options.limit or (ONCE if options.once else console.height)) for url in options.base_url
+        WatchedServer(url, key, options.limit or (ONCE if options.once else console.height)) for url in options.base_url
     ]
     _read(servers)
     if all(server.error for server in servers):
@@ -215,17 +215,17 @@ def show_top(options: TopOptions) -> int:
     return int(any(server.error for server in servers))
 
 
-def _read(servers: Sequence[Server]) -> None:
+def _read(servers: Sequence[WatchedServer]) -> None:
     """Read all servers at the same time."""
     with ThreadPoolExecutor(len(servers)) as pool:
-        list(pool.map(Server.read, servers))
+        list(pool.map(WatchedServer.read, servers))
 
 
-def _show_live(console: Console, servers: Sequence[Server], options: TopOptions) -> None:
+def _show_live(console: Console, servers: Sequence[WatchedServer], options: TopOptions) -> None:
     """Show the servers until Ctrl-C. Each is read in a thread of its own, so that none waits for another."""
     stopped = threading.Event()
 
-    def follow(server: Server) -> None:
+    def follow(server: WatchedServer) -> None:
         while not stopped.wait(options.interval):
             server.limit = options.limit or console.height
             server.read()
@@ -240,7 +240,7 @@ def _show_live(console: Console, servers: Sequence[Server], options: TopOptions)
         stopped.wait()
 
 
-def _as_json(server: Server) -> dict[str, Any]:
+def _as_json(server: WatchedServer) -> dict[str, Any]:
     engines = [msgspec.to_builtins({name: getattr(engine, name) for name in SHOWN}) for engine in server.engines]
     return {"base_url": server.base_url, "error": server.error, "engines": engines}
 
@@ -249,7 +249,7 @@ SHOWN = (
     *("policy", "used_share", "pinned_share", "pins_held", "running", "waiting", "programs", "hit_share"),
     *("errors", "hits_per_minute", "keys", "program_list"),
 )
-"""Attributes of ``Engine`` that ``--json`` has."""
+"""Attributes of ``EngineState`` that ``--json`` has."""
 
 
 # ------------------------------------------------------------------------------------------------------ the view
@@ -270,13 +270,13 @@ class Column:
     """Shortened before other columns."""
 
 
-def view(servers: Sequence[Server], width: int, rows: int) -> Group:
+def view(servers: Sequence[WatchedServer], width: int, rows: int) -> Group:
     """Return the tables of engines and of programs, as wide as the terminal, with at most ``rows`` programs."""
     engines = [engine for server in servers for engine in server.engines]
     order = {state: place for place, state in enumerate(STATES)}
     programs = [(engine, program) for engine in engines for program in engine.program_list]
     programs.sort(key=lambda row: order.get(row[1].state, len(order)))
-    known = sum(engine.programs for engine in engines)
+    in_memory = sum(engine.programs for engine in engines)
     shown = sum(program.state != "ended" for _, program in programs[:rows])
     failed = [Text(f"{server.base_url}: {server.error}", "red") for server in servers if server.error]
     columns = PROGRAMS if len(engines) > 1 else PROGRAMS[1:]
@@ -288,7 +288,7 @@ def view(servers: Sequence[Server], width: int, rows: int) -> Group:
         *of_keys,
         "",
         _table(columns, programs[:rows], width),
-        Text(f"{shown:,} of {known:,} programs in memory; running and queued first", "dim"),
+        Text(f"{shown:,} of {in_memory:,} programs in memory; running and queued first", "dim"),
     )
 
 
@@ -314,7 +314,7 @@ def _seconds(seconds: float | None) -> str:
     return f"{seconds:.0f} s" if seconds < 600.0 else f"{seconds / 60:.0f} min"
 
 
-def _bar(engine: Engine, program: Program) -> RenderableType:
+def _bar(engine: EngineState, program: ProgramRow) -> RenderableType:
     """Return how much of a hold is left."""
     if program.state not in ("held", "soft") or program.expires_in_s is None or program.for_s is None:
         return ""
@@ -322,12 +322,12 @@ def _bar(engine: Engine, program: Program) -> RenderableType:
     return ProgressBar(total=max(whole_s, 1e-9), completed=max(0.0, program.expires_in_s), width=BAR)
 
 
-def _errors(engine: Engine) -> Text:
-    found = [f"{count} {what}" for what, count in engine.errors.items() if count]
-    return Text(", ".join(found) or "none", "red" if found else "")
+def _errors(engine: EngineState) -> Text:
+    errors = [f"{count} {what}" for what, count in engine.errors.items() if count]
+    return Text(", ".join(errors) or "none", "red" if errors else "")
 
 
-def _rate(engine: Engine) -> str:
+def _rate(engine: EngineState) -> str:
     return "-" if engine.hits_per_minute is None else f"{engine.hits_per_minute:.1f}"
 
 

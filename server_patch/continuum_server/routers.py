@@ -41,7 +41,7 @@ class Traffic:
     """Prompt tokens sent so far. Tokens that were sent before as part of the same prefix do not count again."""
     programs: dict[str, str | None] = field(default_factory=dict)
     """Running programs whose latest turn was sent to this replica, with their ``shared_prefix_id``."""
-    known: dict[str, int] = field(default_factory=dict)
+    prefixes: dict[str, int] = field(default_factory=dict)
     """Of ``CacheAware``: leading tokens of each program's latest context that were sent to this replica."""
 
 
@@ -124,11 +124,12 @@ class CacheAware:
 
     def choose(self, arrival: Arrival, replicas: Replicas) -> int:
         for replica in replicas.values():
-            if arrival.kept_tokens is not None and arrival.program_id in replica.known:
-                replica.known[arrival.program_id] = min(replica.known[arrival.program_id], arrival.kept_tokens)
+            if arrival.kept_tokens is not None and arrival.program_id in replica.prefixes:
+                prefixes = replica.prefixes
+                prefixes[arrival.program_id] = min(prefixes[arrival.program_id], arrival.kept_tokens)
         index = self._pick(arrival, replicas)
         replicas[index].tokens_sent += arrival.prompt_tokens - self._match(arrival, replicas, index)
-        replicas[index].known[arrival.program_id] = arrival.prompt_tokens
+        replicas[index].prefixes[arrival.program_id] = arrival.prompt_tokens
         if arrival.shared_prefix_id is not None:
             self._shared.setdefault(arrival.shared_prefix_id, set()).add(index)
         return index
@@ -146,7 +147,8 @@ class CacheAware:
     def _match(self, arrival: Arrival, replicas: Replicas, index: int) -> int:
         """Return the number of leading tokens of this prompt that were sent to the replica before."""
         shared = index in self._shared.get(arrival.shared_prefix_id or "", ())
-        return max(replicas[index].known.get(arrival.program_id, 0), arrival.shared_prefix_tokens if shared else 0)
+        shared_tokens = arrival.shared_prefix_tokens if shared else 0
+        return max(replicas[index].prefixes.get(arrival.program_id, 0), shared_tokens)
 
 
 ROUTERS: dict[str, Callable[[], Router]] = {
@@ -188,7 +190,7 @@ class Door:
         """Forget a program that has ended."""
         for replica in self.replicas.values():
             replica.programs.pop(program_id, None)
-            replica.known.pop(program_id, None)
+            replica.prefixes.pop(program_id, None)
 
 
 def _least_loaded(replicas: Replicas) -> int:

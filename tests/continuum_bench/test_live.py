@@ -16,7 +16,7 @@ from bench_cli import succeeded
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.records.misses import limits_of
 from continuum_bench.errors import BenchError
-from continuum_bench.live.contexts import HIGHEST_ID, LOWEST_ID, TokenContext
+from continuum_bench.live.contexts import HIGHEST_ID, LOWEST_ID, SentTokens
 from continuum_bench.live.endpoint import Endpoint
 from continuum_bench.live.profile import DECODE_TOKENS, decode_grid, measure
 from continuum_bench.live.server_metrics import SERVER_METRICS, samples
@@ -134,7 +134,7 @@ process_resident_memory_bytes 1.0
     assert samples(page) == {"vllm:num_requests_running": 7.0, "vllm:e2e_request_latency_seconds_sum": 150.0}
 
 
-def prompt_of(context: TokenContext, program: Program, index: int) -> list[int]:
+def prompt_of(context: SentTokens, program: Program, index: int) -> list[int]:
     open_turn(context, program, index)
     return list(json.loads(bytes(context.body(program.turns[index])["prompt"])))
 
@@ -142,7 +142,7 @@ def prompt_of(context: TokenContext, program: Program, index: int) -> list[int]:
 def test_token_prompts_are_kept_cut_and_shared_as_the_trace_says() -> None:
     turns = (Turn(50, 4), Turn(20, 4, kept_tokens=30), Turn(10, 4))
     program = Program("p", turns, shared_prefix_id="s", shared_prefix_tokens=32)
-    one, other = (TokenContext(program, key, "run") for key in ("a", "b"))
+    one, other = (SentTokens(program, key, "run") for key in ("a", "b"))
     first, theirs = prompt_of(one, program, 0), prompt_of(other, program, 0)
     assert len(first) == 50
     assert first[:32] == theirs[:32]

@@ -17,7 +17,7 @@ from continuum_bench.agents_cli import agent_app
 from continuum_bench.cli import app, traces_app
 from continuum_bench.commands import add_command
 from continuum_bench.errors import OptionError
-from continuum_bench.options.declare import OR_INFINITE, Declared, Options, declared
+from continuum_bench.options.declare import OR_INFINITE, Declared, OptionGroup, declared
 from continuum_bench.options.run import RunOptions
 from continuum_bench.options.serve import ProfileOptions, ServeOptions
 from continuum_bench.options.together import Rule, rules_of, settled
@@ -65,11 +65,11 @@ def numbers_in(hint: Any) -> set[type]:
 
 
 def test_every_number_of_every_command_is_a_checked_option() -> None:
-    """A number is a field of ``Options``, whose constructor holds all of them to the same limits."""
+    """A number is a field of ``OptionGroup``, whose constructor holds all of them to the same limits."""
     for command, hint in commands():
         if is_dataclass(hint):
-            assert issubclass(hint, Options), command  # type: ignore[arg-type]
-            assert hint.__post_init__ is Options.__post_init__, command
+            assert issubclass(hint, OptionGroup), command  # type: ignore[arg-type]
+            assert hint.__post_init__ is OptionGroup.__post_init__, command
         elif hint is not int:  # the exit code
             assert not numbers_in(hint), command
 
@@ -102,14 +102,14 @@ def test_no_number_is_negative_and_few_are_0() -> None:
 
 def test_a_limit_allows_its_edge() -> None:
     for bounds, last, beyond, words in EDGES:
-        option = Declared("x", Annotated[float, bounds], 0.0, Options, Options)
+        option = Declared("x", Annotated[float, bounds], 0.0, OptionGroup, OptionGroup)
         option.check(last)
         with pytest.raises(OptionError, match=f"^--x \\S+: {bounds.title or ''} ?must be {words}$"):
             option.check(beyond)
 
 
 @dataclass(frozen=True)
-class NewcomersOptions(Options):
+class NewcomersOptions(OptionGroup):
     """An option as CONTRIBUTING.md says."""
 
     times: Annotated[int, Meta(ge=1)] = 3
@@ -117,7 +117,7 @@ class NewcomersOptions(Options):
 
 
 @dataclass(frozen=True)
-class WithoutSentence(Options):
+class WithoutSentence(OptionGroup):
     times: int = 3
 
 

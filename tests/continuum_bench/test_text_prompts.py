@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from continuum_bench.live.contexts import TextContext, TokenRates
-from continuum_bench.live.http import Reply
+from continuum_bench.live.contexts import SentTexts, TokenRates
+from continuum_bench.live.http import StreamedAnswer
 from continuum_traces.conversation import open_turn
 from continuum_traces.schema import Program, Turn
 
@@ -12,14 +12,14 @@ from continuum_traces.schema import Program, Turn
 def ratios(turns: list[Turn], per_word: float, per_message: int, thoughts: int = 0) -> list[float]:
     """The length of each prompt, by a server that counts so many tokens for a word and a message, to the trace's."""
     program = Program("p", tuple(turns))
-    context, found = TextContext(program, "key", "run", TokenRates()), []
+    context, found = SentTexts(program, "key", "run", TokenRates()), []
     for index, turn in enumerate(turns):
         open_turn(context, program, index)
         sent = context.body(turn)["messages"]
         tokens = sum(round(len(message["content"].split()) * per_word) + per_message for message in sent)
         found.append(tokens / program.prompt_tokens()[index])
         text = "w " * round((turn.output_tokens - thoughts) / per_word)
-        reply = Reply(prompt_tokens=tokens, output_tokens=turn.output_tokens, reasoning_tokens=thoughts)
+        reply = StreamedAnswer(prompt_tokens=tokens, output_tokens=turn.output_tokens, reasoning_tokens=thoughts)
         reply.texts[0] = [text]
         context.add_output(index, turn, reply)
     return found

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from bench_cli import bench, refused, succeeded
-from continuum_bench.top import Server, view
+from continuum_bench.top import WatchedServer, view
 from continuum_server.policy.facts import Hold, TurnFinish
 from continuum_server.vllm_plugin.online import Online
 from continuum_server.vllm_plugin.plugin_settings import Settings
@@ -106,7 +106,7 @@ def test_json_has_what_the_table_has(fake: FakeServer, page: Json) -> None:
     assert (engine["pins_held"], engine["hits_per_minute"]) == (1, None)  # its clock stands still
 
 
-def shown(servers: list[Server], width: int, rows: int = 40) -> list[str]:
+def shown(servers: list[WatchedServer], width: int, rows: int = 40) -> list[str]:
     console = Console(width=width, highlight=False)
     with console.capture() as captured:
         console.print(view(servers, width, rows))
@@ -115,7 +115,7 @@ def shown(servers: list[Server], width: int, rows: int = 40) -> list[str]:
 
 @pytest.mark.parametrize("width", [20, 43, 60, 90])
 def test_every_width_shows_ids_and_states(fake: FakeServer, width: int) -> None:
-    read = Server(fake.url, None, 40)
+    read = WatchedServer(fake.url, None, 40)
     read.read()
     lines = shown([read], width)
     assert max(map(len, lines)) <= width
@@ -128,7 +128,7 @@ def test_every_width_shows_ids_and_states(fake: FakeServer, width: int) -> None:
 def test_what_fits_is_shown_of_all_engines(fake: FakeServer) -> None:
     """Running programs of every engine come before any that waits."""
     fake.pages[PAGE] = 200, {"engines": state_of("a-")["engines"] + state_of("b-")["engines"]}
-    read = Server(fake.url, None, 40)
+    read = WatchedServer(fake.url, None, 40)
     read.read()
     lines = shown([read], 160, rows=3)
     start = lines.index(next(line for line in lines if "known by" in line)) + 1
@@ -146,7 +146,7 @@ def test_it_goes_on_when_the_server_is_back(fake: FakeServer, page: Json) -> Non
         fake.pages[PAGE] = 200, {"engines": [engine]}
         read.read()
 
-    read = Server(fake.url, None, 40)
+    read = WatchedServer(fake.url, None, 40)
     came(100.0, 10)
     assert read.engines[0].hits_per_minute is None
     came(130.0, 20)

@@ -43,7 +43,7 @@ def test_256_xargs_of_65536_characters_are_read(xargs: dict[str, Any], read: boo
 def chosen(requests: tuple[int, int], known_tokens: int) -> int:
     """Where a prompt of 100 tokens goes, of which the first replica was sent so many."""
     replicas = {index: Traffic(requests=number) for index, number in enumerate(requests)}
-    replicas[0].known["p"], replicas[0].tokens_sent = known_tokens, 500
+    replicas[0].prefixes["p"], replicas[0].tokens_sent = known_tokens, 500
     return CacheAware().choose(Arrival("p", 100), replicas)
 
 

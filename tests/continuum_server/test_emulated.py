@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from continuum_server.emulated.answer import Answer
-from continuum_server.emulated.replies import Reply, Script, read_script
+from continuum_server.emulated.answer import PlannedAnswer
+from continuum_server.emulated.replies import Script, ScriptedAnswer, read_script
 from continuum_server.emulated.settings import EmulatedError
 from continuum_server.emulated.vocabulary import bits_of, first_allowed
 from continuum_server.server_command import command_of
@@ -15,17 +15,23 @@ from continuum_server.server_config import STOCK, ServerConfig
 
 
 def test_replies_come_in_order_and_only_when_delivered() -> None:
-    script = Script({"p": [Reply("one"), Reply("two")], "p/2": [Reply("child")], "*": [Reply("any")]})
-    assert script.due("p") == script.due("p") == Reply("one")
+    script = Script(
+        {
+            "p": [ScriptedAnswer("one"), ScriptedAnswer("two")],
+            "p/2": [ScriptedAnswer("child")],
+            "*": [ScriptedAnswer("any")],
+        }
+    )
+    assert script.due("p") == script.due("p") == ScriptedAnswer("one")
     script.delivered("p")
-    assert script.due("p") == Reply("two")
+    assert script.due("p") == ScriptedAnswer("two")
     script.delivered("p")
     assert script.due("p") is None
     script.ended("p")
-    assert script.due("p") == Reply("one")
-    assert script.due("p#2") == Reply("one")  # the second attempt of a program that a harness resumes
-    assert script.due("p#2/2") == Reply("child")
-    assert script.due("q") == Reply("any")
+    assert script.due("p") == ScriptedAnswer("one")
+    assert script.due("p#2") == ScriptedAnswer("one")  # the second attempt of a program that a harness resumes
+    assert script.due("p#2/2") == ScriptedAnswer("child")
+    assert script.due("q") == ScriptedAnswer("any")
     assert script.due(None) is None
 
 
@@ -66,7 +72,7 @@ def test_a_damaged_script_is_named(tmp_path: Path, line: str, message: str) -> N
 
 
 def test_an_answer_knows_when_it_samples_and_when_it_ends() -> None:
-    answer = Answer("r", prompt_tokens=100, planned=[7, 8])
+    answer = PlannedAnswer("r", prompt_tokens=100, planned=[7, 8])
     assert (answer.decodes(scheduled=64), answer.samples(computed=64)) == (False, False)
     assert (answer.decodes(scheduled=36), answer.samples(computed=100)) == (False, True)
     assert answer.next_token() == 7
@@ -80,7 +86,7 @@ def test_an_answer_knows_when_it_samples_and_when_it_ends() -> None:
 
 @pytest.mark.parametrize("scripted", [True, False])
 def test_an_answer_that_a_grammar_refuses_ends_as_soon_as_the_grammar_allows(scripted: bool) -> None:
-    answer = Answer("r", prompt_tokens=1, planned=[5, 6, 7, 8], scripted=scripted)
+    answer = PlannedAnswer("r", prompt_tokens=1, planned=[5, 6, 7, 8], scripted=scripted)
     seen = []
     for allowed in (True, False, False, True, True):
         answer.next_token()

@@ -82,7 +82,7 @@ def test_llm_d_keeps_what_names_itself_in_a_header() -> None:
 
 
 def test_with_recognise_none_only_our_own_protocol_is_read() -> None:
-    ours = {row.source for row in ROWS if row.ours}
+    ours = {row.source for row in ROWS if row.of_our_clients}
     assert ours == {"header:x-session-id", "header:x-dynamo-session-id", "body:session_id"}
     assert {shape.source for shape in SHAPES} == {row.source for row in ROWS}
     for shape in SHAPES:
@@ -98,7 +98,7 @@ def test_a_malformed_id_is_passed_over(raw: str) -> None:
         if row.name != "agent-session-id":
             assert found is not None
             assert found.program_id == "g"
-        assert rejected == ((row.name,) if row.ours else ())
+        assert rejected == ((row.name,) if row.of_our_clients else ())
 
 
 @pytest.mark.parametrize("user", ["", "user-123", {"session_id": U1}, f"user_session_{U1[:-1]}", "x" * 5000, 5, None])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tomllib
-from continuum_server.vllm_plugin.tool_calls import PARSERS, Call, openai_key, read_openai, tool_key
+from continuum_server.vllm_plugin.tool_calls import PARSERS, OutputCall, openai_key, read_openai, tool_key
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,10 +25,10 @@ def test_outputs(text: str, key: str | None) -> None:
 
 
 def test_parsers_are_pluggable_and_may_fail() -> None:
-    def shout(text: str) -> list[Call]:
-        return [Call("shout")] if text.isupper() else []
+    def shout(text: str) -> list[OutputCall]:
+        return [OutputCall("shout")] if text.isupper() else []
 
-    def broken(text: str) -> list[Call]:
+    def broken(text: str) -> list[OutputCall]:
         raise RuntimeError("no")
 
     assert tool_key("HELP") is None

@@ -11,7 +11,7 @@ import pytest
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.codex import COPIED_S
 from continuum_traces.importers.registry import ImportLog, read_any
-from continuum_traces.importers.timeline import Answer, Thread, TimedCall, programs_on_timeline, seconds
+from continuum_traces.importers.timeline import AnsweredRequest, Thread, TimedCall, programs_on_timeline, seconds
 from continuum_traces.importers.usage import Imported, RequestUsage
 from continuum_traces.schema import Program
 
@@ -34,14 +34,14 @@ def imported(path: Path) -> tuple[dict[str, Program], list[str]]:
 # ------------------------------------------------------------------------------------------- timeline
 
 
-def on_timeline(*answers: Answer) -> tuple[Imported, list[str]]:
+def on_timeline(*answers: AnsweredRequest) -> tuple[Imported, list[str]]:
     assumptions = Assumptions()
     (program,) = programs_on_timeline([Thread("p", None, list(answers))], "x", assumptions)
     return program, [f"{each.count} {each.thing}: {each.text}" for each in assumptions]
 
 
-def answer(sent_s: float, end_s: float, *calls: TimedCall, **more: Any) -> Answer:
-    return Answer(RequestUsage(100, 10, cached_tokens=64), sent_s, end_s, list(calls), **more)
+def answer(sent_s: float, end_s: float, *calls: TimedCall, **more: Any) -> AnsweredRequest:
+    return AnsweredRequest(RequestUsage(100, 10, cached_tokens=64), sent_s, end_s, list(calls), **more)
 
 
 def test_gaps_end_when_the_next_request_is_sent() -> None:
@@ -57,9 +57,9 @@ def test_gaps_end_when_the_next_request_is_sent() -> None:
 
 
 def test_gaps_of_unknown_length_are_said() -> None:
-    unknown = Answer(RequestUsage(100, 10))
+    unknown = AnsweredRequest(RequestUsage(100, 10))
     assert on_timeline(unknown, unknown)[1] == ["1 gap: of unknown length, taken as 0 s"]
-    timed = Answer(RequestUsage(100, 10), end_s=5.0, calls=[TimedCall("a", 5.0, 6.0)])
+    timed = AnsweredRequest(RequestUsage(100, 10), end_s=5.0, calls=[TimedCall("a", 5.0, 6.0)])
     assert on_timeline(timed, unknown)[1] == []
 
 
@@ -74,12 +74,12 @@ TASK = TimedCall("Task", 5.0, 30.0)
         ([answer(1, 5, TASK), answer(31, 40)], 39.9, (0, 34.9)),
         ([answer(1, 5), answer(6, 40, TASK)], 42.5, (1, 2.5)),
         ([answer(1, 5, TASK), answer(31, 40)], 40.0, (None, 0.0)),  # a user's fork of the session
-        ([Answer(RequestUsage(100, 10), 1.0)], 5.0, (None, 0.0)),
+        ([AnsweredRequest(RequestUsage(100, 10), 1.0)], 5.0, (None, 0.0)),
         ([], 5.0, (None, 0.0)),
     ],
 )
 def test_a_sub_agent_follows_the_turn_that_ended_before_it(
-    parent: list[Answer], sent_s: float, started: tuple[int | None, float]
+    parent: list[AnsweredRequest], sent_s: float, started: tuple[int | None, float]
 ) -> None:
     threads = [Thread("p", None, parent), Thread("c", "p", [answer(sent_s, sent_s + 1)])]
     child = next(each for each in programs_on_timeline(threads, "x", Assumptions()) if each.program.parent_id)

@@ -179,8 +179,8 @@ def dynamo_rows(programs: Iterable[Program], block_tokens: int = DYNAMO_BLOCK_TO
 def _dynamo_record(kind: str, end_ms: float, context: dict[str, Any], **content: dict[str, Any]) -> dict[str, Any]:
     """Return a record without the fields that are unknown."""
     record = {"schema": SCHEMA, "event_type": kind, "event_time_unix_ms": round(end_ms), "agent_context": context}
-    known = {part: {k: v for k, v in fields.items() if v is not None} for part, fields in content.items()}
-    return {**record, "agent_context": {k: v for k, v in context.items() if v is not None}, **known}
+    parts = {part: {k: v for k, v in fields.items() if v is not None} for part, fields in content.items()}
+    return {**record, "agent_context": {k: v for k, v in context.items() if v is not None}, **parts}
 
 
 EXPORTERS: dict[str, Callable[[Iterable[Program]], Iterator[dict[str, Any]]]] = {

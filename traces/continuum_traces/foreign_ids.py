@@ -29,7 +29,7 @@ class ForeignId:
     weak: bool = False
     """Several conversations can have the same id: those of one session's sub-agents and side requests, or those of
     different machines."""
-    ours: bool = False
+    of_our_clients: bool = False
     """The id is part of our own protocol. It is always read, and a malformed one is reported."""
     read: Callable[[Any], str | None] = read_program_id
 
@@ -56,17 +56,17 @@ class FoundId:
 def session_of_user(raw: Any) -> str | None:
     """Return the session in the ``user_id`` that Claude's clients send: JSON text with a ``session_id``, or
     ``user_..._session_UUID``."""
-    found = _SESSION_OF_USER.search(raw) if isinstance(raw, str) and len(raw) <= MAX_CHARS else None
-    return None if found is None else found[1]
+    session = _SESSION_OF_USER.search(raw) if isinstance(raw, str) and len(raw) <= MAX_CHARS else None
+    return None if session is None else session[1]
 
 
 CLAUDE_SESSION = "X-Claude-Code-Session-Id"
 PARENT = ("X-Parent-Session-ID",)
 
 ROWS = (
-    ForeignId("our clients, vLLM", field="session_id", parents=PARENT, ours=True),
-    ForeignId("our clients, OpenCode, Crush", header=SESSION_HEADERS[0], parents=PARENT, ours=True),
-    ForeignId("Dynamo", header=SESSION_HEADERS[1], parents=("X-Dynamo-Parent-Session-ID",), ours=True),
+    ForeignId("our clients, vLLM", field="session_id", parents=PARENT, of_our_clients=True),
+    ForeignId("our clients, OpenCode, Crush", header=SESSION_HEADERS[0], parents=PARENT, of_our_clients=True),
+    ForeignId("Dynamo", header=SESSION_HEADERS[1], parents=("X-Dynamo-Parent-Session-ID",), of_our_clients=True),
     # A sub-agent of Claude Code has an id of its own beside the session's. Requests with the session's id alone are
     # those of the main agent, and side requests such as titles: hence weak.
     ForeignId(
@@ -98,12 +98,12 @@ def find_id(
     rejected: list[str] = []
     for row in ROWS:
         raw = headers.get(row.header.lower()) if row.header else _member(body, row.field)
-        if raw is None or (ours_only and not row.ours):
+        if raw is None or (ours_only and not row.of_our_clients):
             continue
         program_id = row.read(raw)
         if program_id is not None:
             return FoundId(program_id, _parent(row, program_id, headers), row.source, row.weak), tuple(rejected)
-        if row.ours:
+        if row.of_our_clients:
             rejected.append(row.name)
     return None, tuple(rejected)
 
@@ -116,5 +116,5 @@ def _member(body: Any, path: str) -> Any:
 
 def _parent(row: ForeignId, program_id: str, headers: Mapping[str, str]) -> str | None:
     parents = (read_program_id(headers.get(name.lower())) for name in row.parents)
-    found = next((parent for parent in parents if parent is not None), None)
-    return None if found == program_id else found
+    parent_id = next((parent for parent in parents if parent is not None), None)
+    return None if parent_id == program_id else parent_id

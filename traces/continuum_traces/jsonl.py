@@ -42,10 +42,10 @@ def read_programs(path: Path | str) -> Iterator[Program]:
     Raises:
         TraceError: the file has a fault. The message names file, line and field.
     """
-    for found in _Reader(Path(path)).read():
-        if isinstance(found, TraceError):
-            raise found
-        yield found
+    for row in _Reader(Path(path)).read():
+        if isinstance(row, TraceError):
+            raise row
+        yield row
 
 
 def read_header(path: Path) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def read_header(path: Path) -> dict[str, Any]:
 
 def validate(path: Path | str) -> list[TraceError]:
     """Return every fault of a file, in the order of its lines."""
-    return [found for found in _Reader(Path(path)).read() if isinstance(found, TraceError)]
+    return [row for row in _Reader(Path(path)).read() if isinstance(row, TraceError)]
 
 
 def write_programs(

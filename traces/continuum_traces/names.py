@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def which(name: object, known: Iterable[str]) -> str:
-    """Return a suggestion for a misspelled name, and the list of the known names.
+def which(name: object, choices: Iterable[str]) -> str:
+    """Return a suggestion for a misspelled name, and the list of the choices.
 
     >>> which("continum", ["vllm", "continuum"])
     'did you mean continuum? there are vllm and continuum'
     """
-    names = list(known)
+    names = list(choices)
     return f"{near(name, names)}there are {' and '.join(names) if len(names) == 2 else ', '.join(names)}"
 
 
@@ -22,16 +22,16 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def near(name: object, known: Iterable[str], most: int = 1) -> str:
-    """Return ``did you mean continuum? `` with up to ``most`` known names of similar spelling, or an empty text.
+def near(name: object, choices: Iterable[str], most: int = 1) -> str:
+    """Return ``did you mean continuum? `` with up to ``most`` choices of similar spelling, or an empty text.
 
     Upper case equals lower case, and an underscore equals a hyphen.
     """
-    known_by_plain: dict[str, str] = {}
-    for known_name in known:
-        known_by_plain.setdefault(_plain(known_name), known_name)
-    similar = get_close_matches(_plain(str(name)), known_by_plain, n=most, cutoff=0.6)
-    return f"did you mean {' or '.join(known_by_plain[plain] for plain in similar)}? " if similar else ""
+    by_plain: dict[str, str] = {}
+    for choice in choices:
+        by_plain.setdefault(_plain(choice), choice)
+    similar = get_close_matches(_plain(str(name)), by_plain, n=most, cutoff=0.6)
+    return f"did you mean {' or '.join(by_plain[plain] for plain in similar)}? " if similar else ""
 
 
 def counted(number: int, thing: str) -> str:

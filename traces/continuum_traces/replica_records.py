@@ -77,8 +77,8 @@ def _renumbered(event: SchedulerEvent, programs: dict[str, _Program]) -> Schedul
         if event.turn_id is not None:
             program.by_id[event.turn_id] = turn
         return event
-    known = programs.get(event.program_id)
-    arrived = None if known is None else known.at_server.get(key)
+    earlier = programs.get(event.program_id)
+    arrived = None if earlier is None else earlier.at_server.get(key)
     if arrived is None:  # the record begins after this turn's arrival
         return event
     if event.event == "finish" and event.request_id == arrived.arrival.request_id:

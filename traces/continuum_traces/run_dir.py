@@ -177,10 +177,10 @@ def _entries(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield prefix + name, value
 
 
-def difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """Return the first entry in which two keys differ, in words; an empty text if they are equal."""
-    names = (name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
-    return next((f"{name} differs: {ours.get(name)!r} against {theirs.get(name)!r}" for name in names), "")
+    names = (name for name in {**one, **other} if one.get(name) != other.get(name))
+    return next((f"{name} differs: {one.get(name)!r} against {other.get(name)!r}" for name in names), "")
 
 
 def begin(path: Path, manifest: Manifest, may_differ: Sequence[str] = ()) -> Manifest:

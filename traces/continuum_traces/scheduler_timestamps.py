@@ -63,8 +63,8 @@ def _program(path: Path, program: str, entries: Any) -> list[SchedulerEvent]:
 
 def write_preview(path: Path, events: Iterable[SchedulerEvent]) -> None:
     """Write events in the preview's form. Kinds of events that the form does not have (reload) are left out."""
-    known = [event for event in events if event.event in _NAMES]
-    write_json(path, grouped((event.program_id, _entry(event)) for event in known))
+    paired = [event for event in events if event.event in _NAMES]
+    write_json(path, grouped((event.program_id, _entry(event)) for event in paired))
 
 
 def _entry(event: SchedulerEvent) -> dict[str, Any]:

@@ -121,11 +121,11 @@ def _adapter(row_type: Any) -> TypeAdapter[list[Any]]:
 def _fault(error: ErrorDetails) -> FieldFault:
     place = error["loc"][1:]
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
-    kind, found = error["type"], f"{error['input']!r:.60}"
+    kind, given = error["type"], f"{error['input']!r:.60}"
     if kind in ("missing", "unexpected_keyword_argument"):
         return FieldFault(field, "missing" if kind == "missing" else "unknown field; written by a newer version?")
     if kind in _WANTED:
-        return FieldFault(field, f"{found} is not {_WANTED[kind]}")
+        return FieldFault(field, f"{given} is not {_WANTED[kind]}")
     return FieldFault(field, error["msg"].removeprefix("Value error, ").replace("Invalid JSON", "not JSON"))
 
 

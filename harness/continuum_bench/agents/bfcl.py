@@ -144,10 +144,10 @@ def _score(environment: Environment, results: Results, options: BfclOptions) -> 
         "prompting": options.prompting,
     }
     try:
-        said = environment.run(SCORER, asked="BFCL's scorer", stdin=json.dumps(batch))
+        output = environment.run(SCORER, asked="BFCL's scorer", stdin=json.dumps(batch))
     except BenchError as error:
         print_notice(str(error))
         return
-    heads = said.splitlines()[-1]  # bfcl-eval prints other lines while it is imported
+    heads = output.splitlines()[-1]  # bfcl-eval prints other lines while it is imported
     for category, head in json.loads(heads).items():
         print_notice(f"BFCL's scorer, {category}: {head['correct_count']} of {head['total_count']} right")

@@ -34,12 +34,12 @@ def remove_containers(batch: str) -> None:
     Raises:
         BenchError: Docker is missing, or reports an error.
     """
-    found = _checked(_docker("ps", "-aq", "--filter", f"label={BATCH_LABEL}={batch}")).split()
-    if found:
-        done = _docker("rm", "-f", "-v", *found)
-        if not any(said in done.stderr for said in GOING):
+    left = _checked(_docker("ps", "-aq", "--filter", f"label={BATCH_LABEL}={batch}")).split()
+    if left:
+        done = _docker("rm", "-f", "-v", *left)
+        if not any(words in done.stderr for words in GOING):
             _checked(done)
-        print_notice(f"{counted(len(found), 'container')} removed")
+        print_notice(f"{counted(len(left), 'container')} removed")
 
 
 def _docker(*arguments: str) -> subprocess.CompletedProcess[str]:

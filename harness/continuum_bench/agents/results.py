@@ -126,8 +126,8 @@ class Results(ExitStack):
         turns, seconds = f"{record.turns} turns", (record.end_s or 0.0) - record.arrival_s
         why = f" ({record.error})" if record.error else ""
         tested = "" if record.passed is None else ", passes" if record.passed else ", fails its test"
-        said = f"{record.status}{tested}, {turns}, {seconds:.1f} s{why}"
-        self.display.update(Report(record.program_id, state="done"), said)
+        summary = f"{record.status}{tested}, {turns}, {seconds:.1f} s{why}"
+        self.display.update(Report(record.program_id, state="done"), summary)
 
     def _prediction(self, record: ProgramRecord) -> dict[str, Any]:
         """Return a prediction in SWE-bench's format, or an answer and whether it is right."""

@@ -99,8 +99,8 @@ def list_figures() -> int:
 
 
 def _goodput(spec: FigureSpec, grid: Grid, options: FigureOptions, out: Path) -> int:
-    known = "limits" if grid.engine == "virtual" else "live_limits"
-    store, limits = SweepStore(out), options.limits or spec.goodput[known]
+    limits_of = "limits" if grid.engine == "virtual" else "live_limits"
+    store, limits = SweepStore(out), options.limits or spec.goodput[limits_of]
     study = GoodputStudy(grid, store, options, limits, spec.goodput["tolerance"])
     with store.locked():
         rows = summarize_goodput(study.run())

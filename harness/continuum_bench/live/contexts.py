@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from continuum_traces.schema import Program, Turn
 
-from continuum_bench.live.http import Reply
+from continuum_bench.live.http import StreamedAnswer
 
 LOWEST_ID, HIGHEST_ID = 1000, 8000
 """Range of ids that are ordinary tokens in all common vocabularies. Every id has four digits."""
@@ -22,7 +22,7 @@ LOWEST_ID, HIGHEST_ID = 1000, 8000
 _ID_TEXTS = np.array([b"%d," % token for token in range(LOWEST_ID, HIGHEST_ID)])
 
 
-class TokenContext:
+class SentTokens:
     """Prompts as token ids, with exact lengths, for ``/v1/completions``.
 
     The prompt is stored as it is sent (``"1234,5678,"``), so that a turn encodes only its new tokens.
@@ -50,7 +50,7 @@ class TokenContext:
     def add_input(self, index: int, turn: Turn, tokens: int) -> None:
         self._prompt += _ids(f"{self._key}/{index}", tokens)
 
-    def add_output(self, index: int, turn: Turn, answer: Reply) -> None:
+    def add_output(self, index: int, turn: Turn, answer: StreamedAnswer) -> None:
         """Append the generated tokens, or as many other ids if the server returned none."""
         if len(answer.token_ids) == turn.output_tokens and all(type(token) is int for token in answer.token_ids):
             carried = answer.token_ids[turn.output_tokens - turn.carried :]
@@ -103,7 +103,7 @@ class _Message:
         self.tokens = tokens
 
 
-class TextContext:
+class SentTexts:
     """Prompts as text, for ``/v1/chat/completions``, which takes no token ids.
 
     Words are drawn from a list of common words, most of which are one token in every vocabulary. After each turn the
@@ -123,7 +123,7 @@ class TextContext:
         self._messages: list[_Message] = []
         self._target = 0
         """The tokens that the trace's prompt has."""
-        self._new_words, self._new_messages, self._known = 0, 0, 0.0
+        self._new_words, self._new_messages, self._counted = 0, 0, 0.0
         """Our words and the messages since the latest count, and the tokens that are known without a count."""
         if program.shared_prefix_id is not None:
             self._target = program.shared_prefix_tokens
@@ -142,7 +142,7 @@ class TextContext:
         self._shorten(self._target - 1 - self._rates.per_message)
         self._add("user", f"{self._key}/{index}", self._target - self.tokens)
 
-    def add_output(self, index: int, turn: Turn, answer: Reply) -> None:
+    def add_output(self, index: int, turn: Turn, answer: StreamedAnswer) -> None:
         """Correct the lengths by the reported length of the prompt, and append the last ``turn.carried`` tokens of the
         answer; words of ours if the answer has no text."""
         if answer.prompt_tokens and 0.25 <= answer.prompt_tokens / max(1.0, self.tokens) <= 4.0:
@@ -155,7 +155,7 @@ class TextContext:
             return self._add("assistant", f"{self._key}/{index}/answer", turn.carried + self._rates.per_message)
         message = _Message("assistant", answer.text, visible)
         message.cut(min(turn.carried, visible), 0.0, from_end=True)
-        self._known += message.tokens
+        self._counted += message.tokens
         message.tokens += self._rates.per_message
         self._new_messages += 1
         self._messages.append(message)
@@ -193,11 +193,11 @@ class TextContext:
         """Learn from the prompt's length, and give the difference to the newest messages."""
         over = counted - self.tokens
         if self._new_words:
-            before = self.tokens - self._known - self._new_words * self._rates.per_word
+            before = self.tokens - self._counted - self._new_words * self._rates.per_word
             before -= self._new_messages * self._rates.per_message
-            self._rates.learn(self._new_words, self._new_messages, counted - before - self._known)
+            self._rates.learn(self._new_words, self._new_messages, counted - before - self._counted)
         self._messages[-1].tokens = max(1.0, self._messages[-1].tokens + over)
-        self._new_words, self._new_messages, self._known = 0, 0, 0.0
+        self._new_words, self._new_messages, self._counted = 0, 0, 0.0
 
 
 def _ids(key: str, count: int) -> bytes:

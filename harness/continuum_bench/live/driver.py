@@ -20,8 +20,8 @@ from continuum_traces.sub_programs import SubPrograms
 from continuum_traces.token_gaps import gaps_ms
 from continuum_traces.urls import joined, root_of
 
-from continuum_bench.live.contexts import TextContext, TokenContext, TokenRates
-from continuum_bench.live.http import Reply, RequestFailed, StreamingClient, open_session, post
+from continuum_bench.live.contexts import SentTexts, SentTokens, TokenRates
+from continuum_bench.live.http import RequestFailed, StreamedAnswer, StreamingClient, open_session, post
 from continuum_bench.live.load import LivePlay, LoadCounters, LoadOptions
 from continuum_client.tagging import merged_body, tag_body, tag_headers
 
@@ -39,15 +39,15 @@ class _UnderWay:
     """The state of a program that is being played."""
 
     play: LivePlay
-    context: TokenContext | TextContext
-    conversation: Conversation[Reply]
+    context: SentTokens | SentTexts
+    conversation: Conversation[StreamedAnswer]
     prompt_tokens: list[int]
     """The prompt lengths of the trace, by turn."""
     sent_s: float | None = None
     """The instant at which the current turn was sent; None between turns."""
     failed_tries: tuple[str, ...] = ()
     """Kinds of the errors of the current turn's failed tries."""
-    reply: Reply | None = None
+    reply: StreamedAnswer | None = None
     """What came of the answer to the current try; None between tries and turns."""
 
 
@@ -159,7 +159,7 @@ class LoadDriver:
     def _begin(self, play: LivePlay, due_s: float) -> _UnderWay:
         salt, job = self._options.salt, play.job
         exact, names = self._options.prompts == "tokens", (f"{salt}/{play.number}", salt)
-        context = TokenContext(job.program, *names) if exact else TextContext(job.program, *names, self._rates)
+        context = SentTokens(job.program, *names) if exact else SentTexts(job.program, *names, self._rates)
         conversation = converse(
             job.program,
             job.program_id,
@@ -174,7 +174,7 @@ class LoadDriver:
 
     async def _converse(self, under_way: _UnderWay) -> bool:
         """Carry out the actions of the program's conversation. Returns False if a turn got no answer."""
-        result: Ended[Reply] | None = None
+        result: Ended[StreamedAnswer] | None = None
         while (action := go_on(under_way.conversation, result, self._sink)) is not None:
             if isinstance(action, Wait):
                 await self._sleep_until(action.until_s)
@@ -190,19 +190,19 @@ class LoadDriver:
         """Record a failure of the program's current turn, or of its next turn if none was sent."""
         sent_s = self.now_s() if under_way.sent_s is None else under_way.sent_s
         first_token_s = None if under_way.reply is None else under_way.reply.first_token_s
-        failed: Ended[Reply] = Ended(
+        failed: Ended[StreamedAnswer] = Ended(
             sent_s, finish_s, error=error, first_token_s=first_token_s, failed_tries=under_way.failed_tries
         )
         go_on(under_way.conversation, failed, self._sink)
 
-    async def _send(self, under_way: _UnderWay, send: Send) -> Ended[Reply]:
+    async def _send(self, under_way: _UnderWay, send: Send) -> Ended[StreamedAnswer]:
         content = under_way.context.body(send.turn)
         sent_s = under_way.sent_s = self.now_s()
         try:
             reply = await self._request(under_way, send, content)
         except RequestFailed as error:
-            said = self._without_key(str(error))
-            return Ended(sent_s, self.now_s(), error=said, failed_tries=under_way.failed_tries)
+            reason = self._without_key(str(error))
+            return Ended(sent_s, self.now_s(), error=reason, failed_tries=under_way.failed_tries)
         self.counters.count(reply, under_way.prompt_tokens[send.index], send.turn.output_tokens)
         answered = Ended(
             sent_s=sent_s,
@@ -218,7 +218,7 @@ class LoadDriver:
         under_way.sent_s, under_way.failed_tries, under_way.reply = None, (), None
         return answered
 
-    async def _request(self, under_way: _UnderWay, send: Send, content: dict[str, Any]) -> Reply:
+    async def _request(self, under_way: _UnderWay, send: Send, content: dict[str, Any]) -> StreamedAnswer:
         """Send the request of one turn. A failed try is repeated with the same ids if that may help."""
         options, path = self._options, under_way.context.path
         body = {"model": options.model, "stream": True, "stream_options": {"include_usage": True}, **content}

@@ -140,8 +140,8 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
         )
         raise BenchError(f"--base-url {base}: {error.code} {error.reason} from /models; {asked}?") from error
     except NO_ANSWER as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise BenchError(f"--base-url {base}: no OpenAI-compatible server answers: {said}") from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise BenchError(f"--base-url {base}: no OpenAI-compatible server answers: {reason}") from error
     if not models:
         raise BenchError(f"--base-url {base}: serves no model")
     root, first = root_of(base), models[0]

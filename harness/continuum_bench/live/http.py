@@ -82,7 +82,7 @@ class RequestFailed(Exception):
 
 
 @dataclass(slots=True)
-class Reply(Answer):
+class StreamedAnswer(Answer):
     """The answer to a streamed request. Instants are on the driver's clock."""
 
     finish_s: float = 0.0
@@ -109,13 +109,13 @@ class StreamingClient:
         self._every_chunk = every_chunk
         self._open: set[_Stream] = set()
 
-    def reply(self) -> Reply:
+    def reply(self) -> StreamedAnswer:
         """Return an answer of which nothing was read yet."""
-        return Reply(with_text=True, done=False, chunks_s=[] if self._every_chunk else None)
+        return StreamedAnswer(with_text=True, done=False, chunks_s=[] if self._every_chunk else None)
 
     async def post(
-        self, url: str, body: Mapping[str, Any], headers: Mapping[str, str], reply: Reply | None = None
-    ) -> Reply:
+        self, url: str, body: Mapping[str, Any], headers: Mapping[str, str], reply: StreamedAnswer | None = None
+    ) -> StreamedAnswer:
         """Send a POST request and read its stream to the last byte, so that the connection can be used again.
 
         Args:
@@ -171,7 +171,7 @@ class StreamingClient:
 class _Stream:
     """The stream of one answer."""
 
-    def __init__(self, reply: Reply, response: aiohttp.ClientResponse, clock: Clock) -> None:
+    def __init__(self, reply: StreamedAnswer, response: aiohttp.ClientResponse, clock: Clock) -> None:
         self.reply = reply
         self.content = response.content
         self._response = response

@@ -106,11 +106,11 @@ class _Team:
         self._live: dict[Connection, BaseProcess] = {}
         context = multiprocessing.get_context("spawn")
         for share in shares:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_member, args=(load, *share, theirs), daemon=True)
+            parent_end, child_end = context.Pipe()
+            process = context.Process(target=_member, args=(load, *share, child_end), daemon=True)
             process.start()
-            theirs.close()
-            self._live[ours] = process
+            child_end.close()
+            self._live[parent_end] = process
 
     def play(self) -> bool:
         try:

@@ -24,7 +24,7 @@ from continuum_bench.errors import BenchError
 from continuum_bench.invocation import utc_now
 from continuum_bench.live.contexts import HIGHEST_ID, LOWEST_ID
 from continuum_bench.live.endpoint import Endpoint
-from continuum_bench.live.http import Reply, RequestFailed, StreamingClient, open_session
+from continuum_bench.live.http import RequestFailed, StreamedAnswer, StreamingClient, open_session
 
 DECODE_TOKENS = 64
 BATCHES = (1, 4, 16, 64)
@@ -115,12 +115,12 @@ class _Profiler:
             if prefill[-1].seconds > LONG_PROMPT_S and not to_the_end and len(prefill) >= LEAST_POINTS:
                 self._say(f"prompts of more than {length} tokens are not measured; --longest-prompt N measures to N")
                 break
-        known = [point for point in cached if point is not None]
-        if len(known) < LEAST_POINTS:
+        points = [point for point in cached if point is not None]
+        if len(points) < LEAST_POINTS:
             self._say(
                 "what a request costs besides its steps is not known: the server says of no prompt that it is cached"
             )
-        return prefill, known
+        return prefill, points
 
     async def _prefill(self, prompts: Sequence[Sequence[int]]) -> PrefillPoint:
         times: list[float] = []
@@ -142,7 +142,7 @@ class _Profiler:
         self._say(f"the same from the cache: {seconds * 1e3:.1f} ms")
         return RequestPoint(len(prompt), cached_tokens, seconds)
 
-    async def _first_token(self, prompt: Sequence[int]) -> tuple[float, Reply]:
+    async def _first_token(self, prompt: Sequence[int]) -> tuple[float, StreamedAnswer]:
         """Send a prompt, and return the seconds to its first token."""
         start_s = self._clock()
         reply = await self._send(prompt, 1)
@@ -178,7 +178,7 @@ class _Profiler:
         await asyncio.gather(*(self._send(prompt, output) for prompt in prompts))
         return self._clock() - start_s
 
-    async def _send(self, prompt: Sequence[int], output: int) -> Reply:
+    async def _send(self, prompt: Sequence[int], output: int) -> StreamedAnswer:
         body = {
             "model": self._model,
             "prompt": prompt,

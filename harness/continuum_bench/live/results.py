@@ -12,8 +12,8 @@ from continuum_bench.show import print_notice
 def client_side(arm: ArmSummary) -> str:
     """Return one line with the latencies that the clients measured."""
     shown = (("TTFT mean", "ttft_mean_s"), ("P95", "ttft_p95_s"), ("TPOT mean", "tpot_mean_s"))
-    known = [(label, value) for label, metric in shown if (value := arm.mean(metric)) is not None]
-    parts = [f"{label} {value * 1e3:.1f} ms" for label, value in known]
+    means = [(label, value) for label, metric in shown if (value := arm.mean(metric)) is not None]
+    parts = [f"{label} {value * 1e3:.1f} ms" for label, value in means]
     return "client's side: " + (", ".join(parts) or "no turn was answered")
 
 

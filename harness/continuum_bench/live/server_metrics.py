@@ -20,10 +20,10 @@ SAMPLE = re.compile(r"^(\w+:\w+(?<!_bucket)(?<!_created)(?<!_info))(?:{.*})? (\d
 
 def samples(page: str) -> dict[str, float]:
     """Return the numbers of a ``/metrics`` page by name, summed over labels (engines, reasons)."""
-    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
     for name, value in SAMPLE.findall(page):
-        found[name] = found.get(name, 0.0) + float(value)
-    return found
+        sums[name] = sums.get(name, 0.0) + float(value)
+    return sums
 
 
 @contextmanager

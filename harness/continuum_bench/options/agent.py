@@ -9,13 +9,13 @@ from typing import Annotated, ClassVar
 from continuum_agents.protocol import BUBBLEWRAP, DOCKER, LOCAL
 from msgspec import Meta
 
-from continuum_bench.options.declare import UNLISTED, WRITABLE, Options, named, one_of
+from continuum_bench.options.declare import UNLISTED, WRITABLE, OptionGroup, named, one_of
 from continuum_bench.options.run import ArrivalOptions, Dialect, Jps, Json
 from continuum_bench.options.together import Needs
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentOptions(Options):
+class AgentOptions(OptionGroup):
     """Options of all agent frameworks. Some frameworks make options of the unlisted fields."""
 
     framework: ClassVar[str]

@@ -1,4 +1,4 @@
-"""How an option is declared: as a field of a dataclass that derives from ``Options``, with its sentence below it.
+"""How an option is declared: as a field of a dataclass that derives from ``OptionGroup``, with its sentence below it.
 
 The field gives the option's type, its range (``Annotated[int, Meta(ge=1)]``) and its default. Its sentence, the string
 below the field, is the text of ``--help``; a type that several classes share has it in ``Meta(description=...)``.
@@ -192,7 +192,7 @@ def _outside(number: float, bounds: Meta) -> str | None:
     return None
 
 
-class Options:
+class OptionGroup:
     """Base of all dataclasses of options. Constructing one checks every value against its limits.
 
     Raises:
@@ -248,7 +248,7 @@ def _hint(hint: Any) -> Any:
 def _owners(options: type, field: str) -> tuple[type, type]:
     """Return ``Declared.owner`` and ``Declared.group`` of a field."""
     owner = next(base for base in options.__mro__ if field in vars(base).get("__annotations__", ()))
-    bases = (base for base in reversed(options.__mro__) if issubclass(base, Options) and issubclass(base, owner))
+    bases = (base for base in reversed(options.__mro__) if issubclass(base, OptionGroup) and issubclass(base, owner))
     return owner, next(bases)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from continuum_bench.options.declare import ARGUMENT, WRITABLE, Options, named, one_of
+from continuum_bench.options.declare import ARGUMENT, WRITABLE, OptionGroup, named, one_of
 from continuum_bench.options.run import Json
 from continuum_bench.options.together import Needs, Without
 
@@ -38,7 +38,7 @@ JsonAlone = Annotated[Json, Without("form", AS_JSON), Without("table", AS_JSON),
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnalyzeOptions(Options):
+class AnalyzeOptions(OptionGroup):
     """Options of ``analyze``."""
 
     directories: Directories
@@ -52,7 +52,7 @@ class AnalyzeOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions(Options):
+class ReportOptions(OptionGroup):
     """Options of ``report``."""
 
     directories: Directories
@@ -64,7 +64,7 @@ class ReportOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(Options):
+class CompareOptions(OptionGroup):
     """Options of ``compare``."""
 
     directories: Directories
@@ -78,7 +78,7 @@ class CompareOptions(Options):
 
 
 @dataclass(frozen=True)
-class SloOptions(Options):
+class SloOptions(OptionGroup):
     """A service level objective, and the runs that slowdowns are measured against."""
 
     panel = SLO
@@ -93,7 +93,7 @@ class SloOptions(Options):
 
 
 @dataclass(frozen=True)
-class GateOptions(Options):
+class GateOptions(OptionGroup):
     """Conditions under which the comparison fails."""
 
     panel = GATE

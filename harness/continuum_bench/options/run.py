@@ -19,7 +19,7 @@ from continuum_bench.options.declare import (
     ARGUMENT,
     FOLDER,
     Option,
-    Options,
+    OptionGroup,
     named,
     one_of,
 )
@@ -86,7 +86,7 @@ Json = Annotated[bool, Meta(description="Print JSON instead of tables."), Option
 
 
 @dataclass(frozen=True)
-class TraceOptions(Options):
+class TraceOptions(OptionGroup):
     """Which programs are played."""
 
     panel = WORKLOAD
@@ -114,7 +114,7 @@ class TraceOptions(Options):
 
 
 @dataclass(frozen=True)
-class ArrivalOptions(Options):
+class ArrivalOptions(OptionGroup):
     """When programs arrive, how long their tools take, and which hints they send."""
 
     panel = WORKLOAD
@@ -158,7 +158,7 @@ class ArrivalOptions(Options):
 
 
 @dataclass(frozen=True)
-class GpuOptions(GpuSettings, Options):
+class GpuOptions(GpuSettings, OptionGroup):
     """The hardware and the model for which step times are computed."""
 
     panel = ENGINE
@@ -187,7 +187,7 @@ class EngineOptions(SchedulerSettings, GpuOptions):
 
 
 @dataclass(frozen=True)
-class OutputOptions(Options):
+class OutputOptions(OptionGroup):
     """Where the results of a run go."""
 
     panel = OUTPUT
@@ -202,7 +202,7 @@ class OutputOptions(Options):
 
 
 @dataclass(frozen=True)
-class ArmOptions(Options):
+class ArmOptions(OptionGroup):
     """The policies that are compared, and the number of arrival sequences."""
 
     panel = RUN
@@ -272,7 +272,7 @@ class ReplayOptions(RunOptions):
 
 
 @dataclass(frozen=True)
-class LiveOptions(Options):
+class LiveOptions(OptionGroup):
     """Options of a run against a live server. Without ``--base-url`` none of them may be given."""
 
     panel = SERVER

@@ -10,7 +10,7 @@ from continuum_server import defaults
 from continuum_server.policy.program_table import FairBetween, Guards
 from msgspec import Meta
 
-from continuum_bench.options.declare import WRITABLE, Options, named
+from continuum_bench.options.declare import WRITABLE, OptionGroup, named
 from continuum_bench.options.run import EngineOptions, GpuOptions, Json, PolicyOption, ServedModel
 from continuum_bench.options.together import Needs
 
@@ -104,7 +104,7 @@ class ProfileOptions(GpuOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopOptions(Options):
+class TopOptions(OptionGroup):
     """Options of ``top``."""
 
     base_url: list[str]
@@ -121,7 +121,7 @@ class TopOptions(Options):
 
 
 @dataclass(frozen=True)
-class DoctorOptions(Options):
+class DoctorOptions(OptionGroup):
     """Options of ``doctor``."""
 
     base_url: str | None = None

@@ -8,12 +8,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from continuum_bench.options.declare import ARGUMENT, OR_INFINITE, Options, named
+from continuum_bench.options.declare import ARGUMENT, OR_INFINITE, OptionGroup, named
 from continuum_bench.options.run import RUN, Jobs, Json, NoReport, Quiet
 
 
 @dataclass(frozen=True)
-class PlayerOptions(Options):
+class PlayerOptions(OptionGroup):
     """Where the cells are played, and how many at the same time."""
 
     panel = RUN

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from continuum_bench.errors import OptionError
-from continuum_bench.options.declare import Declared, Options, declared
+from continuum_bench.options.declare import Declared, OptionGroup, declared
 
-T = TypeVar("T", bound=Options)
+T = TypeVar("T", bound=OptionGroup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def rules_of(option: Declared) -> tuple[Rule, ...]:
     return (*own, *vars(option.group).get("rules", ()))
 
 
-def faults(*groups: Options) -> Iterator[tuple[Declared, str]]:
+def faults(*groups: OptionGroup) -> Iterator[tuple[Declared, str]]:
     """Yield each option that is given but breaks a rule, with the end of the error message."""
     options = {name: option for group in groups for name, option in declared(type(group)).items()}
     values = {name: getattr(group, name) for group in groups for name in declared(type(group))}
@@ -70,14 +70,14 @@ def faults(*groups: Options) -> Iterator[tuple[Declared, str]]:
                 yield option, fault
 
 
-def settled(group: T, *others: Options) -> T:
+def settled(group: T, *others: OptionGroup) -> T:
     """Return the options of ``group``, with the default for every one that breaks a rule among all."""
     own = declared(type(group))
     refused = {option.name: option.default for option, _ in faults(group, *others) if option.name in own}
     return cast(T, replace(cast(Any, group), **refused))
 
 
-def check_together(*groups: Options) -> None:
+def check_together(*groups: OptionGroup) -> None:
     """Check the rules between all options of a command.
 
     Raises:

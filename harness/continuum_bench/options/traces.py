@@ -11,7 +11,7 @@ from msgspec import Meta
 from continuum_bench.options.declare import (
     ARGUMENT,
     WRITABLE,
-    Options,
+    OptionGroup,
     named,
 )
 from continuum_bench.options.run import Format, Json, TokensReading
@@ -23,7 +23,7 @@ Overwrite = Annotated[bool, Meta(description="Replace the file to write if it ex
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportOptions(Options):
+class ImportOptions(OptionGroup):
     """Options of ``traces import``."""
 
     source: Source
@@ -33,7 +33,7 @@ class ImportOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportLogOptions(Options):
+class ImportLogOptions(OptionGroup):
     """Options of ``traces import-log``."""
 
     source: Annotated[Path, ARGUMENT]
@@ -47,7 +47,7 @@ class ImportLogOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SynthOptions(Options):
+class SynthOptions(OptionGroup):
     """Options of ``traces synth``."""
 
     target: Target
@@ -67,7 +67,7 @@ class SynthOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions(Options):
+class FitOptions(OptionGroup):
     """Options of ``traces fit``."""
 
     source: Source
@@ -80,7 +80,7 @@ class FitOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatsOptions(Options):
+class StatsOptions(OptionGroup):
     """Options of ``traces stats``."""
 
     source: Annotated[str, ARGUMENT]
@@ -90,7 +90,7 @@ class StatsOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertOptions(Options):
+class ConvertOptions(OptionGroup):
     """Options of ``traces convert``."""
 
     source: Source

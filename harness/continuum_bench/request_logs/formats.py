@@ -162,8 +162,8 @@ class Benchmark(Struct):
         strategy = within(self.config, "strategy")
         words = [str(within(strategy, "type_") or "")]
         words += [f"{name} {value}" for name in ("rate", "streams") if (value := within(strategy, name)) is not None]
-        said = ", ".join(filter(None, words))
-        return f"benchmark {index} ({said})" if said else f"benchmark {index}"
+        parts = ", ".join(filter(None, words))
+        return f"benchmark {index} ({parts})" if parts else f"benchmark {index}"
 
 
 class Guidellm(Struct):

@@ -47,13 +47,13 @@ def read_log(path: Path) -> list[LoggedRun]:
         BenchError: the format is unknown, a field is missing, or instants are out of order. The message names the file,
             the line and the field.
     """
-    found = _in_folder(path, path.name) if path.is_dir() else _in_file(path)
-    if not found:
+    runs = _in_folder(path, path.name) if path.is_dir() else _in_file(path)
+    if not runs:
         raise BenchError(f"{path}: {'holds' if path.is_dir() else 'is'} no known log: {EXPECTED}")
-    names = Counter(run.name for run in found)
+    names = Counter(run.name for run in runs)
     return [
         run if names[run.name] == 1 else replace(run, name=f"{run.name}, number {number}")
-        for number, run in enumerate(found, 1)
+        for number, run in enumerate(runs, 1)
     ]
 
 
@@ -63,24 +63,24 @@ def _in_folder(path: Path, name: str) -> list[LoggedRun]:
     named = [file for each in LOGS for file in (path / each, path / f"{each}.gz") if file.exists()]
     if named:
         return list(chain.from_iterable(map(_in_file, named)))
-    found: list[LoggedRun] = []
+    runs: list[LoggedRun] = []
     for each in sorted(path.iterdir()):
         if each.is_dir():
-            found += _in_folder(each, f"{name}/{each.name}")
+            runs += _in_folder(each, f"{name}/{each.name}")
         elif each.name.endswith(ENDINGS):
-            found += _in_file(each)
-    return found
+            runs += _in_file(each)
+    return runs
 
 
 def _in_file(path: Path) -> list[LoggedRun]:
     """Read the runs in a file; empty if it is no request log."""
     if path.name == TURNS:
         return _in_folder(path.parent, path.absolute().parent.name)
-    found = documents(path)
-    first = next(found, None)
+    parsed = documents(path)
+    first = next(parsed, None)
     if first is None or not isinstance(first[1], dict):
         return []
-    rows = objects(chain([first], found))
+    rows = objects(chain([first], parsed))
     data, name = first[1], path.absolute().parent.name
     if "benchmarks" in data:
         return list(_guidellm_runs(path, data))

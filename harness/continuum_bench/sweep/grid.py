@@ -153,8 +153,8 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, overrid
             raise BenchError(f"{where}: {word}: unknown; {near(word, WORDS)}a grid has {', '.join(WORDS)}")
     head = read_as(where, raw, _Head)
     if head.engine not in ENGINES and not is_url(head.engine):
-        said = f"{which(head.engine, ENGINES)}, and the URL of a server, up to /v1"
-        raise BenchError(f"{where}: engine: {head.engine!r}; {said}")
+        expected = f"{which(head.engine, ENGINES)}, and the URL of a server, up to /v1"
+        raise BenchError(f"{where}: engine: {head.engine!r}; {expected}")
     common = {key: value for key, value in raw.items() if key in CASE_WORDS}
     points: list[Point] = []
     for number, case in enumerate(head.cases):

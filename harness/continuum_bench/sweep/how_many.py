@@ -157,8 +157,8 @@ def _show(sweep: Sweep, sentence: str, searches: Mapping[str, HowMany], options:
     write_tables(sweep)
     page = None if options.no_report else write_sweep_report(sweep, (sentence, MEANING))
     if options.json_output:
-        found = {name: {"at_a_time": search.low, "or_more": search.high is None} for name, search in searches.items()}
-        print_json({"how_many": found, "out": str(sweep.path)})
+        numbers = {name: {"at_a_time": search.low, "or_more": search.high is None} for name, search in searches.items()}
+        print_json({"how_many": numbers, "out": str(sweep.path)})
         return
     print_table(sweep.table(), f"{sweep.name}; GPU time is modelled")
     print_line(sentence)

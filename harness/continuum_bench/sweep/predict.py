@@ -103,8 +103,8 @@ def _measure(path: Path, cells: Sequence[Cell], grid: Grid, quiet: bool) -> None
     if done.returncode == 130:
         raise KeyboardInterrupt
     if done.returncode != 0:
-        said = (done.stderr or "").strip().splitlines()
-        raise BenchError(f"--predict: no profile was measured: {said[-1] if said else 'the lines above say why'}")
+        lines = (done.stderr or "").strip().splitlines()
+        raise BenchError(f"--predict: no profile was measured: {lines[-1] if lines else 'the lines above say why'}")
 
 
 def _longest(profile: Profile) -> int:

@@ -70,8 +70,8 @@ def _check_manifests(store: SweepStore, cells: Sequence[Cell]) -> None:
 def _widest(summary: Summary) -> float:
     """Return the widest relative half of the intervals of the JCT ratios, or of the mean JCT of a single policy."""
     ratios = [arm.jct_ratio for name, arm in summary.arms.items() if name != summary.baseline]
-    known = ratios or [summary.arms[summary.baseline].metrics["jct_mean_s"]]
-    return max(inf if each is None or each.high is None else each.high / each.mean - 1 for each in known)
+    means = ratios or [summary.arms[summary.baseline].metrics["jct_mean_s"]]
+    return max(inf if each is None or each.high is None else each.high / each.mean - 1 for each in means)
 
 
 def _policies(given: Sequence[str] | None, offload: str | None) -> list[str]:

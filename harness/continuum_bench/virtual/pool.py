@@ -113,14 +113,14 @@ def _ctrl_c() -> Iterator[_Press]:
         sender.send(None)
 
     before = signal.getsignal(signal.SIGINT)
-    ours = threading.current_thread() is threading.main_thread() and before not in (None, signal.SIG_IGN)
+    is_ours = threading.current_thread() is threading.main_thread() and before not in (None, signal.SIG_IGN)
     with receiver, sender:
-        if ours:
+        if is_ours:
             signal.signal(signal.SIGINT, on_press)
         try:
             yield pressed
         finally:
-            if ours:
+            if is_ours:
                 signal.signal(signal.SIGINT, before)
 
 

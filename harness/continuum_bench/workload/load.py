@@ -31,7 +31,6 @@ from continuum_bench.options.declare import declared
 from continuum_bench.options.run import TraceOptions
 from continuum_bench.show import print_notice
 
-
 NAMED = {"traces", "form", "num_programs", "tokens_reading", "turn_scale", "skip_invalid"}
 """Options that named fields of the manifest tell. The manifest has the others under their own names."""
 

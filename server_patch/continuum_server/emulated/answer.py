@@ -8,7 +8,7 @@ from vllm.v1.outputs import LogprobsTensors
 
 
 @dataclass(slots=True)
-class Answer:
+class PlannedAnswer:
     """A request, and the answer that the device generates for it."""
 
     request_id: str

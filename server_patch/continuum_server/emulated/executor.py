@@ -22,7 +22,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, AsyncModelRunnerOutput, ModelRunnerOutput
 from vllm.v1.worker.worker_base import CompilationTimes
 
-from continuum_server.emulated.answer import Answer
+from continuum_server.emulated.answer import PlannedAnswer
 from continuum_server.emulated.replies import Script, read_script
 from continuum_server.emulated.settings import EmulatedSettings, read_emulated_settings
 from continuum_server.emulated.vocabulary import Vocabulary, bits_of, certain, certain_of_prompt, first_allowed
@@ -55,8 +55,8 @@ class EmulatedWorker:
         self._vocabulary = Vocabulary(vllm_config.model_config)
         self._script = read_script(Path(settings.replies)) if settings.replies else Script({})
         after_release.append(self._script.ended)
-        self._answers: dict[str, Answer] = {}
-        self._pending: tuple[list[str], list[Answer | None], float] | None = None
+        self._answers: dict[str, PlannedAnswer] = {}
+        self._pending: tuple[list[str], list[PlannedAnswer | None], float] | None = None
 
     # --------------------------------------------------------------------------------- at start
 
@@ -135,7 +135,7 @@ class EmulatedWorker:
         }
         return Paced(output, self._device, done_s)
 
-    def _sample(self, answer: Answer, bitmask: Any) -> int:
+    def _sample(self, answer: PlannedAnswer, bitmask: Any) -> int:
         token = answer.next_token()
         if bitmask is not None:
             bits = bits_of(bitmask)
@@ -162,7 +162,7 @@ class EmulatedWorker:
                 self._answers[request_id].generated = cached.num_output_tokens[number]
         return computed
 
-    def _plan(self, new: Any) -> Answer:
+    def _plan(self, new: Any) -> PlannedAnswer:
         params = new.sampling_params
         prompt_tokens = len(new.prompt_token_ids) if new.prompt_token_ids is not None else new.prompt_embeds.shape[0]
         of_prompt = certain_of_prompt(new.prompt_token_ids or (), params.prompt_logprobs)
@@ -178,7 +178,9 @@ class EmulatedWorker:
             planned = self._vocabulary.filler(f"{program}/{prompt_tokens}", min(length or 1, 4096))
         planned += [self._vocabulary.end] * ends
         scripted = reply is not None
-        return Answer(new.req_id, prompt_tokens, planned, program, is_last, ends=ends, scripted=scripted, **wanted)
+        return PlannedAnswer(
+            new.req_id, prompt_tokens, planned, program, is_last, ends=ends, scripted=scripted, **wanted
+        )
 
 
 class PacedDevice:

@@ -42,7 +42,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ScriptedAnswer:
     """One scripted answer, without the token that ends it."""
 
     text: str | None = None
@@ -63,17 +63,17 @@ class Reply:
 @dataclass(frozen=True, slots=True)
 class _Line:
     program: str
-    replies: tuple[Reply, ...]
+    replies: tuple[ScriptedAnswer, ...]
 
 
 class Script:
     """The replies of each scripted program, and how many of them it has received."""
 
-    def __init__(self, replies: Mapping[str, Sequence[Reply]]) -> None:
+    def __init__(self, replies: Mapping[str, Sequence[ScriptedAnswer]]) -> None:
         self._replies = replies
         self._served: dict[str, int] = {}
 
-    def due(self, program: str | None) -> Reply | None:
+    def due(self, program: str | None) -> ScriptedAnswer | None:
         """Return the program's next reply; None: the script has no more replies for this program."""
         replies = self._replies_of(program)
         index = self._served.get(program or "", 0)
@@ -88,7 +88,7 @@ class Script:
         """Note that the program has ended. A program of the same name gets the first reply again."""
         self._served.pop(program or "", None)
 
-    def _replies_of(self, program: str | None) -> Sequence[Reply]:
+    def _replies_of(self, program: str | None) -> Sequence[ScriptedAnswer]:
         if program is None:
             return ()
         names = (program, _AGAIN.sub("", program), ANY_PROGRAM)
@@ -105,7 +105,7 @@ def read_script(path: Path) -> Script:
         lines = path.read_text(encoding="utf-8").split("\n")  # JSON may contain other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise EmulatedError(f"{path}: cannot read: {error}") from error
-    programs: dict[str, Sequence[Reply]] = {}
+    programs: dict[str, Sequence[ScriptedAnswer]] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
             script = _read_line(f"{path}:{number}", line)

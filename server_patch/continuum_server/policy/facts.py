@@ -11,7 +11,7 @@ from continuum_server.policy.limits import Range, check_fields
 
 if TYPE_CHECKING:
     from continuum_server.policy.hints import Prediction
-    from continuum_server.policy.returns import Answer
+    from continuum_server.policy.returns import OpenAnswer
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +70,7 @@ class ProgramState:
     None: no turn was scheduled yet."""
     policy_state: Any = None
     """The policy's own data about this program."""
-    answer: Answer | None = None
+    answer: OpenAnswer | None = None
     """The last answer, if it is not yet known whether another turn follows (``returns.Returns``)."""
     prediction: Prediction | None = None
     """The prediction of the program's tool time that ``hints.Predictions`` will judge."""

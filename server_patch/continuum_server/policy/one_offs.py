@@ -74,8 +74,8 @@ class OneOffs:
         if small and (turn.is_last or not named):
             return True
         shares = self._shares(turn, turn.prompt_tokens)
-        known = next((share for share in shares if share.trials >= ENOUGH), shares[-1] if shares else None)
-        return known is not None and known.successes < FEW * known.trials
+        share = next((share for share in shares if share.trials >= ENOUGH), shares[-1] if shares else None)
+        return share is not None and share.successes < FEW * share.trials
 
     def is_small(self, prompt_tokens: int) -> bool:
         """Whether a prompt takes so little that it matters to nobody else."""

@@ -152,8 +152,8 @@ class ProgramTable:
         """Note how much of the last prompt the turn repeats. The program keeps this share of its seniority."""
         program = turn.program
         kept = kept_of(program, Prompt(turn.prompt_tokens, turn.blocks))
-        known = turn.prompt_tokens if kept.blocks < 0 else kept.blocks * self.policy.machine.block_size
-        turn.repeated_tokens = min(known, program.prompt_tokens)
+        repeated = turn.prompt_tokens if kept.blocks < 0 else kept.blocks * self.policy.machine.block_size
+        turn.repeated_tokens = min(repeated, program.prompt_tokens)
         turn.kept_share, turn.compacted = kept.share, kept.compacted
         if kept.compacted:
             program.compacted_from = program.context_tokens

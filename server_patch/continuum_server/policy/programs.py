@@ -52,8 +52,8 @@ class TurnNumbers:
             turn_id: the turn id that the client sent.
             prompt: a value that is equal for equal prompts.
         """
-        known = self._failed_with(prompt) if turn_id is None else self._by_id.get(turn_id)
-        number = self.following if known is None else known
+        earlier = self._failed_with(prompt) if turn_id is None else self._by_id.get(turn_id)
+        number = self.following if earlier is None else earlier
         self.note(turn_id, number)
         return number
 
@@ -120,8 +120,8 @@ class Programs:
 
     def turn_numbers(self) -> dict[str, TurnNumbers]:
         """Return what ``resume_turns`` takes."""
-        known = (named for named in self._ids.values() if named.programs)
-        return self._resumed | {next(iter(named.programs.values())).name: named.numbers for named in known}
+        living = (named for named in self._ids.values() if named.programs)
+        return self._resumed | {next(iter(named.programs.values())).name: named.numbers for named in living}
 
     def of(self, program_id: str, namespace: str | None = None) -> list[ProgramState]:
         """Return all programs with this id."""

@@ -70,7 +70,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Match:
     """The earlier program that a prompt belongs to."""
 
     mark: Mark
@@ -86,7 +86,7 @@ class Found:
 
 
 @dataclass(slots=True, eq=False)
-class _Known:
+class _History:
     scope: Hashable
     marks: deque[Mark] = field(default_factory=deque)
     """The latest last."""
@@ -104,11 +104,11 @@ class Recogniser:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._scopes: dict[Hashable, dict[Hashable, list[Mark]]] = {}
-        self._known: dict[ProgramState, _Known] = {}
+        self._histories: dict[ProgramState, _History] = {}
 
     # ---------------------------------------------------------------------------------- the search
 
-    def find(self, scope: Hashable, prompt: Prompt) -> Found | None:
+    def find(self, scope: Hashable, prompt: Prompt) -> Match | None:
         """Return the program that a prompt belongs to; None: it begins a new one, unrelated to others."""
         ids, fork = prompt.ids, None
         if not prompt.blocks or ids is None:
@@ -117,22 +117,22 @@ class Recogniser:
         for end, marks in self._candidates(scope, prompt.blocks):
             if len(marks) == 1 and end >= marks[0].tokens + PROBE:  # the key covers a part of the answer
                 extended = marks
-                found: Found | None = self._decide(marks[0])
+                match: Match | None = self._decide(marks[0])
             else:
                 extended = [mark for mark in marks if after.extends(mark)]
                 for mark in extended:
                     if len(ids) == mark.tokens:  # a retry, or another sample of the same prompt
                         if mark.failed and self._waits(mark):
-                            return Found(mark, continues=True)
+                            return Match(mark, continues=True)
                         sampled = True
                 span = min(SOUGHT, ANSWER + max((mark.answered for mark in extended), default=0))
                 repeated = ((after.repeated(mark, span), mark) for mark in extended if len(ids) > mark.tokens)
-                best = max((known for known in repeated if known[0]), key=self._preference, default=(0, None))[1]
-                found = None if best is None else self._decide(best)
-            if found is not None and (found.continues or not sampled):
-                return found
+                best = max((pair for pair in repeated if pair[0]), key=self._preference, default=(0, None))[1]
+                match = None if best is None else self._decide(best)
+            if match is not None and (match.continues or not sampled):
+                return match
             fork = fork or (extended[-1] if extended else None)
-        return None if sampled or fork is None else Found(fork, self._continues_bare(fork), bare=True)
+        return None if sampled or fork is None else Match(fork, self._continues_bare(fork), bare=True)
 
     def _candidates(self, scope: Hashable, blocks: Sequence[Hashable]) -> Iterator[tuple[int, list[Mark]]]:
         """Yield the earlier prompts that the blocks may extend, and the number of tokens that both certainly have in
@@ -153,20 +153,20 @@ class Recogniser:
             if len(seen) > MOST_MARKS:
                 return
 
-    def _preference(self, known: tuple[int, Mark]) -> tuple[int, int, bool, bool]:
+    def _preference(self, pair: tuple[int, Mark]) -> tuple[int, int, bool, bool]:
         """Return the order of preference of marks: those of which the prompt repeats most, then idle programs."""
-        repeated, mark = known
+        repeated, mark = pair
         return mark.tokens, repeated, mark.program.turn is None, self._waits(mark)
 
-    def _decide(self, mark: Mark) -> Found:
+    def _decide(self, mark: Mark) -> Match:
         """Decide whether a prompt that repeats a mark's prompt and answer is the program's next turn, or a fork.
 
         A program that went on since then is continued only if all that came since extends the same answer and calls no
         tool: side requests, such as for a title.
         """
-        later = takewhile(lambda each: each is not mark, reversed(self._known[mark.program].marks))
+        later = takewhile(lambda each: each is not mark, reversed(self._histories[mark.program].marks))
         went_on = any(each.tool or each.after != mark.tokens for each in later)
-        return Found(mark, mark.program.turn is None and not went_on)
+        return Match(mark, mark.program.turn is None and not went_on)
 
     def _continues_bare(self, mark: Mark) -> bool:
         """Whether a prompt that extends a mark's prompt, but not by the answer, is the program's next turn.
@@ -174,29 +174,29 @@ class Recogniser:
         A side request looks the same, so at first it is not. But if such a fork is extended in the same way, its agent
         never repeats answers.
         """
-        return self._known[mark.program].bare and self._waits(mark)
+        return self._histories[mark.program].bare and self._waits(mark)
 
     def _waits(self, mark: Mark) -> bool:
         """Whether the program is idle, and the mark is of its latest turn."""
-        return mark.program.turn is None and self._known[mark.program].marks[-1] is mark
+        return mark.program.turn is None and self._histories[mark.program].marks[-1] is mark
 
     # -------------------------------------------------------------------------------- what happened
 
-    def arrived(self, scope: Hashable, program: ProgramState, prompt: Prompt, found: Found | None = None) -> None:
-        """Remember the prompt of a program's turn, for which ``find`` returned ``found``."""
+    def arrived(self, scope: Hashable, program: ProgramState, prompt: Prompt, match: Match | None = None) -> None:
+        """Remember the prompt of a program's turn, for which ``find`` returned ``match``."""
         if not prompt.blocks or prompt.ids is None:
             return
-        known = self._known.get(program)
-        if known is None:
-            known = self._known[program] = _Known(scope, bare=found is not None and found.bare)
+        history = self._histories.get(program)
+        if history is None:
+            history = self._histories[program] = _History(scope, bare=match is not None and match.bare)
         first, last = (_key_at(len(prompt.blocks) - back) for back in (2, 1))
         start = (first + 1) * self._block_size
-        after = 0 if found is None else found.mark.tokens
+        after = 0 if match is None else match.mark.tokens
         mark = Mark(program, prompt.tokens, start, array("q", prompt.ids[start:]), after=after)
-        known.marks.append(mark)
+        history.marks.append(mark)
         self._add(scope, mark, prompt.blocks[first : last + 1 : STRIDE])
-        if len(known.marks) > PROMPTS:
-            self._remove(scope, known.marks.popleft())
+        if len(history.marks) > PROMPTS:
+            self._remove(scope, history.marks.popleft())
 
     def finished(self, program: ProgramState, answer: Sequence[int], blocks: Sequence[Hashable], tool: bool) -> None:
         """Remember the answer to the program's latest prompt.
@@ -206,29 +206,29 @@ class Recogniser:
             blocks: hashes of the full blocks of prompt and answer.
             tool: whether it calls a tool.
         """
-        known = self._known.get(program)
-        if known is None:
+        history = self._histories.get(program)
+        if history is None:
             return
-        mark = known.marks[-1]
+        mark = history.marks[-1]
         mark.tool = tool
         mark.answered, end = len(answer), answer[-ANSWER - 1 : -1]
         mark.probe = min(PROBE, len(end))
         if end:
             mark.probes = array("q", _probes(end[len(end) % mark.probe :], mark.probe, mark.probe))
         last, of_prompt = _key_at(len(blocks) - 1), mark.tokens // self._block_size
-        self._add(known.scope, mark, [blocks[at] for at in (last - STRIDE, last) if at >= of_prompt])
+        self._add(history.scope, mark, [blocks[at] for at in (last - STRIDE, last) if at >= of_prompt])
 
     def failed(self, program: ProgramState) -> None:
         """Note that the program's latest request was aborted or failed."""
-        known = self._known.get(program)
-        if known is not None:
-            known.marks[-1].failed = True
+        history = self._histories.get(program)
+        if history is not None:
+            history.marks[-1].failed = True
 
     def forget(self, program: ProgramState) -> None:
-        known = self._known.pop(program, None)
-        if known is not None:
-            for mark in known.marks:
-                self._remove(known.scope, mark)
+        history = self._histories.pop(program, None)
+        if history is not None:
+            for mark in history.marks:
+                self._remove(history.scope, mark)
 
     def _add(self, scope: Hashable, mark: Mark, keys: Sequence[Hashable]) -> None:
         index = self._scopes.setdefault(scope, {})
@@ -289,13 +289,13 @@ class _After:
     def _after(self, tokens: int, span: int, length: int) -> set[int]:
         """Return the probes in the ``span`` tokens after the first ``tokens`` ones, and a few before. What has been
         read is bounded, and the places after the longest earlier prompts are read first."""
-        known = self._places.get((tokens, span, length))
-        if known is None:
+        probes = self._places.get((tokens, span, length))
+        if probes is None:
             start = max(0, tokens - ANSWER)
             part = self._ids[start : min(tokens + span, start + self._left)]
             self._left -= len(part)
-            known = self._places[tokens, span, length] = set(_probes(part, length))
-        return known
+            probes = self._places[tokens, span, length] = set(_probes(part, length))
+        return probes
 
 
 def _probes(tokens: Sequence[int], length: int, step: int = 1) -> Iterator[int]:

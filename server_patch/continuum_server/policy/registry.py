@@ -98,17 +98,17 @@ def _policy_class(name: str) -> type[Policy]:
         return POLICIES[name]
     if not points:
         names = [*POLICIES, *installed]
-        known = f"{_near(name, names)}there are: {', '.join(names)}"
-        raise PolicyError(f"unknown policy {name!r}; {known}; each also as NAME{OFFLOAD}")
+        choices = f"{_near(name, names)}there are: {', '.join(names)}"
+        raise PolicyError(f"unknown policy {name!r}; {choices}; each also as NAME{OFFLOAD}")
     policy = _users_policy(points[0].value, f"{name} ({_origin(points[0])})")
     if policy.name != name:
         raise PolicyError(f"policy {name}: {_origin(points[0])} has the name {policy.name!r}; both must be the same")
     return policy
 
 
-def _near(name: str, known: Iterable[str]) -> str:
+def _near(name: str, names: Iterable[str]) -> str:
     """Return ``did you mean continuum? `` or an empty string."""
-    return "".join(f"did you mean {match}? " for match in get_close_matches(name, list(known), n=1))
+    return "".join(f"did you mean {match}? " for match in get_close_matches(name, list(names), n=1))
 
 
 @cache
@@ -169,14 +169,14 @@ def read_options(policy_type: type[Policy], options: Mapping[str, Any]) -> dict[
     Raises:
         PolicyError: the policy has no such option, or a value is not allowed.
     """
-    known = hints_of(policy_type.options_type)
+    hints = hints_of(policy_type.options_type)
     where = f"policy {policy_type.name!r}"
     for name in options:
-        if name not in known:
-            names = f"{_near(name, known)}it has: {', '.join(known) or 'none'}"
+        if name not in hints:
+            names = f"{_near(name, hints)}it has: {', '.join(hints) or 'none'}"
             raise PolicyError(f"{where} has no option {name!r}; {names}")
     try:
-        values = {name: _read_option(name, value, known[name]) for name, value in options.items()}
+        values = {name: _read_option(name, value, hints[name]) for name, value in options.items()}
         policy_type.options_type(**values)
     except ValueError as error:
         raise PolicyError(f"{where}: option {error}") from error

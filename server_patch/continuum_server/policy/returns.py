@@ -23,7 +23,7 @@ LEAST_S = 30.0
 
 
 @dataclass(slots=True, eq=False)
-class Answer:
+class OpenAnswer:
     """An answer of which it is not yet known whether its program sends another turn."""
 
     at_s: float
@@ -41,15 +41,15 @@ class Returns:
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
         self._all = Lru[Hashable, RecentShare](lambda: RecentShare(RECENT), KINDS)
-        self._waiting: deque[Answer] = deque()
+        self._waiting: deque[OpenAnswer] = deque()
         self._away_s = RecentMean(RECENT)
 
     def share(self, program: ProgramState, tool: str | None, now_s: float) -> float:
         """Return the share of answers that call this tool, or none, after which the program goes on: 0 to 1."""
         self._give_up(now_s)
         share = 1.0
-        for known in self._kinds(program, tool):
-            share = (known.successes + PRIOR * share) / (known.trials + PRIOR)
+        for kind in self._kinds(program, tool):
+            share = (kind.successes + PRIOR * share) / (kind.trials + PRIOR)
         return share
 
     def finished(self, program: ProgramState, tool: str | None, now_s: float) -> None:
@@ -62,16 +62,16 @@ class Returns:
         At first this is not expected of small prompts, such as those for titles and of chats.
         """
         self._give_up(now_s)
-        known = self._all.of(("first", small, program.namespace))
-        self._await(program, now_s, known)
-        return known.successes + (0.0 if small else PRIOR) > (known.trials + PRIOR) / 2.0
+        first = self._all.of(("first", small, program.namespace))
+        self._await(program, now_s, first)
+        return first.successes + (0.0 if small else PRIOR) > (first.trials + PRIOR) / 2.0
 
     def _await(self, program: ProgramState, now_s: float, *shares: RecentShare) -> None:
         answer = program.answer
         if answer is not None and answer.at_s == now_s:
             answer.shares += shares
             return
-        program.answer = Answer(now_s, shares)
+        program.answer = OpenAnswer(now_s, shares)
         self._waiting.append(program.answer)
 
     def returned(self, program: ProgramState, now_s: float) -> None:

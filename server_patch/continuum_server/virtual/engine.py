@@ -37,7 +37,7 @@ from continuum_server.vllm_plugin.statistics_files import FILE
 from continuum_server.vllm_plugin.touch_points import free_block_count
 from continuum_server.vllm_plugin.versions import check_version
 
-__all__ = ["Engine", "EngineConfig", "EngineError", "build_engine", "settings_of", "simulate"]
+__all__ = ["EngineConfig", "EngineError", "VirtualEngine", "build_engine", "settings_of", "simulate"]
 
 
 def simulate(
@@ -78,7 +78,7 @@ def simulate(
         events, turns = (files.enter_context(JsonLines(out / name, flush_every=512)) for name in (EVENTS, TURNS))
         arrivals = None if all_start else files.enter_context(JsonLines(out / ARRIVALS, flush_every=512))
 
-        def engine(sink: EventSink) -> Engine:
+        def engine(sink: EventSink) -> VirtualEngine:
             return build_engine(
                 shape,
                 times,
@@ -101,7 +101,7 @@ def simulate(
     if learned:
         write_json(out / FILE, learned[0] if len(engines) == 1 else merge_statistics(learned))
     write_json(out / SCHEDULER_TIME, facts_of(one.loop.scheduler_time for one in engines))
-    notes = {"notes": said} if (said := times.notes()) else {}
+    notes = {"notes": notes_of_times} if (notes_of_times := times.notes()) else {}
     write_json(out / ENGINE, {**facts, **notes, "seed": seed, "blocks_leaked": leaked, **rows_of(out)})
 
 
@@ -130,7 +130,7 @@ def build_engine(
     *,
     scheduler_type: type[Scheduler] = ForeseeingScheduler,
     **of_loop: Any,
-) -> Engine:
+) -> VirtualEngine:
     """Build an engine, to which nothing is delivered yet.
 
     Args:
@@ -154,10 +154,10 @@ def build_engine(
         scheduler.attach(clock, sink or Discard())
         scheduler.output_tool = loop.output_tool
         show_future(scheduler, jobs, times)
-    return Engine(scheduler, loop)
+    return VirtualEngine(scheduler, loop)
 
 
-class Engine:
+class VirtualEngine:
     """A scheduler and the loop that plays programs against it."""
 
     def __init__(self, scheduler: Any, loop: VirtualLoop) -> None:
@@ -187,7 +187,7 @@ class Engine:
 
 def _play(
     config: EngineConfig,
-    engines: Sequence[Engine],
+    engines: Sequence[VirtualEngine],
     times: StepTimes,
     jobs: Sequence[Job],
     lanes: Lanes | None,

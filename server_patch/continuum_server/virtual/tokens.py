@@ -71,12 +71,12 @@ def shared_token(prefix_id: str) -> int:
     return -1 - int.from_bytes(blake2b(prefix_id.encode(), digest_size=6).digest(), "big")
 
 
-def _hash_blocks(known: list[bytes], block_size: int, request: Any) -> list[bytes]:
+def _hash_blocks(leading: list[bytes], block_size: int, request: Any) -> list[bytes]:
     """Return the hashes of the request's full blocks that have none. Each hash covers the whole prefix."""
     done = len(request.block_hashes)
     if (done + 1) * block_size > request.num_tokens:
         return []
-    new = list(known) if done == 0 else []
+    new = list(leading) if done == 0 else []
     last = new[-1] if new else (request.block_hashes[-1] if done else b"")
     previous = int.from_bytes(last, "little")
     tokens = iter(request.all_token_ids[(done + len(new)) * block_size :])

@@ -67,7 +67,7 @@ class Ranks:
         self._core, self._clock = core, clock
         self._alone = getattr(core, "client_count", 1) == 1
         self._door = Door(ROUTERS["sticky" if self._alone else "affinity"](), len(core.core_engines))
-        self._conversations = Conversations()
+        self._conversations = UntaggedPrompts()
         self._seen: dict[str, float] = {}
         """When the latest turn of each program came, the longest ago first."""
         self._warn = LogOnce()
@@ -120,7 +120,7 @@ class Ranks:
             self._door.forget(oldest)
 
 
-class Conversations:
+class UntaggedPrompts:
     """Names the conversations of clients that send no id: a prompt continues the latest one whose prompt it repeats."""
 
     def __init__(self) -> None:
@@ -133,8 +133,8 @@ class Conversations:
 
     def continued(self, tokens: Sequence[int]) -> str:
         pieces = list(_prefixes(tokens))
-        known = next((self._names[piece] for piece in reversed(pieces) if piece in self._names), None)
-        name = f"\0{next(self._count)}" if known is None or known in self.busy else known
+        earlier = next((self._names[piece] for piece in reversed(pieces) if piece in self._names), None)
+        name = f"\0{next(self._count)}" if earlier is None or earlier in self.busy else earlier
         self.busy.add(name)
         for piece in pieces[-2:-1]:
             self._names.pop(piece, None)
@@ -154,5 +154,5 @@ def _prefixes(tokens: Sequence[int]) -> Iterator[Hashable]:
 
 def _tokens(prompt: Any) -> Sequence[int]:
     """Return the prompt's tokens; empty: they are not known yet."""
-    found = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else getattr(prompt, "prompt_token_ids", None)
-    return found or ()
+    tokens = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else getattr(prompt, "prompt_token_ids", None)
+    return tokens or ()

@@ -28,7 +28,7 @@ _MAX_SOURCE = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OutputCall:
     """A tool call in an output."""
 
     name: str
@@ -36,7 +36,7 @@ class Call:
     """The shell command, if the call runs one."""
 
 
-Parser = Callable[[str], Sequence[Call]]
+Parser = Callable[[str], Sequence[OutputCall]]
 """Returns the calls in an output, which are none if the output has another format."""
 
 SHELL = "bash"
@@ -64,12 +64,12 @@ def openai_key(tool_calls: Any) -> str | None:
     return _calls_key(read_openai(tool_calls))
 
 
-def _calls_key(calls: Sequence[Call]) -> str | None:
+def _calls_key(calls: Sequence[OutputCall]) -> str | None:
     names = {(first_program(call.command or "") or call.name).strip()[:MAX_CHARS] for call in calls[:_MAX_CALLS]}
     return "+".join(sorted(names - {""})) or None
 
 
-def read_calls(text: str) -> Sequence[Call]:
+def read_calls(text: str) -> Sequence[OutputCall]:
     """Return the calls in an output, according to the first parser that returns any."""
     text = text[-_MAX_TEXT:] if isinstance(text, str) else ""
     if not text.strip():
@@ -84,7 +84,7 @@ def read_calls(text: str) -> Sequence[Call]:
     return ()
 
 
-def read_openai(tool_calls: Any) -> list[Call]:
+def read_openai(tool_calls: Any) -> list[OutputCall]:
     """Return the calls in a response's ``tool_calls``, without malformed ones."""
     calls = []
     for call in tool_calls if isinstance(tool_calls, list | tuple) else ():
@@ -99,17 +99,17 @@ def _get(item: Any, name: str) -> Any:
     return item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
 
 
-def _call(name: str, arguments: Any = None) -> Call:
+def _call(name: str, arguments: Any = None) -> OutputCall:
     """Return a call of a function. The command of a shell function is in its arguments, which may be JSON text."""
     name = name.strip()
     if name.lower() not in SHELL_FUNCTIONS:
-        return Call(name)
+        return OutputCall(name)
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
-            return Call(name)
-    return Call(name, _command(arguments))
+            return OutputCall(name)
+    return OutputCall(name, _command(arguments))
 
 
 def _command(arguments: Any) -> str | None:
@@ -131,7 +131,7 @@ _MARK = re.compile(
 )
 
 
-def marked(text: str) -> Sequence[Call]:
+def marked(text: str) -> Sequence[OutputCall]:
     """Read calls behind special tokens, with JSON as arguments (Kimi-K2, DeepSeek, gpt-oss's harmony)."""
     marks = list(_MARK.finditer(text))[-_MAX_CALLS:]
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
@@ -146,10 +146,10 @@ _FENCE = re.compile(r"```(?:bash|sh|shell|mswea_bash_command)[ \t]*\r?\n", re.I)
 _FENCE_END = re.compile(r"^[ \t]*```", re.M)
 
 
-def fenced_shell(text: str) -> Sequence[Call]:
+def fenced_shell(text: str) -> Sequence[OutputCall]:
     """Read a single fenced shell block (mini-swe-agent). Several blocks are a mistake of the model and not a call."""
     blocks = _elements(text, _FENCE, _FENCE_END)
-    return [Call(SHELL, blocks[0][1])] if len(blocks) == 1 and blocks[0][1].strip() else ()
+    return [OutputCall(SHELL, blocks[0][1])] if len(blocks) == 1 and blocks[0][1].strip() else ()
 
 
 def _elements(text: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> list[tuple[str, str]]:
@@ -168,7 +168,7 @@ def _elements(text: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> 
 _TOOL_CODE = re.compile(r"```tool_code[ \t]*\r?\n")
 
 
-def tool_code(text: str) -> Sequence[Call]:
+def tool_code(text: str) -> Sequence[OutputCall]:
     """Read ``tool_code`` blocks: Python calls, one or more, each printed or not (Gemma)."""
     blocks = "\n".join(body for _, body in _elements(text, _TOOL_CODE, _FENCE_END))
     statements = ast.parse(blocks).body if len(blocks) <= _MAX_SOURCE else []
@@ -186,15 +186,15 @@ _GLM_KEY, _GLM_KEY_END = re.compile(r"<arg_key>"), re.compile(r"</arg_key>")
 _GLM_VALUE, _GLM_VALUE_END = re.compile(r"<arg_value>"), re.compile(r"</arg_value>")
 
 
-def tagged(text: str) -> Sequence[Call]:
+def tagged(text: str) -> Sequence[OutputCall]:
     """Read ``<tool_call>`` elements with JSON (Hermes, Qwen) or with a name and arguments (GLM)."""
-    calls: list[Call] = []
+    calls: list[OutputCall] = []
     for _, body in _elements(text, _TAG, _TAG_END):
         calls += json_calls(body) or functions(body) or _glm_call(body.strip())
     return calls
 
 
-def _glm_call(body: str) -> list[Call]:
+def _glm_call(body: str) -> list[OutputCall]:
     name = re.match(r"[\w.-]+(?=\s|<|$)", body)
     if name is None or not re.match(r"\s*(<arg_key>|$)", body[name.end() :]):
         return []
@@ -210,7 +210,7 @@ _PARAMETER, _PARAMETER_END = (
 )
 
 
-def functions(text: str) -> Sequence[Call]:
+def functions(text: str) -> Sequence[OutputCall]:
     """Read ``<function=NAME>`` elements with parameters or JSON (Qwen-Coder, OpenHands, Llama)."""
     calls = []
     for name, body in _elements(text, _FUNCTION, _FUNCTION_END):
@@ -219,7 +219,7 @@ def functions(text: str) -> Sequence[Call]:
     return calls
 
 
-def json_calls(text: str) -> Sequence[Call]:
+def json_calls(text: str) -> Sequence[OutputCall]:
     """Read objects ``{"name": ..., "arguments" or "parameters": ...}``, in a list or not (Llama, Mistral, Qwen)."""
     calls = []
     for item in _json_values(text):
@@ -233,14 +233,14 @@ def json_calls(text: str) -> Sequence[Call]:
     return calls
 
 
-def terminal_commands(text: str) -> Sequence[Call]:
+def terminal_commands(text: str) -> Sequence[OutputCall]:
     """Read ``{"commands": [{"keystrokes": ...}]}`` (Terminal-Bench), the keystrokes for one shell, as one call."""
     for item in _json_values(text):
         commands = item.get("commands") if isinstance(item, dict) else None
         if isinstance(commands, list):
             typed = [c.get("keystrokes") if isinstance(c, dict) else c for c in commands]
             lines = [line for line in typed if isinstance(line, str)]
-            return [Call(SHELL, "".join(f"{line}\n" for line in lines))] if any(map(str.strip, lines)) else ()
+            return [OutputCall(SHELL, "".join(f"{line}\n" for line in lines))] if any(map(str.strip, lines)) else ()
     return ()
 
 
@@ -248,7 +248,7 @@ _END_OF_TURN = re.compile(r"(?:<\|[a-z_]{1,32}\|>|</s>)\s*\Z")
 """The text of a token that ends an output, such as <|eot_id|>, <|eom_id|>, <|im_end|> or </s>."""
 
 
-def pythonic(text: str) -> Sequence[Call]:
+def pythonic(text: str) -> Sequence[OutputCall]:
     """Read an output that is ``name(a=1)`` or ``[f(a=1), g()]`` with constants as arguments (Llama; BFCL's prompts)."""
     source = _END_OF_TURN.sub("", text.replace("<|python_tag|>", "")).strip()
     if not re.match(r"\[?\s*[A-Za-z_][\w.]*\(", source) or source[-1] not in ")]" or len(source) > _MAX_SOURCE:
@@ -262,7 +262,7 @@ def pythonic(text: str) -> Sequence[Call]:
     return [call for call in read if call is not None] if all(read) else ()
 
 
-def _python_call(node: ast.expr) -> Call | None:
+def _python_call(node: ast.expr) -> OutputCall | None:
     if not isinstance(node, ast.Call):
         return None
     try:

@@ -163,7 +163,7 @@ def test_forgotten_programs_leave_nothing() -> None:
     world, talk = World(), talk_of()
     program = world.turn(talk, 0)
     world.recogniser.forget(program)
-    assert (world.recogniser._scopes, world.recogniser._known) == ({}, {})
+    assert (world.recogniser._scopes, world.recogniser._histories) == ({}, {})
     assert world.turn(talk, 1) is not program
 
 

@@ -61,12 +61,12 @@ def _compact(ids: Ids) -> Ids:
         return tuple(ids)
 
 
-def alike(ours: Ids, theirs: Ids) -> int:
+def alike(ids: Ids, other_ids: Ids) -> int:
     """Return the number of leading ids that are equal."""
-    for number, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
+    for number, (mine, other) in enumerate(zip(ids, other_ids, strict=False)):
         if mine != other:
             return number
-    return min(len(ours), len(theirs))
+    return min(len(ids), len(other_ids))
 
 
 def _block_tokens(each: Imported) -> int:

@@ -36,7 +36,7 @@ NO_TIMES = "no times in it, or not in every call: calls taken in the order of th
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class LoggedCall:
     """One logged call."""
 
     request: RequestUsage
@@ -52,7 +52,7 @@ class Call:
     user: str | None
 
 
-def read_call_logs(file: Source) -> Iterator[Call]:
+def read_call_logs(file: Source) -> Iterator[LoggedCall]:
     """Logged calls, one or more a file: ``messages`` and ``response`` (or inside ``request``), with usage and times.
     Calls are joined into programs where one's messages begin with another's messages and answer. The tools of an answer
     share the time until the next call."""
@@ -75,7 +75,7 @@ def read_call_logs(file: Source) -> Iterator[Call]:
 
 def _call(
     where: str, row: Object, request: Object, messages: Sequence[Object], response: Object, usage: RequestUsage
-) -> Call:
+) -> LoggedCall:
     choices = listed(where, response, "choices", dict)
     answer = inner(where, choices[0], "message") if choices else {"content": response.get("content")}
     functions = [inner(where, call, "function") for call in listed(where, answer, "tool_calls", dict)]
@@ -84,7 +84,7 @@ def _call(
     end_s, took_s = _seconds(where, row)
     prompt = tuple(map(_digest, messages))
     model = response.get("model") or request.get("model")
-    return Call(
+    return LoggedCall(
         replace(usage, llm_s=took_s),
         prompt,
         (*prompt, _digest({"role": "assistant", **answer})),
@@ -116,7 +116,7 @@ def _seconds(where: str, row: Object) -> tuple[float | None, float | None]:
     return (end_s if end_s is not None or start_s is None else start_s + (took_s or 0.0)), took_s
 
 
-def join_call_logs(parts: Iterable[Call], assumptions: Assumptions) -> Iterator[Imported]:
+def join_call_logs(parts: Iterable[LoggedCall], assumptions: Assumptions) -> Iterator[Imported]:
     """Yield the programs that the calls make, in the order of their first calls."""
     calls = list(parts)
     if any(call.end_s is None for call in calls):
@@ -124,8 +124,8 @@ def join_call_logs(parts: Iterable[Call], assumptions: Assumptions) -> Iterator[
         calls = [replace(call, end_s=None) for call in calls]
     else:
         calls.sort(key=lambda call: (call.end_s or 0.0) - (call.request.llm_s or 0.0))
-    programs: list[list[Call]] = []
-    latest: dict[tuple[str, ...], list[Call]] = {}
+    programs: list[list[LoggedCall]] = []
+    latest: dict[tuple[str, ...], list[LoggedCall]] = {}
     """The programs by the messages with which their next call begins."""
     for call in calls:
         beginnings = (call.prompt[:n] for n in range(len(call.prompt), 0, -1))
@@ -138,18 +138,18 @@ def join_call_logs(parts: Iterable[Call], assumptions: Assumptions) -> Iterator[
     yield from (_program(number_in_log, program, start_s) for number_in_log, program in enumerate(programs, 1))
 
 
-def _start_s(call: Call) -> float:
+def _start_s(call: LoggedCall) -> float:
     return (call.end_s or 0.0) - (call.request.llm_s or 0.0)
 
 
-def _program(number_in_log: int, calls: Sequence[Call], start_s: float) -> Imported:
-    known = calls[0].end_s is not None
-    gaps_s = [max(0.0, _start_s(after) - (before.end_s or 0.0)) if known else None for before, after in pairwise(calls)]
+def _program(number_in_log: int, calls: Sequence[LoggedCall], start_s: float) -> Imported:
+    timed = calls[0].end_s is not None
+    gaps_s = [max(0.0, _start_s(after) - (before.end_s or 0.0)) if timed else None for before, after in pairwise(calls)]
     requests = []
     for call, gap_s in zip(calls, [*gaps_s, None], strict=True):
         tools = calls_sharing_a_time(call.tools, gap_s)
         requests.append(replace(call.request, tool_calls=tools, gap_overhead_s=0.0 if tools else gap_s or 0.0))
-    arrival_s = _start_s(calls[0]) - start_s if known else None
+    arrival_s = _start_s(calls[0]) - start_s if timed else None
     name = calls[0].user or f"program-{number_in_log}"
     return Imported(Program(name, (), "call-logs", calls[0].model, arrival_s=arrival_s), requests, calls[0].opening)
 

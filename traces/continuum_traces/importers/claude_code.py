@@ -9,7 +9,14 @@ from typing import Any
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.timeline import Answer, Thread, TimedCall, call_of, programs_on_timeline, seconds
+from continuum_traces.importers.timeline import (
+    AnsweredRequest,
+    Thread,
+    TimedCall,
+    call_of,
+    programs_on_timeline,
+    seconds,
+)
 from continuum_traces.importers.usage import (
     Imported,
     RequestUsage,
@@ -133,19 +140,19 @@ class _Sessions:
         self._owners: dict[str, Thread] = {}
         """The thread of each message id."""
         self._continued: dict[tuple[str, ...], Thread] = {}
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, AnsweredRequest] = {}
         self._calls: dict[str, TimedCall] = {}
         self._callers: dict[str, Thread] = {}
         self._agent_tokens: dict[str, int] = {}
 
     def add(self, name: tuple[str, ...], events: list[_Event]) -> None:
         """Add the lines of a thread in one file, without those at their beginning that an earlier file has."""
-        known = [number for number, event in enumerate(events) if event.message_id in self._owners]
-        own = events[known[-1] + 1 :] if known else events
-        repeats = len({events[number].message_id for number in known})
+        repeated = [number for number, event in enumerate(events) if event.message_id in self._owners]
+        own = events[repeated[-1] + 1 :] if repeated else events
+        repeats = len({events[number].message_id for number in repeated})
         self._assumptions.assume("answer", "repeated in another file: counted once", repeats, example=name[-1])
-        if not known or any(event.usage for event in own):
-            self._read(self._thread(name, events[known[-1]].message_id if known else ""), own)
+        if not repeated or any(event.usage for event in own):
+            self._read(self._thread(name, events[repeated[-1]].message_id if repeated else ""), own)
 
     def _thread(self, name: tuple[str, ...], repeated: str) -> Thread:
         owner = self._owners.get(repeated)
@@ -188,7 +195,9 @@ class _Sessions:
     ) -> None:
         answer = self._answers.get(event.message_id)
         if answer is None:
-            answer = self._answers[event.message_id] = Answer(usage, asked_s, model=event.model, compacted=compacted)
+            answer = self._answers[event.message_id] = AnsweredRequest(
+                usage, asked_s, model=event.model, compacted=compacted
+            )
             self._owners[event.message_id] = thread
             thread.answers.append(answer)
         if usage.output_tokens >= answer.usage.output_tokens:

@@ -8,7 +8,14 @@ from typing import Any
 
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.timeline import Answer, Thread, TimedCall, call_of, programs_on_timeline, seconds
+from continuum_traces.importers.timeline import (
+    AnsweredRequest,
+    Thread,
+    TimedCall,
+    call_of,
+    programs_on_timeline,
+    seconds,
+)
 from continuum_traces.importers.usage import (
     Imported,
     RequestUsage,
@@ -32,7 +39,7 @@ class _Rollout:
     """Behind each answer, all tokens of the thread so far."""
     total: Counts = (0,) * len(_COUNTS)
     asked_s: float | None = None
-    answer: Answer | None = None
+    answer: AnsweredRequest | None = None
     """The answer whose items are being read."""
     calls: dict[str, TimedCall] = field(default_factory=dict)
     model: str | None = None
@@ -105,7 +112,7 @@ def _item(rollout: _Rollout, kind: str, item: Mapping[str, Any], at_s: float | N
         if item.get("call_id") in rollout.calls:
             rollout.calls[item["call_id"]].end_s = at_s
     elif kind != "ghost_snapshot":
-        answer = rollout.answer = rollout.answer or Answer(RequestUsage(0, 0), rollout.asked_s)
+        answer = rollout.answer = rollout.answer or AnsweredRequest(RequestUsage(0, 0), rollout.asked_s)
         answer.end_s = at_s
         if kind.endswith("_call") and item.get("call_id"):
             arguments = item.get("arguments") or item.get("input") or item.get("action")
@@ -127,7 +134,7 @@ def _count(rollout: _Rollout, where: str, info: Mapping[str, Any], at_s: float |
     counts = last if last[0] else grown
     if begun:
         rollout.missed += max(0, grown[0] - counts[0]) + max(0, grown[2] - counts[2])
-    answer = rollout.answer or Answer(RequestUsage(0, 0), rollout.asked_s, at_s)
+    answer = rollout.answer or AnsweredRequest(RequestUsage(0, 0), rollout.asked_s, at_s)
     prompt, cached, output, reasoning = counts
     answer.usage = RequestUsage(prompt, output, reasoning, cached_tokens=cached)
     answer.model, answer.compacted, rollout.compacted = rollout.model, rollout.compacted, False

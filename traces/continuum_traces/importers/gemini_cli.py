@@ -7,7 +7,7 @@ from typing import Any
 
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.timeline import Answer, Thread, call_of, programs_on_timeline, seconds
+from continuum_traces.importers.timeline import AnsweredRequest, Thread, call_of, programs_on_timeline, seconds
 from continuum_traces.importers.usage import (
     Imported,
     RequestUsage,
@@ -59,7 +59,7 @@ def _thread(name: str, parent: str | None, messages: Mapping[str, Message], assu
             continue
         usage = _usage(where, inner(where, message, "tokens"), assumptions)
         model = message.get("model")
-        answer = Answer(usage, asked_s, at_s, model=str(model) if model else None)
+        answer = AnsweredRequest(usage, asked_s, at_s, model=str(model) if model else None)
         for call in listed(where, message, "toolCalls", dict):
             end_s = seconds(call.get("timestamp"))
             answer.calls.append(call_of(call.get("name"), call.get("args"), None, end_s))

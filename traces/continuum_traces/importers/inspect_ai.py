@@ -9,7 +9,7 @@ from typing import Any
 
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.timeline import Answer, Thread, call_of, programs_on_timeline, seconds
+from continuum_traces.importers.timeline import AnsweredRequest, Thread, call_of, programs_on_timeline, seconds
 from continuum_traces.importers.usage import (
     Imported,
     RequestUsage,
@@ -69,7 +69,7 @@ def _add(thread: Thread, where: str, event: Event) -> None:
         usage = inner(where, inner(where, event, "output"), "usage")
         model = event.get("model")
         thread.answers.append(
-            Answer(_usage(f"{where}: usage", usage), at_s, end_s, model=str(model) if model else None)
+            AnsweredRequest(_usage(f"{where}: usage", usage), at_s, end_s, model=str(model) if model else None)
         )
     elif event.get("event") == "tool" and thread.answers:
         thread.answers[-1].calls.append(call_of(event.get("function"), event.get("arguments"), at_s, end_s))

@@ -7,7 +7,14 @@ from typing import Any
 
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.timeline import Answer, Thread, TimedCall, call_of, programs_on_timeline, seconds
+from continuum_traces.importers.timeline import (
+    AnsweredRequest,
+    Thread,
+    TimedCall,
+    call_of,
+    programs_on_timeline,
+    seconds,
+)
 from continuum_traces.importers.usage import (
     Imported,
     RequestUsage,
@@ -32,13 +39,13 @@ def read_opencode(source: Source) -> Iterator[Thread]:
     thread = Thread(str(session.get("id") or source.path.stem), str(parent) if parent else None)
     for index, message in enumerate(listed(str(source), data, "messages", dict)):
         where = f"{source}: messages[{index}]"
-        said = inner(where, message, "info")
-        if said.get("role") == "assistant":
-            thread.answers += _answers(where, said, listed(where, message, "parts", dict))
+        info = inner(where, message, "info")
+        if info.get("role") == "assistant":
+            thread.answers += _answers(where, info, listed(where, message, "parts", dict))
     yield thread
 
 
-def _answers(where: str, said: Part, parts: Sequence[Part]) -> Iterator[Answer]:
+def _answers(where: str, info: Part, parts: Sequence[Part]) -> Iterator[AnsweredRequest]:
     """Yield the requests of one message."""
     steps: list[list[Part]] = [[]]
     for part in parts:
@@ -46,15 +53,15 @@ def _answers(where: str, said: Part, parts: Sequence[Part]) -> Iterator[Answer]:
         if part.get("type") == "step-finish" and part.get("tokens"):
             steps.append([])
     steps = steps[:-1] if len(steps) > 2 else [list(parts)]
-    times = inner(where, said, "time")
+    times = inner(where, info, "time")
     for number_, step in enumerate(steps):
         calls = [_call(where, part) for part in step if part.get("type") == "tool"]
         starts = [call.start_s for call in calls if call.start_s is not None]
         completed_s = seconds(times.get("completed")) if number_ == len(steps) - 1 else None
         ends = [each for each in (completed_s, max(starts, default=None)) if each is not None]
-        usage = _usage(where, inner(where, step[-1] if len(steps) > 1 else said, "tokens"))
+        usage = _usage(where, inner(where, step[-1] if len(steps) > 1 else info, "tokens"))
         sent_s = seconds(times.get("created")) if number_ == 0 else None
-        yield Answer(usage, sent_s, min(ends, default=None), calls, str(said.get("modelID") or "") or None)
+        yield AnsweredRequest(usage, sent_s, min(ends, default=None), calls, str(info.get("modelID") or "") or None)
 
 
 def _call(where: str, part: Part) -> TimedCall:

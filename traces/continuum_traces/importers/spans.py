@@ -11,7 +11,7 @@ from typing import Any
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.timeline import Answer, Thread, TimedCall, programs_on_timeline, seconds
+from continuum_traces.importers.timeline import AnsweredRequest, Thread, TimedCall, programs_on_timeline, seconds
 from continuum_traces.importers.usage import (
     Imported,
     RequestUsage,
@@ -266,7 +266,7 @@ def _threads(chats: list[_Span], keys: _Keys, assumptions: Assumptions) -> dict[
     return threads
 
 
-def _answer(span: _Span, assumptions: Assumptions) -> Answer:
+def _answer(span: _Span, assumptions: Assumptions) -> AnsweredRequest:
     details = {
         name: value for name, value in span.facts.items() if name.startswith(("usageDetails.", "usage_details."))
     }
@@ -286,7 +286,7 @@ def _answer(span: _Span, assumptions: Assumptions) -> Answer:
         assumptions.assume("request", text, example=span.where)
     usage = RequestUsage(prompt, output, min(output, span.count(_REASONING)), cached_tokens=cached or None)
     model = span.first(_MODEL)
-    return Answer(usage, span.start_s, span.end_s, model=str(model) if model else None)
+    return AnsweredRequest(usage, span.start_s, span.end_s, model=str(model) if model else None)
 
 
 def _add_tools(tools: list[_Span], keys: _Keys, threads: Mapping[Key, Thread], assumptions: Assumptions) -> None:

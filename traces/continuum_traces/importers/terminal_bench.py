@@ -89,7 +89,7 @@ def _parts(file: Source, where: str, data: Object, parent_id: str | None) -> Ite
         children |= dict.fromkeys(started, len(requests) if request else None)
         requests += [request] if request else []
     metrics = inner(where, data, "final_metrics")
-    totals = {ours: metrics.get(f"total_{field}_tokens") for ours, field in TOTALS.items()}
+    totals = {total: metrics.get(f"total_{field}_tokens") for total, field in TOTALS.items()}
     file.assumptions.add(*differing_totals(name, totals, requests))
     yield Part(Imported(program, requests, _opening(steps)), children, frozenset({name, file.path.name}))
     for index, child in enumerate(listed(where, data, "subagent_trajectories", dict)):

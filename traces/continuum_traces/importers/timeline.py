@@ -30,7 +30,7 @@ class TimedCall:
 
 
 @dataclass(slots=True)
-class Answer:
+class AnsweredRequest:
     """One request with its answer, and the tools that the answer calls."""
 
     usage: RequestUsage
@@ -49,7 +49,7 @@ class Thread:
 
     name: str
     parent: str | None = None
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[AnsweredRequest] = field(default_factory=list)
 
 
 def call_of(name: object, arguments: object, start_s: float | None = None, end_s: float | None = None) -> TimedCall:

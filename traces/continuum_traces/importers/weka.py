@@ -36,7 +36,7 @@ def read_weka(file: Source) -> Iterator[Imported]:
 
 
 def _check(file: Source, where: str, name: str, totals: Object, programs: Sequence[Imported]) -> None:
-    expected = {ours: totals.get(field) for ours, field in TOTALS.items()}
+    expected = {total: totals.get(field) for total, field in TOTALS.items()}
     file.assumptions.add(*differing_totals(name, expected, [r for each in programs for r in each.requests]))
 
 

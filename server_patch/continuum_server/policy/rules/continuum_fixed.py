@@ -40,7 +40,7 @@ class ContinuumFixed(ProgramFcfs):
     def turn_finished(self, finish: TurnFinish) -> Hold:
         if finish.tool is None:
             return NO_HOLD
-        known = self.tools.get(finish.tool, finish.turn.program.namespace)
-        if known is not None and known.mean > self.options.longest_mean_s:
+        times = self.tools.get(finish.tool, finish.turn.program.namespace)
+        if times is not None and times.mean > self.options.longest_mean_s:
             return NO_HOLD
         return Hold(self.options.ttl_s)

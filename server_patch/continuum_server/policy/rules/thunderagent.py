@@ -73,7 +73,7 @@ class ThunderAgent(Gate):
         """Number of paused programs."""
         self._full_tokens = 0
         """Tokens of all active programs, with buffers and without decay."""
-        self._known = self.options.first_estimate
+        self._prompt_share = self.options.first_estimate
         """Share of a prompt's tokens that is known when it arrives."""
         self._next_check_s = self.options.interval_s
 
@@ -81,7 +81,7 @@ class ThunderAgent(Gate):
 
     def lets_in(self, turn: TurnState, now_s: float) -> bool:
         program = turn.program
-        entry, tokens = self._entries.get(program), int(self._known * turn.prompt_tokens)
+        entry, tokens = self._entries.get(program), int(self._prompt_share * turn.prompt_tokens)
         if entry is None:
             fits = self._paused == 0 and tokens + self.options.buffer_tokens <= -self._excess
             entry = self._entries[program] = _Entry(program)
@@ -91,7 +91,7 @@ class ThunderAgent(Gate):
         return not entry.paused
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
-        self._known = 1.0
+        self._prompt_share = 1.0
         entry = self._entries.get(finish.turn.program)
         if entry is not None:
             self._change(entry, tokens=finish.context_tokens, paused=entry.paused or entry.marked, marked=False)
