@@ -18,7 +18,7 @@ from typing import Any
 
 import openai
 from bfcl_eval.model_handler import base_handler
-from continuum_traces.run_dir import write_json
+from continuum_traces.json_io import write_json
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 

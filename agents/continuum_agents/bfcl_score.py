@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bfcl_eval import utils
-from continuum_traces.run_dir import read_json
+from continuum_traces.json_io import read_json
 
 from continuum_agents.bfcl_benchmark import Benchmark, Handler, category_of
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import write_json
+from continuum_traces.json_io import write_json
 from openhands.sdk import LLM, LocalConversation, Tool
 from openhands.sdk.conversation.state import ConversationExecutionStatus
 from openhands.sdk.event import ActionEvent

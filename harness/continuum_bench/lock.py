@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from continuum_analysis.compare.runs import SWEEP
-from continuum_traces.run_dir import RunDirError
+from continuum_traces.json_io import RunDirError
 
 LOCK = ".lock"
 

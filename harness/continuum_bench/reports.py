@@ -36,8 +36,10 @@ from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, with_slo
 from continuum_analysis.sweep.report import write_sweep_report
 from continuum_analysis.sweep.tables import read_sweep, write_tables
+from continuum_traces.json_io import write_text, writing
 from continuum_traces.names import which
-from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS, read_verdicts, write_text, writing
+from continuum_traces.records import read_verdicts
+from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS
 
 from continuum_bench.gate import apply_conditions, conclude, read_conditions, side_by_side
 from continuum_bench.options.reports import (

@@ -14,9 +14,11 @@ from continuum_analysis.compare.words import TextTable
 from continuum_traces.assumptions import Assumption
 from continuum_traces.exporters import EXPORTERS, export
 from continuum_traces.importers.registry import LEFT_OUT, OWN, ImportLog, LeftOut, read_any, recognise
+from continuum_traces.json_io import write_json
 from continuum_traces.jsonl import validate, write_programs
 from continuum_traces.names import counted, which
-from continuum_traces.run_dir import EVENTS, create, read_events, write_json, write_rows
+from continuum_traces.records import read_events, write_rows
+from continuum_traces.run_dir import EVENTS, create
 from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
 from continuum_traces.stats import TABLE_2, Published, TraceStats, trace_stats

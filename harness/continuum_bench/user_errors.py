@@ -10,8 +10,8 @@ from continuum_server.server_config import ServerError
 from continuum_server.step_times.model import StepTimesError
 from continuum_server.virtual.config import EngineError
 from continuum_server.vllm_plugin.versions import PluginError
+from continuum_traces.json_io import RunDirError
 from continuum_traces.jsonl import TraceError
-from continuum_traces.run_dir import RunDirError
 
 from continuum_bench.errors import BenchError
 

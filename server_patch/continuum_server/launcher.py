@@ -17,7 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from continuum_traces.run_dir import EVENTS, read_json
+from continuum_traces.json_io import read_json
+from continuum_traces.run_dir import EVENTS
 from continuum_traces.urls import address_of
 
 from continuum_server.bound_process import BoundProcess

@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from continuum_traces.appender import end_of_last_line
-from continuum_traces.run_dir import EVENTS, RunDirError
+from continuum_traces.json_io import RunDirError
+from continuum_traces.run_dir import EVENTS
 
 from continuum_server.log_once import LogOnce
 

@@ -28,7 +28,8 @@ from bench_cli import succeeded
 from bfcl_batches import BFCL, HUGE, NEVER, entry, fetches, own_record, questions, says, tools_said, web
 from continuum_agents.environments import find_framework, python_of
 from continuum_traces.importers.registry import read_any
-from continuum_traces.run_dir import read_manifest, read_turns
+from continuum_traces.records import read_turns
+from continuum_traces.run_dir import read_manifest
 from live_server import Live
 
 NAMES = {entry(number) for number in range(3)}

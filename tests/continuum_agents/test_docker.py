@@ -16,7 +16,7 @@ from agent_checks import a_replay_has_the_same_turns_and_tokens, programs_of, th
 from code_agents import MEND, MINI, NAP, OUTSIDE
 from continuum_agents.protocol import BATCH_LABEL, PROGRAM_LABEL
 from continuum_bench.agents.batch import batch_label
-from continuum_traces.run_dir import read_turns
+from continuum_traces.records import read_turns
 from live_server import Live
 from real_docker import Docker, real_docker
 

@@ -26,7 +26,7 @@ from agent_batches import (
 )
 from aiohttp import web
 from code_agents import MINI, NAP, OPENHANDS, Kind
-from continuum_traces.run_dir import read_turns
+from continuum_traces.records import read_turns
 from fake_server import FakeServer
 from live_server import Live
 from waiting import until

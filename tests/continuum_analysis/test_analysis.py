@@ -19,7 +19,9 @@ from continuum_analysis.records.generator import lateness_warning
 from continuum_analysis.records.reading import add_client_records, client_events, order_events
 from continuum_analysis.records.timeline import ProgramTimes
 from continuum_analysis.report.page import write_report
-from continuum_traces.run_dir import EVENTS, TURNS, RunDirError, read_manifest, write_json, write_manifest, write_rows
+from continuum_traces.json_io import RunDirError, write_json
+from continuum_traces.records import write_rows
+from continuum_traces.run_dir import EVENTS, TURNS, read_manifest, write_manifest
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 from recorded_runs import flags_in, served, write_recorded
 

@@ -13,7 +13,8 @@ from continuum_analysis.compare.summary import summarize, summarize_runs
 from continuum_analysis.compare.verdict import verdict
 from continuum_analysis.report.page import write_joint_report
 from continuum_analysis.tables import TABLES, summary_words
-from continuum_traces.run_dir import EVENTS, read_events, write_rows
+from continuum_traces.records import read_events, write_rows
+from continuum_traces.run_dir import EVENTS
 from continuum_traces.schema import Engine
 from recorded_runs import write_recorded
 

@@ -9,7 +9,9 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import EVENTS, TURNS, rows_of, write_json, write_manifest, write_rows
+from continuum_traces.json_io import write_json
+from continuum_traces.records import rows_of, write_rows
+from continuum_traces.run_dir import EVENTS, TURNS, write_manifest
 from continuum_traces.schema import Engine, Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord, Workload
 
 E = SchedulerEvent

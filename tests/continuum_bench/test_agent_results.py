@@ -8,7 +8,7 @@ import pytest
 from continuum_agents.protocol import Start
 from continuum_bench.agents.batch import ProgramRecord
 from continuum_bench.agents.results import Results, show_results
-from continuum_traces.run_dir import RunDirError
+from continuum_traces.json_io import RunDirError
 from continuum_traces.schema import Hardware, Manifest, Workload
 
 START = Start("p", "Mend it.", "/w", "http://x/v1", "m", "/r", "/t.json")

@@ -13,7 +13,7 @@ from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.workload import load_workload
 from continuum_traces.closed_loop import ClosedLoop, Lanes
 from continuum_traces.jsonl import write_programs
-from continuum_traces.run_dir import read_arrivals, read_turns
+from continuum_traces.records import read_arrivals, read_turns
 from continuum_traces.schema import Program, Turn, TurnRecord
 
 SMALL = "swebench --length-scale 0.1 --policy working-set --no-report"

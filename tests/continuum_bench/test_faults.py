@@ -20,7 +20,9 @@ from aiohttp import web
 from bench_cli import bench, refused
 from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.live.http import RequestFailed, StreamingClient, retry_after_s
-from continuum_traces.run_dir import read_arrivals, read_json, read_manifest
+from continuum_traces.json_io import read_json
+from continuum_traces.records import read_arrivals
+from continuum_traces.run_dir import read_manifest
 from fake_server import FakeServer, Handler, good, streaming
 from small_replays import (
     replay,

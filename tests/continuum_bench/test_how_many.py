@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from bench_cli import bench
 from continuum_bench.sweep.how_many import HowMany
+from continuum_traces.json_io import read_json
 from continuum_traces.jsonl import write_programs
-from continuum_traces.run_dir import read_json
 from continuum_traces.schema import Program, ToolCall, Turn
 
 

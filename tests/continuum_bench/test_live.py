@@ -22,8 +22,10 @@ from continuum_bench.live.profile import DECODE_TOKENS, decode_grid, measure
 from continuum_bench.live.server_metrics import SERVER_METRICS, samples
 from continuum_server.step_times.profile import read_profile
 from continuum_traces.conversation import open_turn
+from continuum_traces.json_io import read_json
 from continuum_traces.jsonl import write_programs
-from continuum_traces.run_dir import read_arrivals, read_events, read_json, read_manifest, read_turns
+from continuum_traces.records import read_arrivals, read_events, read_turns
+from continuum_traces.run_dir import read_manifest
 from continuum_traces.schema import Program, Turn
 from fake_server import FakeServer, good, hang_up
 from live_server import Live

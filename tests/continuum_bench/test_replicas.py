@@ -8,7 +8,7 @@ from pathlib import Path
 from bench_cli import succeeded
 from continuum_analysis.compare.runs import load_runs
 from continuum_analysis.records.reading import read_run
-from continuum_traces.run_dir import read_events
+from continuum_traces.records import read_events
 
 
 def test_two_replicas_side_by_side(trace: Path, tmp_path: Path) -> None:

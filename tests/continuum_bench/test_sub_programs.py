@@ -9,7 +9,7 @@ from bench_cli import bench, succeeded
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.workload import load_workload
 from continuum_traces.jsonl import write_programs
-from continuum_traces.run_dir import read_turns
+from continuum_traces.records import read_turns
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from continuum_traces.sub_programs import parents_of
 from fake_server import FakeServer, good

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from continuum_analysis.metrics import RunMetrics, analyze_run
 from continuum_traces.jsonl import write_programs
-from continuum_traces.run_dir import read_turns
+from continuum_traces.records import read_turns
 from continuum_traces.schema import Program, ToolCall, Turn
 from fake_server import FakeServer, Handler, hang_up, streaming
 from live_server import BLOCK, Live

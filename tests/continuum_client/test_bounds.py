@@ -11,7 +11,7 @@ import aiohttp
 import openai
 import pytest
 from aiohttp import web
-from continuum_traces.run_dir import read_turns
+from continuum_traces.records import read_turns
 from fake_server import FakeServer, Planned, as_event, streaming
 from sdk import TOOLS, ask, ours_of
 from test_proxy import CHAT, chat, through

@@ -10,7 +10,7 @@ from typing import Any
 
 import openai
 import pytest
-from continuum_traces.run_dir import read_turns
+from continuum_traces.records import read_turns
 from fake_server import ASK, FakeServer, Planned, refusal
 from sdk import agent, ask, items, ours_of, ran, trace_of
 

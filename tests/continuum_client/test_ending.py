@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from continuum_traces.appender import SharedLines
-from continuum_traces.run_dir import read_turns
+from continuum_traces.records import read_turns
 from fake_server import FakeServer
 from sdk import ask, entered, turns_of, value
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import openai
 import pytest
-from continuum_traces.run_dir import read_turns
+from continuum_traces.records import read_turns
 from fake_server import ASK, FakeServer
 from sdk import ask, ran, trace_of
 

@@ -24,7 +24,7 @@ from any_values import json_values
 from anyio.from_thread import start_blocking_portal
 from continuum_traces.importers.registry import read_any
 from continuum_traces.jsonl import validate
-from continuum_traces.run_dir import read_turns
+from continuum_traces.records import read_turns
 from fake_server import FakeServer, Planned
 from hypothesis import given
 from hypothesis import strategies as st

@@ -18,7 +18,7 @@ from typing import Any
 import openai
 import pytest
 from continuum_traces.appender import SharedLines
-from continuum_traces.run_dir import read_turns
+from continuum_traces.records import read_turns
 from fake_server import FakeServer, Planned
 from sdk import agent, ask, entered, items, ran, trace_of, turns_of, value
 

@@ -20,7 +20,7 @@ import openai
 import pytest
 from aiohttp import web
 from continuum_traces.answers import Answer, asked_in
-from continuum_traces.run_dir import read_turns
+from continuum_traces.records import read_turns
 from fake_server import FakeServer, streaming
 from test_proxy import through
 

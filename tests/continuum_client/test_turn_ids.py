@@ -9,7 +9,7 @@ import openai
 import pytest
 from aiohttp import web
 from continuum_traces.jsonl import read_programs
-from continuum_traces.run_dir import read_turns
+from continuum_traces.records import read_turns
 from continuum_traces.wire import read_turn_id
 from fake_server import FakeServer, Planned
 from sdk import ask

@@ -21,7 +21,7 @@ import psutil
 from continuum_server.launcher import Server
 from continuum_server.server_command import model_name
 from continuum_server.server_config import ServerConfig
-from continuum_traces.run_dir import read_events
+from continuum_traces.records import read_events
 from continuum_traces.schema import SchedulerEvent
 from openai import OpenAI
 from waiting import until

@@ -14,7 +14,7 @@ from continuum_server.policy.rules.continuum import Continuum
 from continuum_server.policy.tool_statistics import SCHEMA, VERSION
 from continuum_server.vllm_plugin import statistics_files
 from continuum_server.vllm_plugin.statistics_files import StatisticsFile
-from continuum_traces.run_dir import RunDirError
+from continuum_traces.json_io import RunDirError
 from policy_driver import MACHINE
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import tomllib
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_traces.run_dir import read_events
+from continuum_traces.records import read_events
 from continuum_traces.schema import SchedulerEvent
 from live_server import Live, live
 from waiting import until

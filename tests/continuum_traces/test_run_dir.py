@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_traces import run_dir
-from continuum_traces.run_dir import RunDirError
+from continuum_traces import json_io, records, run_dir
+from continuum_traces.json_io import RunDirError
 from continuum_traces.schema import ArrivalRecord, Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord, Workload
 
 VERDICTS = (b"{\n", b"[]\n", b'{"passed": true}\n')
@@ -22,7 +22,7 @@ EVENTS = [
 
 
 def events(folder: Path) -> list[SchedulerEvent]:
-    return list(run_dir.read_events(folder))
+    return list(records.read_events(folder))
 
 
 def test_rows_round_trip(tmp_path: Path) -> None:
@@ -30,28 +30,28 @@ def test_rows_round_trip(tmp_path: Path) -> None:
     run.mkdir()
     turns = [TurnRecord("p", 0, 0.0, 0.1, tools=("ls", "cat"), is_last=True)]
     arrivals = [ArrivalRecord("p", 0, 0.5, counted=False), ArrivalRecord("q", 1, 0.75)]
-    run_dir.write_rows(run / run_dir.EVENTS, EVENTS)
-    run_dir.write_rows(run / run_dir.TURNS, turns)
-    run_dir.write_rows(run / run_dir.ARRIVALS, arrivals)
-    assert (list(run_dir.read_events(run)), list(run_dir.read_turns(run))) == (EVENTS, turns)
-    assert list(run_dir.read_arrivals(run)) == arrivals
+    records.write_rows(run / run_dir.EVENTS, EVENTS)
+    records.write_rows(run / run_dir.TURNS, turns)
+    records.write_rows(run / run_dir.ARRIVALS, arrivals)
+    assert (list(records.read_events(run)), list(records.read_turns(run))) == (EVENTS, turns)
+    assert list(records.read_arrivals(run)) == arrivals
     assert run_dir.runs_below(run) == run_dir.runs_below(tmp_path) == [run]
 
 
 def test_a_torn_last_line_is_ignored_and_a_bad_one_named(tmp_path: Path) -> None:
     file = tmp_path / run_dir.EVENTS
-    run_dir.write_rows(file, EVENTS)
+    records.write_rows(file, EVENTS)
     with file.open("a") as out:
         out.write('{"t": 2.0, "event": "arr')
-    assert list(run_dir.read_events(tmp_path)) == EVENTS
+    assert list(records.read_events(tmp_path)) == EVENTS
     with file.open("a") as out:
         out.write("\n")
     with pytest.raises(RunDirError, match=r"scheduler_timestamps.jsonl:3: "):
-        list(run_dir.read_events(tmp_path))
+        list(records.read_events(tmp_path))
 
 
 def test_lines_are_on_disk_when_flushed(tmp_path: Path) -> None:
-    with run_dir.JsonLines(tmp_path / "x.jsonl", flush_every=2) as out:
+    with json_io.JsonLines(tmp_path / "x.jsonl", flush_every=2) as out:
         out.write(EVENTS[0])
         assert (tmp_path / "x.jsonl").read_text() == ""
         out.write(EVENTS[1])
@@ -100,10 +100,10 @@ FAULTS: list[tuple[str, bytes | None, Callable[[Path], Any], str]] = [
     (run_dir.MANIFEST, b'{"policy": "vllm", "moon": 1}', run_dir.read_manifest, "moon"),
     (run_dir.MANIFEST, b'{"workload": {"jps": "fast"}}', run_dir.read_manifest, "workload.jps: 'fast' is not a number"),
     (run_dir.MANIFEST, b'{"engine_options": [1]}', run_dir.read_manifest, "engine_options: [1] is not an object"),
-    *((run_dir.PROGRAMS, line, run_dir.read_verdicts, ":1: expected a program's record") for line in VERDICTS),
+    *((run_dir.PROGRAMS, line, records.read_verdicts, ":1: expected a program's record") for line in VERDICTS),
     ("file", b"", lambda path: run_dir.create(path / "file" / "run"), "cannot create"),
-    ("file", b"", lambda path: run_dir.write_json(path / "file" / "x.json", {}), "cannot write"),
-    ("file", b"", lambda path: run_dir.JsonLines(path / "file" / "x.jsonl"), "cannot write"),
+    ("file", b"", lambda path: json_io.write_json(path / "file" / "x.json", {}), "cannot write"),
+    ("file", b"", lambda path: json_io.JsonLines(path / "file" / "x.jsonl"), "cannot write"),
 ]
 
 
@@ -123,7 +123,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").symlink_to("/dev/full")
     with (
         pytest.raises(RunDirError, match=r"x\.jsonl: cannot write: No space left on device; earlier"),
-        run_dir.JsonLines(tmp_path / "x.jsonl") as out,
+        json_io.JsonLines(tmp_path / "x.jsonl") as out,
     ):
         out.write(EVENTS[0])
 
@@ -136,4 +136,4 @@ def test_verdicts_of_programs_that_were_tested(tmp_path: Path) -> None:
     ]
     whole = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / run_dir.PROGRAMS).write_text(whole + '{"program_id": "torn')
-    assert run_dir.read_verdicts(tmp_path) == {"a": True, "b#2": False}
+    assert records.read_verdicts(tmp_path) == {"a": True, "b#2": False}

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from continuum_traces.run_dir import engine_folders, read_events
+from continuum_traces.records import read_events
+from continuum_traces.run_dir import engine_folders
 from continuum_traces.schema import SchedulerEvent
 
 _FAILED = ("abort", "error")

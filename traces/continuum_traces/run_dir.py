@@ -1,4 +1,4 @@
-"""Read and write the directory of a run, which holds all records of the run.
+"""The directory of a run, which holds all records of the run (``records``).
 
 ``manifest.json``               what was run (``schema.Manifest``)
 ``scheduler_timestamps.jsonl``  the scheduler's view, one ``schema.SchedulerEvent`` per line
@@ -18,15 +18,14 @@ the events of its last moments. Other files are written under a temporary name a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from continuum_traces.appender import SharedLines
-from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord
-from continuum_traces.typed import FieldError, field_names, from_json, parse, read_line, to_json
+from continuum_traces.json_io import RunDirError, read_as, write_json
+from continuum_traces.schema import Manifest
+from continuum_traces.typed import to_json
 
 MANIFEST = "manifest.json"
 EVENTS = "scheduler_timestamps.jsonl"
@@ -41,88 +40,6 @@ SUMMARY = "summary.json"
 NOT_IN_KEY = ("created", "command", "notes")
 """Entries of a manifest in which two parts of one run may differ."""
 RECORDS = (EVENTS, TURNS, ARRIVALS)
-ROWS = "rows"
-"""The field of engine.json that holds the number of lines of each record."""
-DAMAGED = "the file was cut or changed later; take it from a copy, or play the run again"
-
-Row = TypeVar("Row", SchedulerEvent, TurnRecord, ArrivalRecord)
-T = TypeVar("T")
-
-
-class RunDirError(Exception):
-    """A run directory cannot be written or read. The message names file, line and field."""
-
-
-def compact(row: Any) -> dict[str, Any]:
-    """Convert a dataclass instance to a dictionary, without the fields that are None or empty."""
-    values = ((name, getattr(row, name)) for name in field_names(row.__class__))
-    return {name: value for name, value in values if value is not None and value != ()}
-
-
-@contextmanager
-def writing(path: Path, note: str = "") -> Iterator[None]:
-    """Convert an ``OSError`` into a ``RunDirError`` that names ``path`` and ends with ``note``."""
-    try:
-        yield
-    except OSError as error:
-        raise RunDirError(f"{path}: cannot write: {error.strerror or error}{note}") from error
-
-
-def write_json(path: Path, data: Any, indent: int | None = 2) -> None:
-    """Write a complete file, or leave the existing file as it is. With ``indent`` None it has one line."""
-    temporary = path.with_name(path.name + ".tmp")
-    with writing(path):
-        temporary.write_text(json.dumps(data, indent=indent, sort_keys=False) + "\n", encoding="utf-8")
-        temporary.replace(path)
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Write a text file. Its folder is made if it is missing."""
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return path
-
-
-class JsonLines:
-    """A file to which JSON lines are appended; flushed after every ``flush_every`` rows. A file has one writer.
-
-    Raises:
-        RunDirError: the file cannot be written (for example, the disk is full). Its complete lines stay as they are.
-    """
-
-    def __init__(self, path: Path, flush_every: int = 1) -> None:
-        self._path = path
-        self._rows: list[str] = []
-        self._flush_every = flush_every
-        self._closed = False
-        with writing(path):
-            self._lines = SharedLines(path)
-
-    def write(self, row: Any) -> None:
-        self._rows.append(json.dumps(compact(row), separators=(",", ":")) + "\n")
-        if len(self._rows) >= self._flush_every:
-            self.flush()
-
-    def flush(self) -> None:
-        data = "".join(self._rows).encode()
-        self._rows.clear()
-        with writing(self._path, "; earlier records are kept"):
-            self._lines.append(data)
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            try:
-                self.flush()
-            finally:
-                self._lines.close()
-
-    def __enter__(self) -> JsonLines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def create(path: Path) -> Path:
@@ -148,14 +65,6 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 def read_manifest(path: Path) -> Manifest:
     """Read the manifest of a run directory. ``RunDirError`` names a field that is wrong."""
     return read_as(Manifest, path / MANIFEST)
-
-
-def read_as(row_type: type[T], file: Path) -> T:
-    """Read a file that holds one dataclass instance. ``RunDirError`` names a field that is wrong."""
-    try:
-        return from_json(row_type, read_json(file))
-    except FieldError as error:
-        raise RunDirError(f"{file}: {error}") from error
 
 
 def key_of(manifest: Manifest, leave_out: Sequence[str] = NOT_IN_KEY) -> dict[str, Any]:
@@ -217,103 +126,6 @@ def _has_records(path: Path) -> bool:
     return any(file.is_file() and file.stat().st_size for file in files)
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object.
-
-    Raises:
-        RunDirError: the file cannot be read, or holds something else.
-    """
-    try:
-        data = read_line(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunDirError(f"{file}: cannot read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise RunDirError(f"{file}: not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise RunDirError(f"{file}: expected an object")
-    return data
-
-
-def read_events(path: Path) -> Iterator[SchedulerEvent]:
-    """Read the server's events of a run directory. ``RunDirError`` names a damaged line."""
-    return _read_rows(path / EVENTS, SchedulerEvent)
-
-
-def read_verdicts(path: Path) -> dict[str, bool]:
-    """Return for each program id whether the program passed its benchmark's test. Programs without a test are left
-    out."""
-    verdicts = {}
-    for number, line in _lines(path / PROGRAMS):
-        try:
-            data = read_line(line)
-            name, passed = data["program_id"], data.get("passed")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunDirError(f"{path / PROGRAMS}:{number}: expected a program's record: {error}") from error
-        if isinstance(passed, bool):
-            verdicts[str(name)] = passed
-    return verdicts
-
-
-def read_turns(path: Path) -> Iterator[TurnRecord]:
-    """Read the client's turns of a run directory. ``RunDirError`` names a damaged line."""
-    return _read_rows(path / TURNS, TurnRecord)
-
-
-def read_arrivals(path: Path) -> Iterator[ArrivalRecord]:
-    """Read the arrivals of a run directory. ``RunDirError`` names a damaged line."""
-    return _read_rows(path / ARRIVALS, ArrivalRecord)
-
-
-def _read_rows(file: Path, row_type: type[Row]) -> Iterator[Row]:
-    for number, line in _lines(file):
-        row, faults = parse(row_type, line)
-        if row is None:
-            raise RunDirError(f"{file}:{number}: {faults[0]}")
-        yield row
-
-
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines, without the incomplete last line that a killed writer leaves.
-
-    Raises:
-        RunDirError: the file cannot be read; or the run was complete, and the file was changed later.
-    """
-    number, whole = 0, True
-    try:
-        with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                whole = line.endswith("\n")
-                if whole:
-                    yield number, line
-    except OSError as error:
-        raise RunDirError(f"{file}: cannot read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise RunDirError(f"{file}: not UTF-8 text after line {number}: {error}") from error
-    if (file.parent / ENGINE).exists():
-        written = rows_written(file.parent).get(file.name)
-        if not whole:
-            raise RunDirError(f"{file}:{number}: the line ends too soon, but the run was complete: {DAMAGED}")
-        if written not in (None, number):
-            raise RunDirError(f"{file}: {number} lines, but the run wrote {written}: {DAMAGED}")
-
-
-def rows_of(path: Path) -> dict[str, dict[str, int]]:
-    """Return a field for engine.json: the number of lines of each of the run's records, which must be complete."""
-    files = [path / name for name in RECORDS if (path / name).exists()]
-    return {ROWS: {file.name: file.read_bytes().count(b"\n") for file in files}}
-
-
-def rows_written(path: Path) -> dict[str, int]:
-    """Return the number of lines of each record, as engine.json says. Empty for a run that is not complete, and for a
-    run of an earlier version."""
-    rows = read_json(path / ENGINE).get(ROWS, {}) if (path / ENGINE).exists() else {}
-    if not isinstance(rows, dict) or not all(isinstance(number, int) for number in rows.values()):
-        raise RunDirError(f"{path / ENGINE}: {ROWS}: expected a number for each file")
-    if unknown := sorted(rows.keys() - set(RECORDS)):
-        raise RunDirError(f"{path / ENGINE}: {ROWS}: {unknown[0][:60]!r} is no record of a run ({', '.join(RECORDS)})")
-    return rows
-
-
 def replica_name(index: int) -> str:
     """Return the name of a replica's folder within a record folder, and of the replica's log."""
     return f"replica{index}"
@@ -339,10 +151,3 @@ def runs_below(path: Path) -> list[Path]:
     if any((path / name).is_file() for name in names) or engine_folders(path):
         return [path]
     return sorted({file.parent for name in names for file in path.glob(f"*/{name}") if file.is_file()})
-
-
-def write_rows(path: Path, rows: Iterable[SchedulerEvent | TurnRecord | ArrivalRecord]) -> None:
-    """Append rows to a file, one JSON object a line."""
-    with JsonLines(path, flush_every=1024) as out:
-        for row in rows:
-            out.write(row)

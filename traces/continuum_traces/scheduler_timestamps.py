@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.grouped import grouped
-from continuum_traces.run_dir import RunDirError, read_json, write_json
+from continuum_traces.json_io import RunDirError, read_json, write_json
 from continuum_traces.schema import EventKind, SchedulerEvent
 from continuum_traces.typed import FieldError, from_json
 

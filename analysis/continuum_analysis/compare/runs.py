@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.grouped import grouped
+from continuum_traces.json_io import RunDirError, read_json
 from continuum_traces.names import which
 from continuum_traces.run_dir import (
     ENGINE,
     MANIFEST,
     PREVIEW_EVENTS,
     TURNS,
-    RunDirError,
     difference,
     key_of,
-    read_json,
     read_manifest,
     runs_below,
 )

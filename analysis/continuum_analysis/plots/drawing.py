@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from continuum_traces.run_dir import write_text
+from continuum_traces.json_io import write_text
 
 from continuum_analysis.plots.axis import LETTER, words
 from continuum_analysis.plots.curves import curves, marks, stroke, x_axis

@@ -7,18 +7,9 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
+from continuum_traces.records import read_arrivals, read_turns, rows_written
 from continuum_traces.replica_records import read_record
-from continuum_traces.run_dir import (
-    ARRIVALS,
-    ENGINE,
-    EVENTS,
-    PREVIEW_EVENTS,
-    TURNS,
-    engine_folders,
-    read_arrivals,
-    read_turns,
-    rows_written,
-)
+from continuum_traces.run_dir import ARRIVALS, ENGINE, EVENTS, PREVIEW_EVENTS, TURNS, engine_folders
 from continuum_traces.scheduler_timestamps import read_preview
 from continuum_traces.schema import ArrivalRecord, SchedulerEvent, TurnRecord
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from continuum_traces.run_dir import SCHEDULER_TIME, read_as
+from continuum_traces.json_io import read_as
+from continuum_traces.run_dir import SCHEDULER_TIME
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from continuum_traces.json_io import write_text
 from continuum_traces.names import counted
-from continuum_traces.run_dir import write_text
 
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS, NO_VALUE, Comparison, interval_text, number_text
 from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs

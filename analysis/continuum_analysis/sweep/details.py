@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from continuum_traces.grouped import grouped
-from continuum_traces.run_dir import read_json
+from continuum_traces.json_io import read_json
 from continuum_traces.schema import Program
 
 from continuum_analysis.compare.intervals import NO_VALUE, number_text

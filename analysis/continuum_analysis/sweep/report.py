@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import read_json, write_text
+from continuum_traces.json_io import read_json, write_text
 
 from continuum_analysis.compare.runs import SWEEP
 from continuum_analysis.plots.drawing import draw, save

@@ -13,14 +13,9 @@ from typing import Any, cast
 import numpy as np
 from continuum_agents.protocol import Start
 from continuum_traces.appender import SharedLines
-from continuum_traces.run_dir import (
-    PROGRAMS,
-    TURNS,
-    begin,
-    read_json,
-    read_turns,
-    write_json,
-)
+from continuum_traces.json_io import read_json, write_json
+from continuum_traces.records import read_turns
+from continuum_traces.run_dir import PROGRAMS, TURNS, begin
 from continuum_traces.schema import Manifest
 
 from continuum_bench.lock import locked

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_agents.protocol import BUBBLEWRAP, DOCKER
-from continuum_traces.run_dir import write_text
+from continuum_traces.json_io import write_text
 
 from continuum_bench.agents.batch import Work, batch_label
 from continuum_bench.agents.containers import pull_images, remove_containers

@@ -23,7 +23,8 @@ from continuum_analysis.sweep.report import sweep_line, write_page
 from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_tables
 from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
 from continuum_traces.importers.registry import read_any
-from continuum_traces.run_dir import create, write_json
+from continuum_traces.json_io import write_json
+from continuum_traces.run_dir import create
 from continuum_traces.synth import bundled
 
 from continuum_bench.errors import BenchError

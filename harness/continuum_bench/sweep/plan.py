@@ -27,7 +27,8 @@ from continuum_server.policy.registry import is_policy, split_arm
 from continuum_server.step_times.catalog import find_model
 from continuum_server.step_times.model import UnknownPair
 from continuum_server.vllm_plugin.versions import check_version
-from continuum_traces.run_dir import key_of, read_json
+from continuum_traces.json_io import read_json
+from continuum_traces.run_dir import key_of
 from continuum_traces.schema import Manifest
 from continuum_traces.typed import to_json
 

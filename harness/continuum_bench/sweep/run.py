@@ -9,7 +9,7 @@ from pathlib import Path
 
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.records.timeline import AnalysisError
-from continuum_traces.run_dir import RunDirError
+from continuum_traces.json_io import RunDirError
 
 from continuum_bench.options.sweep import PlayerOptions
 from continuum_bench.progress import RunsDisplay

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from continuum_analysis.compare.runs import SWEEP
-from continuum_traces.run_dir import ENGINE, MANIFEST, TURNS, RunDirError, create, read_json, write_json, write_manifest
+from continuum_traces.json_io import RunDirError, read_json, write_json
+from continuum_traces.run_dir import ENGINE, MANIFEST, TURNS, create, write_manifest
 from continuum_traces.schema import RECORD_VERSION
 
 from continuum_bench.invocation import command_line

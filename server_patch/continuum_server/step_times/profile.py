@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from continuum_traces.run_dir import write_json
+from continuum_traces.json_io import write_json
 
 from continuum_server.policy.facts import DecodeLine, PrefillCurve
 from continuum_server.step_times.json_file import read_file

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import RunDirError
+from continuum_traces.json_io import RunDirError
 from continuum_traces.schema import SchedulerEvent
 
 from continuum_server.policy.base import Policy

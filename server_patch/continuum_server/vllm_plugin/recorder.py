@@ -13,7 +13,9 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from continuum_traces.run_dir import PREVIEW_EVENTS, RunDirError, compact, read_events
+from continuum_traces.json_io import RunDirError, compact
+from continuum_traces.records import read_events
+from continuum_traces.run_dir import PREVIEW_EVENTS
 from continuum_traces.scheduler_timestamps import write_preview
 from continuum_traces.schema import SchedulerEvent
 

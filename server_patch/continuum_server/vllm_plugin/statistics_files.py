@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import RunDirError, read_json, write_json
+from continuum_traces.json_io import RunDirError, read_json, write_json
 
 from continuum_server.policy.base import Policy
 from continuum_server.policy.tool_statistics import merge_statistics

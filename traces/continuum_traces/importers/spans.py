@@ -308,8 +308,8 @@ def _check_agents(spans: Iterable[_Span], chats: list[_Span], assumptions: Assum
     """Note the agents whose own token counts are not the sums of their requests'."""
     below = grouped((id(agent), chat) for chat in chats if not chat.within_chat for agent in chat.agents)
     for span in spans:
-        said = span.count(_PROMPT) if span.kind == "agent" else 0
-        if said and said != sum(chat.count(_PROMPT) for chat in below.get(id(span), ())):
+        prompts = span.count(_PROMPT) if span.kind == "agent" else 0
+        if prompts and prompts != sum(chat.count(_PROMPT) for chat in below.get(id(span), ())):
             text = "its prompt tokens are not the sum of its requests'"
             assumptions.assume("agent", text, example=span.where)
 
