@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
-
 from continuum_traces.conversation import Job
 
 from continuum_server.policy.facts import Machine
 from continuum_server.policy.rules.bounds import Foreseeing, Future
 from continuum_server.step_times.model import StepTimes
 from continuum_server.virtual.alone import prefill_s
-from continuum_server.vllm_plugin.scheduler import ProgramScheduler
+from continuum_server.vllm_plugin.scheduler import ProgramScheduler, ProgramSchedulerMixin
 
 
 class ForeseeingScheduler(ProgramScheduler):
@@ -20,7 +18,7 @@ class ForeseeingScheduler(ProgramScheduler):
     knows_future = True
 
 
-def show_future(scheduler: Any, jobs: Sequence[Job], times: StepTimes) -> None:
+def show_future(scheduler: ProgramSchedulerMixin, jobs: Sequence[Job], times: StepTimes) -> None:
     """Show a bound the future of all requests of these jobs. Other policies are not shown it."""
     policy = scheduler.table.policy
     if isinstance(policy, Foreseeing):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from continuum_traces.schema import SchedulerEvent, UnpinReason
 from vllm.v1.request import Request
@@ -15,11 +15,14 @@ from continuum_server.policy.facts import ProgramState
 from continuum_server.policy.pins import Pin
 from continuum_server.vllm_plugin import touch_points
 
+if TYPE_CHECKING:
+    from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
+
 
 class HeldKv:
     """The held blocks of a ``ProgramSchedulerMixin``."""
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: ProgramSchedulerMixin) -> None:
         self._scheduler = scheduler
         self.blocks: dict[str, touch_points.Blocks] = {}
         """Blocks to which the plugin has a reference, by ``ProgramState.program_id``."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from continuum_traces.json_io import RunDirError
 from continuum_traces.schema import SchedulerEvent
@@ -33,6 +33,9 @@ from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.recorder import EventRecorder
 from continuum_server.vllm_plugin.state import LISTED
 from continuum_server.vllm_plugin.statistics_files import StatisticsFile
+
+if TYPE_CHECKING:
+    from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
 
 logger = logging.getLogger("continuum")
 
@@ -58,11 +61,11 @@ class Online:
     """The plugin's part in a live engine, which is also the sink of the scheduler's events.
 
     Args:
-        scheduler: a ``ProgramSchedulerMixin``.
+        scheduler: its clock, sink and readers of outputs are set.
         settings: only ``record_path``, ``statistics_path`` and ``tool_parser`` are used, and shown in the state.
     """
 
-    def __init__(self, scheduler: Any, settings: Settings) -> None:
+    def __init__(self, scheduler: ProgramSchedulerMixin, settings: Settings) -> None:
         self._scheduler = scheduler
         self._settings = settings
         self._metrics = Metrics()
