@@ -3,6 +3,12 @@
 Prompts are found by the hashes of some of their last full blocks, each of which identifies the whole prefix up to its
 end. What the blocks leave open is compared by tokens: the rest of the prompt, and the answer. So neither a common
 system prompt nor parallel samples of one prompt are taken for a continuation (docs/server/untagged.md).
+
+Two other modules ask which conversation a request continues, because each sees and risks something else. A client
+(``continuum_client.conversation``) sees messages, before a template makes tokens of them, and gives the conversation an
+id, which counts here. The API server (``vllm_plugin.ranks``) chooses one of several engines for a prompt's tokens; it
+sees no answers and no blocks, and an error costs it one recomputation. Here an error would hold the KV of the wrong
+program, so parallel samples, forks and side requests are told apart by the answers.
 """
 
 from __future__ import annotations

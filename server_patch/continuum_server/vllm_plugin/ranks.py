@@ -121,7 +121,10 @@ class Ranks:
 
 
 class UntaggedPrompts:
-    """Names the conversations of clients that send no id: a prompt continues the latest one whose prompt it repeats."""
+    """Names the conversations of clients that send no id: a prompt continues the latest one whose prompt it repeats.
+
+    A program recognised here keeps its engine, no more (``policy.recognise`` says why the engine asks again).
+    """
 
     def __init__(self) -> None:
         self.busy: set[str] = set()
