@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from continuum_server.step_times.catalog import kv_capacity
 from continuum_server.step_times.model import OutOfRange
 from continuum_server.virtual.offload import OffloadError, read_offload
 from continuum_server.vllm_plugin.request_tags import normalize_tags
-from continuum_server.vllm_plugin.statistics_files import SAVE_EVERY_S, StatisticsFile
 
 
 @pytest.mark.parametrize("kinds", [KINDS - 1, KINDS, KINDS + 1])
@@ -32,12 +30,17 @@ def test_a_limited_number_of_kinds_of_warnings_is_logged(kinds: int, caplog: pyt
         *(({f"k{number}": 0 for number in range(others)}, others < 256) for others in (254, 255, 256)),
         *(({"k": "x" * (65_536 - len("kprogram_ida") + more)}, more <= 0) for more in (-1, 0, 1)),
         *(({"k": [1] * (65_536 - len("kprogram_ida") + more)}, more <= 0) for more in (-1, 0, 1)),
+        *(({"k" * (65_536 - len("program_ida") + more): 0}, more <= 0) for more in (-1, 0, 1)),
     ],
 )
-def test_256_xargs_of_65536_characters_are_read(xargs: dict[str, Any], read: bool) -> None:
-    tagged = normalize_tags(json.dumps({"vllm_xargs": {**xargs, "program_id": "a"}}).encode(), {})
-    assert tagged.rejected == (() if read else ("vllm_xargs",))
-    assert (json.loads(tagged.body)["vllm_xargs"] is not None) is read
+@pytest.mark.parametrize("carrier", ["vllm_xargs", "extra_args"])
+def test_256_xargs_of_65536_characters_are_read(carrier: str, xargs: dict[str, Any], read: bool) -> None:
+    nested, sent = carrier == "extra_args", {carrier: {**xargs, "program_id": "a"}}
+    body = json.dumps({"sampling_params": sent} if nested else sent).encode()
+    tagged = normalize_tags(body, {}, nested=nested)
+    assert tagged.rejected == (() if read else (carrier,))
+    passed_on = json.loads(tagged.body)
+    assert ((passed_on["sampling_params"] if nested else passed_on)[carrier] is not None) is read
 
 
 def chosen(requests: tuple[int, int], known_tokens: int) -> int:
@@ -110,19 +113,3 @@ def test_a_pool_s_settings(setting: dict[str, Any], message: str | None) -> None
     else:
         with pytest.raises(OutOfRange, match=message):
             kv_capacity("h100", "llama-3.1-8b", **setting)
-
-
-class Learned:
-    """A policy with statistics."""
-
-    def export_statistics(self) -> dict[str, Any]:
-        return {"tools": {}}
-
-
-@pytest.mark.parametrize(("after_s", "saved"), [(-0.001, False), (0.0, True), (0.001, True)])
-def test_statistics_are_saved_every_half_minute(tmp_path: Path, after_s: float, saved: bool) -> None:
-    path = tmp_path / "tools.json"
-    file = StatisticsFile(path, Learned(), lambda: 100.0)  # type: ignore[arg-type]
-    file.save_when_due(100.0 + SAVE_EVERY_S + after_s)
-    file.wait()
-    assert (path.exists(), SAVE_EVERY_S) == (saved, 30.0)

@@ -12,7 +12,6 @@ from continuum_server.vllm_plugin.request_tags import (
     BODY_FIELDS,
     CLIENT_KEY,
     LONGEST_XARGS,
-    MOST_XARGS,
     NAMESPACE_KEY,
     SOURCE_KEY,
     WEAK_KEY,
@@ -193,24 +192,6 @@ def others(xargs: Any) -> dict[str, Any]:
 
 def same(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
-MANY = {
-    "members": {"program_id": "a", **{f"k{number}": number for number in range(MOST_XARGS)}},
-    "items": {"program_id": "a", "k1": [1] * LONGEST_XARGS},
-    "characters": {"program_id": "a", "k1": "x" * (LONGEST_XARGS // 2), "k2" * (LONGEST_XARGS // 4): 1},
-}
-
-
-@pytest.mark.parametrize("many", MANY.values(), ids=MANY)
-@pytest.mark.parametrize("carrier", ["vllm_xargs", "extra_args"])
-def test_more_xargs_than_anybody_sends_are_not_read(carrier: str, many: dict[str, Any]) -> None:
-    nested = carrier == "extra_args"
-    body = {"sampling_params": {carrier: many}} if nested else {carrier: many}
-    tagged = normalize_tags(json.dumps(body).encode(), {}, nested=nested)
-    assert tagged.rejected == (carrier,)
-    found = json.loads(tagged.body)
-    assert (found["sampling_params"] if nested else found)[carrier] is None
 
 
 BIG = {
