@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+
 from continuum_traces.conversation import Job
 
 from continuum_server.policy.facts import Machine
