@@ -3,7 +3,7 @@
     python benchmarks/random_draw.py [--workloads 40] [--seeds 0,1]
     python benchmarks/random_draw.py --giants --seeds 1,2,3,4,5
 
-Sizes, tools, pools, chunks, tiers and arrivals are drawn. Programs arrive at 0.6 to 1.4 times the rate at which an
+Sizes, tools, pools, chunks, tiers and arrivals are drawn. Programs arrive at 0.8 to 4 times the rate at which an
 H100 that never loses KV could serve them. A row has the mean JCT of ``working-set``, divided by that of each other
 policy, and the same for the third of the programs with the smallest contexts. With ``--giants`` 54 small programs and 6
 of 110,000 tokens arrive at 1/s and share a pool of 224,000: mean JCTs by kind.
@@ -72,7 +72,7 @@ def draw(seed: int, number: int, programs: int) -> Workload:
     played = mix(parts, programs, number)
     played = [replace(each, program_id=f"{each.program_id}-{index}") for index, each in enumerate(played)]
     sizes = [each.final_context_tokens for each in played]
-    tokens = max(1.25 * max(sizes), mean(sizes) * float(rng.uniform(3.0, 12.0)))
+    tokens = max(1.25 * max(sizes), mean(sizes) * float(rng.uniform(2.0, 6.0)))
     tools, arrivals, tiers, chunk = one(TOOLS), one(ARRIVALS), one(TIERS), one(CHUNKS)
     config = EngineConfig(
         gpu=GPU,
@@ -81,7 +81,7 @@ def draw(seed: int, number: int, programs: int) -> Workload:
         chunk_tokens=chunk,
         offload=tiers and read_offload(tiers, GPU),
     )
-    load = float(rng.uniform(0.6, 1.4))
+    load = float(rng.uniform(0.8, 4.0))
     kinds = " and ".join(f"{share:.0%} {kind}" for kind, (share, _) in parts.items())
     text = f"{kinds}; {config.kv_blocks} blocks, chunks of {chunk}, {tiers or 'no tier'}, tools {tools}"
     played = tool_times(tools)(random.Random(number), played)
