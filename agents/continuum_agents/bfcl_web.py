@@ -18,7 +18,7 @@ import requests
 from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import web_search
 from continuum_traces.appender import SharedLines
 
-from continuum_agents.recorded_web import Answer, RecordedWeb, query_key, read_web
+from continuum_agents.recorded_web import RecordedWeb, WebAnswer, query_key, read_web
 
 LIVE = "live"
 NO_RESULTS = {"error": "no such search was recorded"}
@@ -52,7 +52,7 @@ def use_web(web: str, record: str | None = None) -> None:
         web_search.requests = SimpleNamespace(get=lambda url, **options: live_page(lines, url, **options))
 
 
-def answered(web: RecordedWeb, key: str) -> Answer | None:
+def answered(web: RecordedWeb, key: str) -> WebAnswer | None:
     """Return the recorded answer, after the recorded time; None if it was not recorded."""
     answer = web.get(key)
     if answer is None:
@@ -72,7 +72,7 @@ def recorded_search(web: RecordedWeb, query: str) -> dict[str, Any]:
 
 def recorded_page(web: RecordedWeb, url: str) -> requests.Response:
     """Return the recorded page, after the recorded time. Its status is 404 if the page was not recorded."""
-    answer = answered(web, url) or Answer(seconds=0.0, url=url, text="", status=404)
+    answer = answered(web, url) or WebAnswer(seconds=0.0, url=url, text="", status=404)
     if answer.error is not None:
         raise requests.RequestException(answer.error)
     response = requests.Response()

@@ -34,7 +34,7 @@ BASH = "bash"
 """mini-swe-agent's only tool."""
 
 
-class Tagged:
+class TaggedQueries:
     """Makes a model's queries belong to the program. The class precedes mini-swe-agent's class in the order of bases.
 
     mini-swe-agent retries within a query, and every try has the same tags.
@@ -57,11 +57,11 @@ class Tagged:
         return response
 
 
-class TaggedModel(Tagged, LitellmModel):  # type: ignore[misc]
+class TaggedModel(TaggedQueries, LitellmModel):  # type: ignore[misc]
     """mini-swe-agent's default model class, which reads commands from tool calls."""
 
 
-class TaggedTextModel(Tagged, LitellmTextbasedModel):  # type: ignore[misc]
+class TaggedTextModel(TaggedQueries, LitellmTextbasedModel):  # type: ignore[misc]
     """mini-swe-agent's model class that reads commands from the text of a reply."""
 
 

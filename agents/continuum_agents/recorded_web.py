@@ -19,7 +19,7 @@ from continuum_traces.jsonl import TraceError, text_lines
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 
-class Answer(BaseModel):
+class WebAnswer(BaseModel):
     """The answer to a search, or to the request for a page: a line of the file."""
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -37,7 +37,7 @@ class Answer(BaseModel):
     status: int = Field(default=200, ge=100, le=599)
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Answer:
+    def _is_whole(self) -> WebAnswer:
         if (self.query is None) == (self.url is None):
             raise ValueError("expected query or url")
         if self.query is not None and "429" in (self.error or ""):
@@ -48,7 +48,7 @@ class Answer(BaseModel):
         return self
 
 
-RecordedWeb = dict[str, Answer]
+RecordedWeb = dict[str, WebAnswer]
 """The recorded answers: pages by URL, searches by ``query_key``."""
 
 
@@ -67,7 +67,7 @@ def read_web(path: Path) -> RecordedWeb:
     for number, line in text_lines(path):
         if line.strip():
             try:
-                answer = Answer.model_validate_json(line)
+                answer = WebAnswer.model_validate_json(line)
             except ValidationError as error:
                 (what, *_) = error.errors()
                 fault = ": ".join([*map(str, what["loc"]), what["msg"].removeprefix("Value error, ")])

@@ -25,7 +25,13 @@ from continuum_analysis.compare.runs import (
 from continuum_analysis.compare.summary import Summary, summarize_runs
 from continuum_analysis.compare.verdict import verdict
 from continuum_analysis.compare.words import TextTable, cause_table
-from continuum_analysis.compare.worlds import Prediction, prediction_table, predictions_of, settings_that_differ, world
+from continuum_analysis.compare.worlds import (
+    PredictedArm,
+    prediction_table,
+    predictions_of,
+    settings_that_differ,
+    world,
+)
 from continuum_analysis.metrics import METRICS, Metric, by_group, completion_times
 from continuum_analysis.records.misses import cause_rows
 from continuum_analysis.records.timeline import AnalysisError
@@ -227,7 +233,7 @@ def _worlds(
     }
 
 
-def _print_predictions(predictions: Mapping[float | None, Sequence[Prediction]]) -> None:
+def _print_predictions(predictions: Mapping[float | None, Sequence[PredictedArm]]) -> None:
     """Print how far the modelled times are off the measured ones, at each load."""
     for jps, rows in predictions.items():
         where = "" if jps is None else f" at {jps:g} programs/s"
@@ -271,7 +277,7 @@ def _write_comparison(summaries: Mapping[float | None, Summary], form: str, out:
 
 def _comparison_json(
     summaries: Sequence[tuple[str, float | None, Summary]],
-    predictions: Mapping[float | None, Sequence[Prediction]] | None = None,
+    predictions: Mapping[float | None, Sequence[PredictedArm]] | None = None,
 ) -> object:
     """Return the contents of summary.json, or a list of them if there are several groups or loads; then the predictions
     of each load."""

@@ -32,7 +32,7 @@ def world(run: Run) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class PredictedArm:
     """A policy's modelled runs beside its measured runs of the same seeds."""
 
     policy: str
@@ -62,7 +62,7 @@ class Prediction:
         }
 
 
-def predictions_of(runs: Sequence[Run], baseline: str | None = None) -> dict[float | None, list[Prediction]]:
+def predictions_of(runs: Sequence[Run], baseline: str | None = None) -> dict[float | None, list[PredictedArm]]:
     """Set measured runs beside modelled ones, policy by policy, at each load that both have. The policies ``vllm`` (in
     the virtual engine) and ``stock`` (on a server) are one.
 
@@ -78,7 +78,7 @@ def predictions_of(runs: Sequence[Run], baseline: str | None = None) -> dict[flo
 
 def predictions_between(
     measured: Sequence[Run], modelled: Sequence[Run], baseline: str | None = None
-) -> dict[float | None, list[Prediction]]:
+) -> dict[float | None, list[PredictedArm]]:
     """As ``predictions_of``, of runs whose sides are known; empty if they have no load, policy and seed in common."""
     sided = [*((MEASURED, run) for run in measured), *((MODELLED, run) for run in modelled)]
     for _, run in sided:
@@ -98,7 +98,7 @@ def _check_same_load(first: Run, run: Run) -> None:
             )
 
 
-def _of_load(sided: Sequence[tuple[str, Run]], baseline: str | None) -> list[Prediction]:
+def _of_load(sided: Sequence[tuple[str, Run]], baseline: str | None) -> list[PredictedArm]:
     by_arm = grouped((_arm(run), (side, run)) for side, run in sided)
     arms = {arm: _common_seeds(group) for arm, group in by_arm.items()}
     arms = {arm: sides for arm, sides in arms.items() if sides}
@@ -111,7 +111,7 @@ def _of_load(sided: Sequence[tuple[str, Run]], baseline: str | None) -> list[Pre
         if comparison is not None:
             ratios = {side: compare_to(arms[base][side], of_side) for side, of_side in sides.items()}
             to_base = {side: None if ratio is None else ratio.jct_ratio.mean for side, ratio in ratios.items()}
-            rows.append(Prediction(arm, sides, comparison, to_base))
+            rows.append(PredictedArm(arm, sides, comparison, to_base))
     return rows
 
 
@@ -129,7 +129,7 @@ def _common_seeds(sided: Iterable[tuple[str, Run]]) -> dict[str, list[Run]]:
     return {side: [run for run in sides[side] if run.manifest.seed in seeds] for side in (MEASURED, MODELLED)}
 
 
-def prediction_table(predictions: Sequence[Prediction]) -> TextTable:
+def prediction_table(predictions: Sequence[PredictedArm]) -> TextTable:
     """Return a table with a row for each policy: measured, modelled, and the error of the model."""
     headings = ["policy", "seeds", "JCT mean, s: measured", "modelled", "error", "JCT to base: measured", "modelled"]
     for heading in SHOWN.values():
@@ -137,7 +137,7 @@ def prediction_table(predictions: Sequence[Prediction]) -> TextTable:
     return TextTable(headings, [list(_cells(each)) for each in predictions])
 
 
-def _cells(prediction: Prediction) -> Iterator[str]:
+def _cells(prediction: PredictedArm) -> Iterator[str]:
     modelled_s, measured_s = prediction.comparison.jct_means_s
     jct = metric_column("jct_mean_s").form
     yield from (prediction.policy, str(len(prediction.comparison.seeds)), jct(measured_s), jct(modelled_s))
@@ -149,7 +149,7 @@ def _cells(prediction: Prediction) -> Iterator[str]:
             yield NO_VALUE if value is None else BY_NAME[metric].text(value)
 
 
-def settings_that_differ(predictions: Sequence[Prediction]) -> Iterator[str]:
+def settings_that_differ(predictions: Sequence[PredictedArm]) -> Iterator[str]:
     """Yield a line for each setting of engine and machine that the manifests of both sides give differently."""
     sides = [predictions[0].runs[side][0].manifest for side in (MEASURED, MODELLED)]
     measured, modelled = (key_of(manifest) for manifest in sides)

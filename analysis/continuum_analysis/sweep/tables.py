@@ -15,7 +15,7 @@ from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.runs import PREDICTED, REPEAT, SWEEP, Run, cells_of, read_run_metrics, reading_sweep
 from continuum_analysis.compare.summary import ArmSummary, Summary, summarize_runs, write_csv
 from continuum_analysis.compare.words import COLUMNS, THROUGHPUT, TextTable, metric_column, ratio_column
-from continuum_analysis.compare.worlds import Prediction, prediction_table, predictions_between, settings_that_differ
+from continuum_analysis.compare.worlds import PredictedArm, prediction_table, predictions_between, settings_that_differ
 from continuum_analysis.metrics import Value
 from continuum_analysis.records.timeline import AnalysisError
 
@@ -24,7 +24,7 @@ SHOWN = ("jct_mean_s", "jct_p95_s", THROUGHPUT, "prefix_hit_ratio")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PlayedCell:
     """One complete run of a sweep."""
 
     policy: str
@@ -42,9 +42,9 @@ class GroupSummary:
     """Number of cells that the grid has at this point."""
     summary: Summary | None
     """The summary of the complete runs; None if there are none."""
-    cells: tuple[Cell, ...]
+    cells: tuple[PlayedCell, ...]
     """The complete runs."""
-    predictions: tuple[Prediction, ...] = ()
+    predictions: tuple[PredictedArm, ...] = ()
     """The same runs in the virtual engine beside them; empty if they were not predicted."""
 
     @property
@@ -181,7 +181,7 @@ def _group(
     runs = runs_of(path, group)
     modelled = predicted.get(_point_key(group["axes"]), ())
     predictions = [row for rows in predictions_between(runs, modelled, baseline).values() for row in rows]
-    cells = tuple(Cell(run.manifest.policy, run.manifest.seed, run.metrics.values) for run in runs)
+    cells = tuple(PlayedCell(run.manifest.policy, run.manifest.seed, run.metrics.values) for run in runs)
     summary = summarize_runs(path / group["folder"], runs, baseline) if runs else None
     if summary is not None:
         order = dict.fromkeys(cell["policy"] for cell in group["cells"])

@@ -23,7 +23,7 @@ from continuum_analysis.sweep.tables import MODELLED, Sweep, point_text
 
 
 @dataclass(slots=True)
-class Record:
+class PolicyRatios:
     """The ratios of one policy to the baseline at each point of the grid."""
 
     policy: str
@@ -44,14 +44,14 @@ class Record:
         return sum(ratio.bounds is not None and outcome(ratio) == result for _, ratio in self.points)
 
 
-def records_of(sweep: Sweep) -> list[Record]:
+def records_of(sweep: Sweep) -> list[PolicyRatios]:
     """Return the record of every policy, baselines excluded, that has a ratio at some point."""
     axes = sweep.varying() or ["jps"]
-    records: dict[str, Record] = {}
+    records: dict[str, PolicyRatios] = {}
     for group in sweep.groups:
         for name, arm in group.policies.items():
             if group.summary is not None and name != group.summary.baseline and arm.comparison is not None:
-                record = records.setdefault(name, Record(name))
+                record = records.setdefault(name, PolicyRatios(name))
                 record.points.append((point_text(group.axes, axes), arm.comparison.jct_ratio))
                 record.finished_fewer += name not in group.summary.ranked
                 own, base = (a.metrics.get("ttft_p99_s") for a in (arm, group.policies[group.summary.baseline]))
@@ -82,7 +82,7 @@ def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
     return as_sentence(_overloaded(sweep) + sentence, sweep.policies), " ".join(filter(None, rest))
 
 
-def _outcome(record: Record) -> Outcome:
+def _outcome(record: PolicyRatios) -> Outcome:
     """Judge the average by what the intervals of the points show."""
     if record.mean < 1 - SAME_TO_THE_EYE and record.sure("faster"):
         return "faster"
@@ -98,7 +98,7 @@ def _beside(sweep: Sweep, one: str, other: str) -> Outcome:
     return shown.pop() if len(shown) == 1 else "open"
 
 
-def _by_point(record: Record, baseline: str) -> str:
+def _by_point(record: PolicyRatios, baseline: str) -> str:
     """Say at how many points the intervals show a difference, and where the policy gained most and least."""
     intervals = [ratio.bounds for _, ratio in record.points if ratio.bounds is not None]
     if not intervals:
@@ -124,7 +124,7 @@ def _overloaded(sweep: Sweep) -> str:
     return f"{where}more work arrived than {who} could finish; in runs of this length, "
 
 
-def _tail(record: Record, baseline: str) -> str:
+def _tail(record: PolicyRatios, baseline: str) -> str:
     if not record.longer_tails:
         return ""
     where = f"{record.longer_tails} of {counted(len(record.points), 'point')}"

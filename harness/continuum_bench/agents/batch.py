@@ -47,7 +47,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchSettings:
     """Settings that all programs of a batch have in common."""
 
     environment: Environment
@@ -65,7 +65,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class ArrivingTask:
     """A program and its arrival in seconds, counted from the start of the clock."""
 
     task: Task
@@ -82,7 +82,7 @@ def batch_label(out: Path) -> str:
 class Runner:
     """Plays one batch. ``run`` may be called once."""
 
-    def __init__(self, batch: Batch, arrivals: list[Arrival], sink: Results) -> None:
+    def __init__(self, batch: BatchSettings, arrivals: list[ArrivingTask], sink: Results) -> None:
         self._batch = batch
         self._left = iter(arrivals)
         self._sink = sink
@@ -124,7 +124,7 @@ class Runner:
         record.end_s = record.end_s or self._sink.offset_s()
         self._sink.ended(record)
 
-    async def _play(self, arrival: Arrival, record: ProgramRecord) -> None:
+    async def _play(self, arrival: ArrivingTask, record: ProgramRecord) -> None:
         """Prepare a program, wait for its arrival, and play it. Errors are written into the record."""
         process: AgentProcess | None = None
         try:
@@ -149,17 +149,17 @@ class Runner:
         if ended and arrival.task.test is not None and self._batch.in_folders:
             record.passed = await _passes(arrival.task.test, self._workspace(arrival))
 
-    async def _spawn(self, arrival: Arrival) -> AgentProcess:
+    async def _spawn(self, arrival: ArrivingTask) -> AgentProcess:
         batch, log = self._batch, self._batch.out / "logs" / f"{arrival.task.instance_id}.log"
         framework = batch.environment.framework
         process = await AgentProcess.spawn(batch.environment.python, framework.runner, framework.variables(), log)
         self._processes.add(process)
         return process
 
-    def _workspace(self, arrival: Arrival) -> Path:
+    def _workspace(self, arrival: ArrivingTask) -> Path:
         return self._batch.out / "workspaces" / arrival.task.instance_id
 
-    async def _wait_for(self, arrival: Arrival, record: ProgramRecord) -> None:
+    async def _wait_for(self, arrival: ArrivingTask, record: ProgramRecord) -> None:
         """Wait until the program arrives. The clock starts when every worker has come here for the first time."""
         self._loaded += 1
         if self._loaded == self._workers:
@@ -170,7 +170,7 @@ class Runner:
         record.arrival_s = now_s if arrival.at_s is None else round(self._zero_s + arrival.at_s, 6)
         await asyncio.sleep(max(0.0, record.arrival_s - now_s))
 
-    async def _converse(self, process: AgentProcess, arrival: Arrival, record: ProgramRecord) -> None:
+    async def _converse(self, process: AgentProcess, arrival: ArrivingTask, record: ProgramRecord) -> None:
         start = replace(
             self._batch.start,
             program_id=arrival.program_id,
@@ -235,7 +235,7 @@ async def _passes(test: str, workspace: Path) -> bool:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-async def play(batch: Batch, arrivals: list[Arrival], sink: Results) -> bool:
+async def play(batch: BatchSettings, arrivals: list[ArrivingTask], sink: Results) -> bool:
     """Play a batch. Returns False if a signal stopped it; a second signal kills all processes at once."""
     runner = Runner(batch, arrivals, sink)
     running = asyncio.create_task(runner.run())

@@ -14,7 +14,7 @@ from continuum_agents.environments import Framework, find_framework
 from continuum_agents.protocol import CHECK, Start, to_line
 from continuum_traces.schema import Engine, Manifest, Workload
 
-from continuum_bench.agents.batch import Arrival, Batch, Work, play
+from continuum_bench.agents.batch import ArrivingTask, BatchSettings, Work, play
 from continuum_bench.agents.environment import environment_of
 from continuum_bench.agents.results import Results, show_results
 from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
@@ -63,7 +63,7 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
         print_notice(f"{len(arrivals)} programs {rate} against {endpoint.base_url}{again}, into {out}")
         complete, results.to_run = True, len(arrivals)
         if arrivals:
-            batch = Batch(environment, work, start, out, at_once(options), options.time_limit_s)
+            batch = BatchSettings(environment, work, start, out, at_once(options), options.time_limit_s)
             costs = {arrival.program_id: 1.0 for arrival in arrivals}
             with RunsDisplay(costs, finished, quiet=False, what="programs") as results.display:
                 complete = asyncio.run(play(batch, arrivals, results))
@@ -104,14 +104,14 @@ def _start(options: AgentOptions, endpoint: Endpoint, config: tuple[str, ...]) -
     return Start(**given)
 
 
-def _arrivals(options: AgentOptions, tasks: list[Task], results: Results) -> list[Arrival]:
+def _arrivals(options: AgentOptions, tasks: list[Task], results: Results) -> list[ArrivingTask]:
     """Return the programs still to be run, in a random order. A resumed batch has the same order."""
     rng = np.random.default_rng(options.seed)
     order = list(tasks)
     rng.shuffle(cast(Any, order))
     left = [task for task in order if task.instance_id not in results.predictions]
     return [
-        Arrival(task, results.new_program_id(task.instance_id), at_s)
+        ArrivingTask(task, results.new_program_id(task.instance_id), at_s)
         for task, at_s in zip(left, _times(options, rng, left), strict=True)
     ]
 

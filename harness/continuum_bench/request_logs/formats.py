@@ -153,7 +153,7 @@ class _Requests(Struct):
     errored: list[Any] | None = None
 
 
-class Benchmark(Struct):
+class LoggedBenchmark(Struct):
     requests: _Requests
     metrics: Any = None
     config: Any = None
@@ -168,11 +168,11 @@ class Benchmark(Struct):
 
 
 class Guidellm(Struct):
-    benchmarks: list[Benchmark]
+    benchmarks: list[LoggedBenchmark]
     args: Any = None
 
 
-def guidellm(place: str, benchmark: Benchmark) -> Iterator[Row]:
+def guidellm(place: str, benchmark: LoggedBenchmark) -> Iterator[Row]:
     """Read one benchmark. Requests that were cut off at its end are played up to that point.
 
     Raises:

@@ -19,7 +19,7 @@ from continuum_bench.invocation import utc_now
 from continuum_bench.options.sweep import PlayerOptions
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.sweep.plan import Cell, group_of
-from continuum_bench.sweep.run import Outcome, play_missing
+from continuum_bench.sweep.run import SweepOutcome, play_missing
 from continuum_bench.sweep.store import SweepStore
 
 FIRST_STEP, LONGEST_STEP = 1.25, 16.0
@@ -122,7 +122,7 @@ class GoodputStudy:
     created: str = field(default_factory=utc_now)
     cells: list[Cell] = field(default_factory=list)
     """All that were played."""
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: SweepOutcome = field(default_factory=SweepOutcome)
 
     def run(self) -> list[Bracket]:
         """Return what every search knows. A search whose cell failed stops there, all stop at Ctrl-C (``outcome``)."""
@@ -151,6 +151,6 @@ class GoodputStudy:
         self.cells += [cell for cell in cells if cell.name not in names]
         self.store.write_plan(self.grid, self.cells, self.created)
         outcome = play_missing(self.store, self.grid, cells, self.players, self.players.quiet)
-        self.outcome = Outcome(self.outcome.failed | outcome.failed, outcome.interrupted)
+        self.outcome = SweepOutcome(self.outcome.failed | outcome.failed, outcome.interrupted)
         done = [cell.name for cell in cells if self.store.is_done(cell)]
         return {name: analyze_run(self.store.path / name).values for name in done}

@@ -24,7 +24,7 @@ from continuum_bench.options.sweep import PlayerOptions
 from continuum_bench.show import print_json, print_line, print_notice, print_table
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.sweep.plan import Cell, group_of
-from continuum_bench.sweep.run import Outcome, exit_code, play_missing
+from continuum_bench.sweep.run import SweepOutcome, exit_code, play_missing
 from continuum_bench.sweep.store import SweepStore
 from continuum_bench.workload.workload import load_workload
 
@@ -84,7 +84,7 @@ class _Study:
     """Number of programs in the trace. Each run plays every one at least once."""
     cells: dict[str, Cell] = field(default_factory=dict)
     """All that were played, by name."""
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: SweepOutcome = field(default_factory=SweepOutcome)
     created: str = field(default_factory=utc_now)
 
     def run(self) -> dict[str, HowMany]:
@@ -117,7 +117,7 @@ class _Study:
         self.store.write_plan(self.grid, list(self.cells.values()), self.created)
         quiet = self.options.quiet or self.options.json_output
         outcome = play_missing(self.store, self.grid, cells, PlayerOptions(self.options.jobs), quiet, "runs")
-        self.outcome = Outcome(self.outcome.failed | outcome.failed, outcome.interrupted)
+        self.outcome = SweepOutcome(self.outcome.failed | outcome.failed, outcome.interrupted)
 
 
 def _judged(values: Mapping[str, Value]) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from continuum_bench.virtual.pool import Listener, Report, play_here
 
 
 @dataclass(slots=True)
-class Outcome:
+class SweepOutcome:
     failed: dict[str, str] = field(default_factory=dict)
     """Why a cell failed, by its name."""
     interrupted: bool = False
@@ -30,7 +30,7 @@ class Outcome:
 
 def play_missing(
     store: SweepStore, grid: Grid, cells: Sequence[Cell], players: PlayerOptions, quiet: bool, what: str = "cells"
-) -> Outcome:
+) -> SweepOutcome:
     """Play the cells that are not done. A cell's directory appears in the sweep when the cell is complete.
 
     Raises:
@@ -39,7 +39,7 @@ def play_missing(
     """
     todo = {cell.name: cell for cell in cells if not store.is_done(cell)}
     costs = {name: cell.cost for name, cell in todo.items()}
-    outcome, done = Outcome(), len(cells) - len(todo)
+    outcome, done = SweepOutcome(), len(cells) - len(todo)
     if not quiet:
         print_notice(f"{len(cells)} {what}, {done} done before, {len(todo)} to play, into {store.path}")
     with RunsDisplay(costs, done, quiet, what) as display:
@@ -82,7 +82,7 @@ def _play(grid: Grid, tasks: Sequence[CellTask], players: PlayerOptions, on_repo
     return play_here({task.name: task.play for task in tasks}, players.jobs or os.cpu_count() or 1, on_report)
 
 
-def exit_code(outcome: Outcome, store: SweepStore, cells: Sequence[Cell], what: str = "cells") -> int:
+def exit_code(outcome: SweepOutcome, store: SweepStore, cells: Sequence[Cell], what: str = "cells") -> int:
     """Print why cells failed, or how many are complete after Ctrl-C. Return the exit code: 0, 1 (a cell failed) or 130
     (Ctrl-C)."""
     for name, error in outcome.failed.items():

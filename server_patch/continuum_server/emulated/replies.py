@@ -32,7 +32,7 @@ Encode = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class ScriptedCall:
     name: str
     arguments: Any = field(default_factory=dict)
 
@@ -47,7 +47,7 @@ class ScriptedAnswer:
 
     text: str | None = None
     token_ids: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] | None = None
-    tool_calls: tuple[ToolCall, ...] | None = None
+    tool_calls: tuple[ScriptedCall, ...] | None = None
 
     def __post_init__(self) -> None:
         if all(part is None for part in (self.text, self.token_ids, self.tool_calls)):

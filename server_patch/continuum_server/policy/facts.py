@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from continuum_server.policy.limits import Range, check_fields
 
 if TYPE_CHECKING:
-    from continuum_server.policy.hints import Prediction
+    from continuum_server.policy.hints import OpenPrediction
     from continuum_server.policy.returns import OpenAnswer
 
 
@@ -72,7 +72,7 @@ class ProgramState:
     """The policy's own data about this program."""
     answer: OpenAnswer | None = None
     """The last answer, if it is not yet known whether another turn follows (``returns.Returns``)."""
-    prediction: Prediction | None = None
+    prediction: OpenPrediction | None = None
     """The prediction of the program's tool time that ``hints.Predictions`` will judge."""
 
     @property

@@ -43,7 +43,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class OpenPrediction:
     """A prediction not yet scored, and the two candidate holds."""
 
     client: Client
@@ -79,7 +79,7 @@ class Predictions:
         client = self._clients.of(turn.program.namespace)
         late_s = _late_s(turn.tool_hint_s, turn.tool_hint_p90_s, client)
         hinted_s = min(late_s, even_s) if turn.tool_hint_s <= even_s else 0.0
-        turn.program.prediction = Prediction(client, now_s, turn.tool_hint_s, hinted_s, learned_s, even_s)
+        turn.program.prediction = OpenPrediction(client, now_s, turn.tool_hint_s, hinted_s, learned_s, even_s)
         return hinted_s if client.score.value >= 0.0 else learned_s
 
     def returned(self, turn: TurnState, now_s: float) -> None:

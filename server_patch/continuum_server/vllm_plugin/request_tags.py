@@ -85,7 +85,7 @@ ANYBODY = Caller()
 
 
 @dataclass(frozen=True, slots=True)
-class Tagged:
+class TaggedBody:
     body: bytes
     rejected: tuple[str, ...] = ()
     """Names of malformed tags, as the client wrote them."""
@@ -113,7 +113,7 @@ def normalize_tags(
     caller: Caller | None = ANYBODY,
     nested: bool = False,
     ours_only: bool = False,
-) -> Tagged:
+) -> TaggedBody:
     """Move all tags of a request to ``vllm_xargs`` in its body. If nothing changes, the same bytes are returned.
 
     Members that change are appended to the object: of equal names the last counts, for vLLM's parser too, which is also
@@ -134,19 +134,19 @@ def normalize_tags(
         text = _utf8(body)
         data = json.loads(text)
         if not isinstance(data, dict):
-            return Tagged(body)
+            return TaggedBody(body)
         changed, rejected = gather(data, headers, caller, nested, ours_only)
         members = json.dumps(changed, separators=(",", ":"))
     except (json.JSONDecodeError, UnicodeDecodeError):
-        return Tagged(body)
+        return TaggedBody(body)
     except RecursionError as error:
         raise UnreadableBody("the body is nested too deep") from error
     except ValueError as error:
         raise UnreadableBody(f"the body cannot be read: {error}") from error
     if not changed:
-        return Tagged(body, rejected)
+        return TaggedBody(body, rejected)
     end = text.rindex(b"}")  # the object's, because only white space can follow it
-    return Tagged(b"".join((memoryview(text)[:end], b"," if data else b"", members[1:].encode())), rejected)
+    return TaggedBody(b"".join((memoryview(text)[:end], b"," if data else b"", members[1:].encode())), rejected)
 
 
 def _utf8(body: bytes) -> bytes:
