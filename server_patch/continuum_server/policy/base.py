@@ -81,7 +81,7 @@ class Policy:
     tenants: Tenants
     """The API keys that share the engine. The program table sets it."""
 
-    def __init__(self, machine: Machine, options: object | None = None) -> None:
+    def __init__(self, machine: Machine, options: Options | None = None) -> None:
         self.machine = machine
         self.options = self.options_type() if options is None else options
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import ClassVar
 
-from continuum_server.policy.base import Policy, Rank
+from continuum_server.policy.base import Options, Policy, Rank
 from continuum_server.policy.facts import NO_ORDERS, Machine, Orders, ProgramState, TurnStart, TurnState
 
 
@@ -17,7 +17,7 @@ class Gate(Policy, ABC):
     stock_order: ClassVar[bool] = False
     steps: ClassVar[bool] = True
 
-    def __init__(self, machine: Machine, options: object | None = None) -> None:
+    def __init__(self, machine: Machine, options: Options | None = None) -> None:
         super().__init__(machine, options)
         self._numbers = count()
         self.held: dict[ProgramState, TurnState] = {}

@@ -67,7 +67,7 @@ class Autellix(Policy):
     preempts: ClassVar[bool] = True
     options: AutellixOptions
 
-    def __init__(self, machine: Machine, options: object | None = None) -> None:
+    def __init__(self, machine: Machine, options: Options | None = None) -> None:
         super().__init__(machine, options)
         chosen, last = self.options, self.options.queues - 1
         self._quanta = [chosen.first_quantum_s * chosen.growth**i for i in range(last)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from continuum_server.policy.base import Rank
+from continuum_server.policy.base import Options, Rank
 from continuum_server.policy.facts import NO_HOLD, Hold, Machine, ProgramState, TurnFinish, TurnState
 from continuum_server.policy.rules.continuum import Continuum
 from continuum_server.policy.rules.working_set import WorkingSet
@@ -73,7 +73,7 @@ class OracleWorkingSet(OracleHold):
 
     name: ClassVar[str] = "oracle-working-set"
 
-    def __init__(self, machine: Machine, options: object | None = None) -> None:
+    def __init__(self, machine: Machine, options: Options | None = None) -> None:
         super().__init__(machine, options)
         self._left_s: dict[str, float] = {}
         """Each program's remaining engine seconds when its last turn arrived."""

@@ -47,7 +47,7 @@ class Concur(Gate):
     wants_batch: ClassVar[bool] = True
     options: ConcurOptions
 
-    def __init__(self, machine: Machine, options: object | None = None) -> None:
+    def __init__(self, machine: Machine, options: Options | None = None) -> None:
         super().__init__(machine, options)
         self._window = self.options.add
         self._alive: dict[ProgramState, None] = {}

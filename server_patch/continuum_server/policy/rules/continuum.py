@@ -44,7 +44,7 @@ class Continuum(ProgramFcfs):
     }
     options: ContinuumOptions
 
-    def __init__(self, machine: Machine, options: object | None = None) -> None:
+    def __init__(self, machine: Machine, options: Options | None = None) -> None:
         super().__init__(machine, options)
         self.tools = ToolStatistics(self.options.cold_samples, self.options.sample_window, self.options.max_tools)
         self.delay = QueueDelay(self.options.delay_window)

@@ -30,7 +30,7 @@ class ContinuumFixed(ProgramFcfs):
     options_type: ClassVar[type] = ContinuumFixedOptions
     options: ContinuumFixedOptions
 
-    def __init__(self, machine: Machine, options: object | None = None) -> None:
+    def __init__(self, machine: Machine, options: Options | None = None) -> None:
         super().__init__(machine, options)
         self.tools = ToolSamples(Moments)
 

@@ -38,7 +38,7 @@ class ContinuumV1(ProgramFcfs):
     options_type: ClassVar[type] = ContinuumV1Options
     options: ContinuumV1Options
 
-    def __init__(self, machine: Machine, options: object | None = None) -> None:
+    def __init__(self, machine: Machine, options: Options | None = None) -> None:
         super().__init__(machine, options)
         self.tools = ToolSamples(Moments)
         self.turns_of_programs = Moments()

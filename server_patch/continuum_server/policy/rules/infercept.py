@@ -41,7 +41,7 @@ class InferCept(ProgramFcfs):
     wants_batch: ClassVar[bool] = True
     options: InferCeptOptions
 
-    def __init__(self, machine: Machine, options: object | None = None) -> None:
+    def __init__(self, machine: Machine, options: Options | None = None) -> None:
         super().__init__(machine, options)
         chunk_tokens = self.options.chunk_tokens
         self._chunk_tokens = machine.max_num_batched_tokens if chunk_tokens is None else chunk_tokens

@@ -29,7 +29,7 @@ class StaticTtl(ProgramFcfs):
     options_type: ClassVar[type] = StaticTtlOptions
     options: StaticTtlOptions
 
-    def __init__(self, machine: Machine, options: object | None = None) -> None:
+    def __init__(self, machine: Machine, options: Options | None = None) -> None:
         super().__init__(machine, options)
         self.delay = QueueDelay(self.options.delay_window)
 

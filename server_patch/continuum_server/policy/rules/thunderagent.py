@@ -66,7 +66,7 @@ class ThunderAgent(Gate):
     options_type: ClassVar[type] = ThunderAgentOptions
     options: ThunderAgentOptions
 
-    def __init__(self, machine: Machine, options: object | None = None) -> None:
+    def __init__(self, machine: Machine, options: Options | None = None) -> None:
         super().__init__(machine, options)
         self._entries: dict[ProgramState, _Entry] = {}
         self._paused = 0

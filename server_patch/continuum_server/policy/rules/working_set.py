@@ -103,7 +103,7 @@ class WorkingSet(ProgramFcfs):
     pins_yield_to: ClassVar[Yielding] = "waiting"
     options: WorkingSetOptions
 
-    def __init__(self, machine: Machine, options: object | None = None) -> None:
+    def __init__(self, machine: Machine, options: Options | None = None) -> None:
         measured = machine.prefill.seconds(1) > 0.0
         super().__init__(machine if measured else replace(machine, prefill=USUAL_PREFILL), options)
         self._holds = Holds(self.machine, self.options.learn_tool_times)
