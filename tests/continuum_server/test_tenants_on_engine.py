@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pytest
-from continuum_server.policy.program_table import Guards
+from continuum_server.policy.program_table import FairBetween, Guards
 from continuum_server.policy.registry import POLICIES
-from continuum_server.policy.tenants import LATE, TICK_S
+from continuum_server.policy.tenants import STEP_TOKENS, TICK_S
 from continuum_traces.conversation import Job
 from continuum_traces.schema import SchedulerEvent, Tags
 from fairness_bench import Engine
@@ -183,12 +185,12 @@ def test_no_key_falls_behind_by_more_than_the_lag_and_a_request(
     policy: str, habits: tuple[Habit, Habit], weight: float
 ) -> None:
     """Whatever the policy, a key with a waiting request is at most a lag and the longest request behind every other.
-    If the policy holds requests back, ``LATE`` lags and three requests. Measured here for keys of which a request
-    always waited, and in virtual times for all keys."""
+    If the policy holds requests back, a lag and three requests. Measured here for keys of which a request always
+    waited, and in virtual times for all keys."""
     engine = Account(policy, dict(zip("ab", habits, strict=True)), {"a": 1.0, "b": weight})
     engine.play(PLAYED_S)
-    lags, requests = (LATE, 3) if POLICIES[policy].steps else (1.0, 1)
-    bound_s = lags * engine.scheduler.table.tenants.lag_s + TICK_S + requests * engine.longest_s
+    requests = 3 if POLICIES[policy].steps else 1
+    bound_s = engine.scheduler.table.tenants.lag_s + TICK_S + requests * engine.longest_s
     assert engine.behind_s <= bound_s
     assert engine.virtual_behind_s <= bound_s
 
@@ -205,3 +207,45 @@ def test_a_key_with_one_request_does_not_wait_for_the_queue_of_another(policy: s
         started[fair] = next(place for place, name in enumerate(starts) if name.endswith("q"))
     assert started["none"] == 16
     assert started["keys"] < 8
+
+
+LONG_AND_SHORT = [
+    *(Job(program(f"p{number}", turns=1, new=280, output=80), 0.01 * number) for number in range(2)),
+    Job(program("q", turns=1, new=200, output=20), 0.3),
+]
+"""The answers of one key fill the pool of 48 blocks when another key's request comes."""
+
+
+@pytest.mark.parametrize("policy", ["vllm", "program-fcfs", "continuum", "working-set"])
+@pytest.mark.parametrize("fair", ["keys", "none"])
+def test_a_key_behind_preempts_what_a_key_ahead_runs_beyond_its_share(policy: str, fair: FairBetween) -> None:
+    rows = events(LONG_AND_SHORT, policy, Guards(fair=fair, key_lag=LAG), lambda name: B if name == "q" else A)
+    assert [row.program_id[-2:] for row in rows if row.event == "preempt"] == (["p1"] if fair == "keys" else [])
+    ended = [row.program_id[-1] for row in rows if row.event == "finish"]
+    assert ended == (["q", "0", "1"] if fair == "keys" else ["0", "1", "q"])
+
+
+class Steps(Engine):
+    """An engine that notes the tokens of each step in which the stream of ``B`` decodes."""
+
+    def __init__(self, guards: Guards) -> None:
+        super().__init__("vllm", {}, guards)
+        self.tokens: list[int] = []
+        self.send(Ask(ids("stream", 64), 200, Tags("stream")), lambda answer: None, B)
+        for number in range(8):
+            self.at(0.1, partial(self.send, Ask(ids(f"{number}", 3000), 1, Tags()), lambda answer: None, A))
+        inner = self.scheduler.schedule
+
+        def schedule() -> Any:
+            output = inner()
+            if output.num_scheduled_tokens.get("0") == 1:
+                self.tokens.append(output.total_num_scheduled_tokens)
+            return output
+
+        self.scheduler.schedule = schedule
+        self.run(lambda: False, 60.0)
+
+
+@pytest.mark.parametrize(("fair", "most"), [("keys", STEP_TOKENS + 1), ("none", 2048)])
+def test_prompts_are_computed_in_small_parts_beside_a_key_that_only_decodes(fair: FairBetween, most: int) -> None:
+    assert max(Steps(Guards(fair=fair)).tokens) == most

@@ -72,3 +72,31 @@ def test_a_batch_is_full_at_the_largest_number_of_active_requests(running: Any) 
     assert not touch_points.batch_is_full(running)
     running.num_waiting_for_streaming_input = 1
     assert touch_points.batch_is_full(running)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [
+        ("scheduler_config", "enable_chunked_prefill", False),
+        ("scheduler_config", "disable_chunked_mm_input", True),
+        (None, "need_mamba_block_aligned_split", True),
+    ],
+)
+def test_prompts_that_vllm_does_not_cut_anywhere_are_left_to_it(
+    running: Any, where: str | None, name: str, value: bool
+) -> None:
+    assert touch_points.cuts_prompts(running)
+    setattr(getattr(running, where) if where else running, name, value)
+    assert not touch_points.cuts_prompts(running)
+
+
+def test_what_a_request_decodes_in_a_step(running: Any) -> None:
+    """Nothing until its prompt, and what was computed of its answer before a preemption, are computed."""
+    (request,) = running.running
+    tokens = touch_points.decode_tokens
+    request.num_computed_tokens = request.num_tokens - 1
+    assert tokens(request) == 1
+    request.spec_token_ids = [1, 2]
+    assert tokens(request) == 3
+    request.num_computed_tokens = request.num_tokens - 2
+    assert tokens(request) == 0

@@ -16,6 +16,7 @@ from continuum_server.policy.pins import Pins
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Programs
 from continuum_server.policy.registry import POLICIES
+from continuum_server.policy.tenants import Tenants
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.output_tools import OutputTools
@@ -23,7 +24,7 @@ from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_server.vllm_plugin.wall import PolicyFailed
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn
-from nano import BITING, SERVED, build, each_policy
+from nano import BITING, SERVED, build, each_policy, keyed
 from vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser
 
 OF_POLICY = (
@@ -32,8 +33,9 @@ OF_POLICY = (
 )
 OF_TABLE = (
     *("arrive", "turn", "start", "preempt", "finish", "abort", "drop", "end_program"),
-    *("step", "overdue", "victims"),
+    *("step", "overdue", "victims", "preempted_for"),
 )
+OF_TENANTS = ("arrived", "started", "preempted", "left", "tick", "late", "claim", "overrun", "step_tokens")
 OF_PINS = ("add", "end", "expired")
 OF_PROGRAMS = ("find", "with_key", "add", "note_busy", "note_idle", "note_failed", "forget")
 
@@ -95,14 +97,14 @@ def check_record(events: list[SchedulerEvent], end_s: float) -> None:
     assert max(Counter(key[:2] for key in arrive).values()) == 1, "a turn number is used twice"
 
 
-@pytest.mark.parametrize("share", [0.002, 0.03, 0.3])
+@pytest.mark.parametrize(("share", "keys"), [(0.002, 2), (0.03, 1), (0.03, 2), (0.3, 1)])
 @each_policy(SERVED)
-def test_every_hook_may_raise(policy: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_hook_may_raise(policy: str, share: float, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """``next_deadline_s`` is the virtual engine's question, which no server asks: it may not fail here."""
     faults, jobs = Faults(7, share), crowd(18)
     turns: list[Any] = []
     events: list[SchedulerEvent] = []
-    guards = Guards(pins_yield_to="waiting", max_overtake_s=5.0)
+    guards = Guards(pins_yield_to="waiting", max_overtake_s=5.0, key_lag=0.1)
     kept: dict[str, Any] = {"guards": guards, "turns": turns, "events": events}
     scheduler, loop = build(jobs, policy, BITING[policy], blocks=112, scheduler_type=ProgramScheduler, **kept)
     free, table = scheduler.kv_cache_manager.block_pool.get_num_free_blocks(), scheduler.table
@@ -111,8 +113,10 @@ def test_every_hook_may_raise(policy: str, share: float, monkeypatch: pytest.Mon
     faults.patch(monkeypatch, Pins, OF_PINS)
     faults.patch(monkeypatch, Identity, ("program_for",))
     faults.patch(monkeypatch, Programs, OF_PROGRAMS)
+    faults.patch(monkeypatch, Tenants, OF_TENANTS)
     scheduler.output_tool = faults.wrap(lambda request: "ls")
-    loop.run()
+    with keyed(lambda name: f"{int(name[1:]) % keys:016x}"):
+        loop.run()
     monkeypatch.undo()
     assert faults.raised > 0
     assert scheduler.wall.errors >= faults.raised * 0.5  # an exception on the way back from another is one

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Annotated, Literal
@@ -339,12 +339,20 @@ class ProgramTable:
         Args:
             idle: no request runs or can run. The longest waiting turn is then overdue at once.
         """
+        self._acts_soon = False
         turns = self._waiting.overdue(now_s, idle)
         if self.tenants.tick(now_s):
             for turn in self.tenants.late(lambda turn: self.policy.rank(turn) is None):
                 turn.overdue = True
                 turns.append(turn)
         return turns
+
+    def preempted_for(self, asker: TurnState, running: Iterable[TurnState], now_s: float) -> Sequence[TurnState]:
+        """Return the running turns that may be preempted so that ``asker`` fits, in the order of their preemption."""
+        overrun = self.tenants.overrun(asker)
+        if overrun or not self.policy.preempts:
+            return overrun
+        return self.policy.preemption_victims(asker, list(running), now_s)
 
     def next_deadline_s(self) -> float | None:
         """Return the earliest time after which a pin expires or the policy may act; None: there is none."""

@@ -7,6 +7,11 @@ of the smallest virtual time compete in the policy's own order, as one queue, an
 queueing). A key that was idle continues at the present virtual time: it saves nothing up. A key whose requests all run
 saves at most ``lag_s`` up.
 
+A key that is behind by more than the lag gets its share of what runs, too. Its requests that stay within its share are
+not held back by policies, and preempt requests of keys that are ahead, until those hold no more than their shares.
+While all running requests of the key with the least virtual time decode, a step computes few tokens of prompts, because
+each token of that key takes a whole step.
+
 Nothing here has an effect while all requests have the same key, or none. docs/server/promises.md says what it promises.
 """
 
@@ -16,6 +21,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any
 
 from continuum_server.policy.facts import Machine, ProgramState, TurnState
@@ -26,10 +32,8 @@ USUAL_PROMPT = 8192
 """Tokens of the prompts that fill the KV pool once in the time that is a lag of 1."""
 TICK_S = 0.25
 """Seconds between two charges for memory while two keys have requests in the engine."""
-LATE = 3.0
-"""If a policy holds back all requests of a key that is this many times ``lag_s`` behind another,"""
-LITTLE = 0.5
-"""and that would have at most this part of its share of the pool, then the key's oldest program is let in."""
+STEP_TOKENS = 256
+"""Tokens of prompts in a step while all running requests of the key with the least virtual time decode."""
 
 Key = str | None
 """Digest of an API key; None: the server has fewer than two keys."""
@@ -60,6 +64,9 @@ class Tenant:
     @property
     def active(self) -> bool:
         return bool(self.waiting or self.running)
+
+
+_VIRTUAL_S = attrgetter("virtual_s")
 
 
 class Tenants:
@@ -192,6 +199,11 @@ class Tenants:
         weights = sum(each.weight for each in self if not self._idle(each))
         return self._kv_tokens * self._tenants[key].weight / weights if weights else self._kv_tokens
 
+    def _within_share(self, asker: TurnState) -> bool:
+        """Whether a waiting turn's key would hold at most its share beside the turn."""
+        key = asker.program.namespace
+        return self.held(key) + asker.prompt_tokens <= self.fair(key)
+
     def rows(self, now_s: float) -> list[dict[str, Any]]:
         """Return what each key has; empty: all requests have the same key, or none."""
         if len(self._tenants) < 2:
@@ -242,18 +254,48 @@ class Tenants:
         if ahead and not self._tenants[key].running:
             return Claim.ALWAYS
         rich = ahead and holder != key and self.held(holder) > self.fair(holder)
-        within = rich and self.held(key) + asker.prompt_tokens <= self.fair(key)
-        return Claim.ALWAYS if within else Claim.AS_THE_POLICY
+        return Claim.ALWAYS if rich and self._within_share(asker) else Claim.AS_THE_POLICY
+
+    def overrun(self, asker: TurnState) -> list[TurnState]:
+        """Return the running turns to preempt so that a turn within its key's share fits.
+
+        They belong to keys that are ahead of the turn's key, and make up what these hold beyond their shares. Those of
+        the key with the largest virtual time come first, the latest of each key first.
+        """
+        limit_s = self.virtual_s(asker.program.namespace) + self.lag_s
+        ahead = [each for each in self if each.running and each.virtual_s > limit_s]
+        if not ahead or not self._within_share(asker):
+            return []
+        turns: list[TurnState] = []
+        for tenant in sorted(ahead, key=_VIRTUAL_S, reverse=True):
+            beyond = self.held(tenant.key) - self.fair(tenant.key)
+            for turn in reversed(tenant.running.values()):
+                if beyond <= 0.0:
+                    break
+                beyond -= self._size(turn)
+                turns.append(turn)
+        return turns
+
+    def step_tokens(self, most: int, decode_tokens: Callable[[TurnState], int]) -> int:
+        """Return how many tokens the next step may compute, at most ``most``.
+
+        Args:
+            decode_tokens: returns the tokens that a running turn decodes in the step; 0: its prompt is not computed.
+        """
+        active = [each for each in self if each.active]
+        least = min(active, key=_VIRTUAL_S) if len(active) > 1 else None
+        if least is None or not least.running or not all(map(decode_tokens, least.running.values())):
+            return most
+        return min(most, STEP_TOKENS + sum(decode_tokens(turn) for each in active for turn in each.running.values()))
 
     def late(self, held_back: Callable[[TurnState], bool]) -> list[TurnState]:
-        """Return a turn of each key that is far behind, has little, and whose turns are all held back."""
+        """Return a turn within its share of each key that is behind and whose turns are all held back."""
         most_s = max((each.virtual_s for each in self if not self._idle(each)), default=0.0)
         turns: list[TurnState] = []
         for tenant in self:
-            behind = tenant.waiting and tenant.virtual_s + LATE * self.lag_s < most_s
+            behind = tenant.waiting and tenant.virtual_s + self.lag_s < most_s
             if behind and all(not turn.overdue and held_back(turn) for turn in tenant.waiting.values()):
                 oldest = min(tenant.waiting.values(), key=lambda turn: turn.program.sequence)
-                held = self.held(tenant.key)
-                if not held or held + oldest.prompt_tokens <= LITTLE * self.fair(tenant.key):
+                if not self.held(tenant.key) or self._within_share(oldest):
                     turns.append(oldest)
         return turns

@@ -1,4 +1,4 @@
-"""Preempt running requests for a waiting request with a better rank.
+"""Preempt running requests for a waiting request with a better rank, or of an API key that has less than its share.
 
 vLLM's scan of the waiting queue cannot be interrupted. So if the first waiting request does not fit in a step, requests
 are preempted before the next step.
@@ -6,6 +6,7 @@ are preempted before the next step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from vllm.v1.request import Request
@@ -15,7 +16,7 @@ from continuum_server.vllm_plugin import touch_points
 
 
 class Preemption:
-    """Carries out a policy's ``preemption_victims`` for a ``ProgramSchedulerMixin``."""
+    """Carries out ``ProgramTable.preempted_for`` for a ``ProgramSchedulerMixin``."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -39,18 +40,17 @@ class Preemption:
         asker = scheduler.table.turn(scheduler.waiting.peek_request().request_id)
         if asker is None or (refused is not None and refused[0] != asker.request_id):
             return
-        turns = [scheduler.table.turn(request.request_id) for request in scheduler.running]
-        victims = scheduler.table.policy.preemption_victims(asker, [turn for turn in turns if turn is not None], now_s)
+        turns = (scheduler.table.turn(request.request_id) for request in scheduler.running)
+        victims = scheduler.table.preempted_for(asker, (turn for turn in turns if turn is not None), now_s)
         self._wanted = refused[1] if refused is not None else 0
-        self._chosen = self._enough(victims, full)
+        self._chosen = self._enough(victims)
         if self._chosen:
-            scheduler.table.act_soon()
+            scheduler.table.act_soon(always=True)
 
-    def _enough(self, victims: Any, full: bool) -> list[Request]:
+    def _enough(self, victims: Sequence[TurnState]) -> list[Request]:
         """Return the first victims that together make enough room; none if all of them do not."""
-        turns: list[TurnState] = list(victims)
         free, chosen = touch_points.free_block_count(self._scheduler), list[Request]()
-        for turn in turns:
+        for turn in victims:
             request = self._scheduler.requests[turn.request_id]
             chosen.append(request)
             free += touch_points.exclusively_held(touch_points.blocks_of(self._scheduler, request))

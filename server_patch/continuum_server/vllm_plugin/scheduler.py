@@ -93,6 +93,7 @@ class ProgramSchedulerMixin(Scheduler):
         if not policy.stock_order:
             self._rank_queue()
         self.preemption = Preemption(self) if policy.preempts else None
+        """None: no running request is preempted, because all have the same API key and the policy preempts none."""
         touch_points.wrap_allocate_slots(self, self.held.making_room)
 
     def _new_table(self) -> ProgramTable:
@@ -112,6 +113,13 @@ class ProgramSchedulerMixin(Scheduler):
         table.tenants.context_tokens = lambda turn: self.requests[turn.request_id].num_tokens
         table.tenants.seats = self.max_num_running_reqs
         return table
+
+    def _share(self) -> None:
+        """Let two or more API keys share the engine."""
+        if self._ranked is None:
+            self._rank_queue()
+        if self.preemption is None:
+            self.preemption = Preemption(self)
 
     def _rank_queue(self) -> None:
         """Replace vLLM's own queue. Under policies that keep its order, this happens once two API keys compete."""
@@ -144,9 +152,18 @@ class ProgramSchedulerMixin(Scheduler):
         if self._order_is_void and self._ranked is not None:
             self._ranked.in_order_of_arrival()
         self._order_is_void = False
-        output = super().schedule(*args, **kwargs)
+        most = self.wall.run("size of a step", None, self._step_tokens) or self.max_num_scheduled_tokens
+        with touch_points.tokens_of_step(self, most):
+            output = super().schedule(*args, **kwargs)
         self.wall.run("what comes after a step", None, self._after_step, output, now_s)
         return output
+
+    def _step_tokens(self) -> int:
+        """Return the largest number of tokens of the next step."""
+        most, tenants = self.max_num_scheduled_tokens, self.table.tenants
+        if not (tenants.several and touch_points.cuts_prompts(self)):
+            return most
+        return tenants.step_tokens(most, lambda turn: touch_points.decode_tokens(self.requests[turn.request_id]))
 
     def _after_step(self, output: SchedulerOutput, now_s: float) -> None:
         run = self.wall.run
@@ -238,8 +255,8 @@ class ProgramSchedulerMixin(Scheduler):
             self.table, request, tags, caller, now_s, self._settings.recognise
         )
         self.table.arrive(turn, now_s)
-        if self._ranked is None and self.table.tenants.several:
-            self._rank_queue()
+        if self.table.tenants.several:
+            self._share()
         if turn.compacted:
             self.held.release_program(turn.program, now_s, "pressure")
         program = turn.program

@@ -21,7 +21,8 @@ import inspect
 import logging
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from math import ceil
 from typing import Any
@@ -177,6 +178,31 @@ def batch_is_full(scheduler: Scheduler) -> bool:
 def batch_tokens(scheduler: Scheduler) -> int:
     """Return the sum of the contexts of all running requests, in tokens."""
     return sum(request.num_computed_tokens for request in scheduler.running)
+
+
+def decode_tokens(request: Request) -> int:
+    """Return the tokens that a running request decodes in a step; 0: its prompt is not computed."""
+    if request.num_computed_tokens < request.num_tokens - 1:
+        return 0
+    return int(request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens)
+
+
+def cuts_prompts(scheduler: Scheduler) -> bool:
+    """Whether a prompt may be computed in parts of any size."""
+    config = scheduler.scheduler_config
+    whole_images = getattr(config, "disable_chunked_mm_input", False)
+    aligned = getattr(scheduler, "need_mamba_block_aligned_split", False)
+    return bool(config.enable_chunked_prefill and not (whole_images or aligned))
+
+
+@contextmanager
+def tokens_of_step(scheduler: Scheduler, tokens: int) -> Iterator[None]:
+    """Let ``schedule`` schedule at most so many tokens."""
+    usual, scheduler.max_num_scheduled_tokens = scheduler.max_num_scheduled_tokens, tokens
+    try:
+        yield
+    finally:
+        scheduler.max_num_scheduled_tokens = usual
 
 
 def is_preempted(request: Request) -> bool:

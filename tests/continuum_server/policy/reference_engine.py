@@ -131,8 +131,8 @@ class Engine:
     def look(self) -> None:
         """What else an engine asks."""
         policy, running = self.table.policy, [request.turn for request in self.running]
-        for request in self.waiting if policy.preempts else ():
-            policy.preemption_victims(request.turn, running, self.now_s)
+        for request in self.waiting:
+            self.table.preempted_for(request.turn, running, self.now_s)
         next_event_s = self.table.next_deadline_s()
         assert next_event_s is None or not isnan(next_event_s)
         policy.state()

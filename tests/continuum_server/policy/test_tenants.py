@@ -203,6 +203,86 @@ def test_a_key_ahead_takes_a_pin_of_a_key_behind_only_if_it_must() -> None:
     assert len(on.table.victims(asker, must_free=True)) == 1
 
 
+def test_a_key_ahead_loses_running_turns_beyond_its_share() -> None:
+    """The latest first, to a turn that stays within its own key's share."""
+    on = driver("vllm")
+    asker = on.arrive("p", 500, key="b")
+    turns = [ran(on, "a", 300, name=f"p{number}") for number in range(3)]
+    overrun = on.table.tenants.overrun
+    assert overrun(asker) == []  # 0.9 s ahead
+    on.finish(ran(on, "a", 100, name="q"), context=0)
+    assert overrun(asker) == []  # the lag
+    on.finish(ran(on, "a", 1, name="r"), context=0)
+    assert overrun(asker) == turns[:0:-1]  # 900 tokens, of which 500 are its share
+    assert on.table.preempted_for(asker, [], on.now_s) == turns[:0:-1]
+    assert overrun(replace_prompt(asker, 501)) == []
+    on.finish(turns[2], context=0)
+    assert overrun(asker) == [turns[1]]
+    on.finish(turns[1], context=0)
+    assert overrun(asker) == []
+
+
+def test_a_key_keeps_running_turns_that_are_its_share() -> None:
+    on = driver("vllm")
+    asker, other = on.arrive("p", 400, key="b"), ran(on, "b", 100, hit=100)
+    turn = ran(on, "a", 500)
+    on.finish(ran(on, "a", 501, name="q"), context=0)
+    assert on.table.tenants.overrun(asker) == []
+    more = ran(on, "a", 1, name="r")
+    assert on.table.tenants.overrun(asker) == [more]
+    assert {turn.running, other.running} == {True}
+
+
+def test_of_several_keys_ahead_the_first_loses_first() -> None:
+    on = driver("vllm")
+    asker = on.arrive("p", 300, key="b")
+    far, near = ran(on, "a", 400), ran(on, "c", 400)
+    for key, tokens in (("a", 1000), ("c", 900)):
+        on.finish(ran(on, key, tokens, name="q"), context=0)
+    assert on.table.tenants.overrun(asker) == [far, near]
+
+
+class TestStepTokens:
+    """While the key with the least virtual time only decodes, prompts of other keys are computed in small parts."""
+
+    MOST = 2048
+
+    def engine(self) -> Driver:
+        on = driver("vllm")
+        ran(on, "b", 1, name="stream")
+        ran(on, "a", 900)
+        return on
+
+    def tokens(self, on: Driver, most: int = MOST, **decode: int) -> int:
+        """``decode``: the tokens that a key's turns decode."""
+        return on.table.tenants.step_tokens(most, lambda turn: decode[str(turn.program.namespace)])
+
+    def test_256_beside_what_is_decoded(self) -> None:
+        on = self.engine()
+        assert self.tokens(on, a=0, b=1) == 257
+        on.arrive("q", key="b")
+        assert self.tokens(on, a=1, b=3) == 260
+        assert self.tokens(on, most=256, a=0, b=1) == 256
+
+    def test_all_while_the_key_computes_a_prompt_or_only_waits(self) -> None:
+        assert self.tokens(self.engine(), a=1, b=0) == self.MOST
+        on = driver("vllm")
+        on.arrive("q", key="b")
+        ran(on, "a", 900)
+        assert self.tokens(on, a=0) == self.MOST
+
+    def test_all_for_the_key_that_was_given_more(self) -> None:
+        on = self.engine()
+        on.finish(ran(on, "b", 1000, name="q"), context=0)
+        assert self.tokens(on, a=0, b=1) == self.MOST
+
+    def test_all_for_a_single_key(self) -> None:
+        on = driver("vllm")
+        on.table.abort(on.arrive("q", key="b"))
+        ran(on, "a", 900)
+        assert self.tokens(on, a=1) == self.MOST
+
+
 class TestLate:
     """A policy that holds every request back but those that are overdue."""
 
@@ -215,21 +295,22 @@ class TestLate:
         return on, turn
 
     def test_a_key_far_behind_gets_its_oldest_program_in(self) -> None:
-        for ahead, late in ((3000, False), (3001, True)):
-            on, turn = self.waiting(ahead, 250)
+        for ahead, late in ((1000, False), (1001, True)):
+            on, turn = self.waiting(ahead, 500)
             on.table.tenants.context_tokens = lambda turn: 0
             on.table.tenants.seats = 10**30
             assert tick(on, TICK_S + 1e-6) == ([turn] if late else [])
 
     def test_one_at_a_time(self) -> None:
-        on, turn = self.waiting(3001, 10)
+        on, turn = self.waiting(1001, 10)
         assert tick(on, TICK_S + 1e-6) == [turn]
         assert tick(on, TICK_S + 1e-6) == []
 
-    def test_not_if_it_has_more_than_a_little(self) -> None:
-        on, _ = self.waiting(3001, 241)
-        ran(on, "b", 10, hit=10)
-        assert tick(on, TICK_S + 1e-6) == []
+    def test_not_beyond_its_share(self) -> None:
+        for prompt, late in ((490, True), (491, False)):
+            on, turn = self.waiting(2000, prompt)
+            ran(on, "b", 10, hit=10)
+            assert tick(on, TICK_S + 1e-6) == ([turn] if late else [])
 
 
 def test_one_key_or_none_needs_no_ticks() -> None:
