@@ -294,6 +294,8 @@ class WorkingSet(ProgramFcfs):
         first = self.tenants.first(self._line)
         if self._impatient(now_s) or self._fits(cast(TurnState, first.turn), now_s):
             return first
+        if not self._inside.small_beside(0, cast(TurnState, first.turn).prompt_tokens):
+            return None  # what is expected of a program grows with its prompt, so nobody is small
         return next((each for each in islice(self._line, LOOK_PAST) if self._may_pass(each, first, now_s)), None)
 
     def _may_pass(self, program: ProgramState, first: ProgramState, now_s: float) -> bool:
