@@ -79,7 +79,7 @@ class ProgramSchedulerMixin(Scheduler):
         self.online: Any = None
         """``Online`` on a live server; None in the virtual engine."""
         self.tags = TagReader()
-        self.held = HeldKv(self)
+        self.held = HeldKv(self, self.table, self.tell, self.rank_again)
         self._turn_of: dict[str, TurnState] = {}
         """The turn of each request, by request id. Kept outside the program table, which may fail."""
         self._open: set[str] = set()
@@ -94,7 +94,9 @@ class ProgramSchedulerMixin(Scheduler):
             self._rank_queue()
         self.preemption = Preemption(self) if policy.preempts else None
         """None: no running request is preempted, because all have the same API key and the policy preempts none."""
-        touch_points.wrap_allocate_slots(self, self.held.making_room)
+        touch_points.wrap_allocate_slots(
+            self, lambda allocate: self.held.making_room(allocate, self.wall, lambda: self.clock(), self._refused)
+        )
 
     def _new_table(self) -> ProgramTable:
         settings, kv_tokens = self._settings, touch_points.kv_tokens(self)
@@ -177,6 +179,11 @@ class ProgramSchedulerMixin(Scheduler):
         if self.preemption is not None:
             self.preemption.plan(now_s)
 
+    def _refused(self, request: Request, arguments: dict[str, Any]) -> None:
+        """Note that no room was found for a request."""
+        if self.preemption is not None:
+            self.preemption.refused(request, arguments)
+
     def _before_step(self, now_s: float) -> None:
         self.held.release_expired(now_s)
         if self.table.policy.steps:
@@ -234,6 +241,7 @@ class ProgramSchedulerMixin(Scheduler):
         self._loads.clear()
         self._turn_of.clear()
         programs, self.table = self.table.identity.programs, self._new_table()
+        self.held.table = self.table
         self.wall.attempt("turn numbers", lambda: self.table.identity.programs.resume_turns(programs.turn_numbers()))
         self.wall.attempt("statistics", load_statistics, self.table.policy)
         if self.online is not None:
