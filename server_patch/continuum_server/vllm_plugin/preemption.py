@@ -7,18 +7,21 @@ are preempted before the next step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.v1.request import Request
 
 from continuum_server.policy.facts import TurnState
 from continuum_server.vllm_plugin import touch_points
 
+if TYPE_CHECKING:
+    from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
+
 
 class Preemption:
-    """Carries out ``ProgramTable.preempted_for`` for a ``ProgramSchedulerMixin``."""
+    """Carries out ``ProgramTable.preempted_for``."""
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: ProgramSchedulerMixin) -> None:
         self._scheduler = scheduler
         self._refused: tuple[str, int] | None = None
         """The waiting request that did not fit in this step, and the number of free blocks that it needs."""

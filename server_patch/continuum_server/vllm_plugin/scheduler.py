@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from continuum_traces.schema import SchedulerEvent, UnpinReason
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -31,6 +31,9 @@ from continuum_server.vllm_plugin.statistics_files import load_statistics
 from continuum_server.vllm_plugin.turns import TagReader, make_turn
 from continuum_server.vllm_plugin.versions import PluginError, check_version
 from continuum_server.vllm_plugin.wall import Wall
+
+if TYPE_CHECKING:
+    from continuum_server.vllm_plugin.online import Online
 
 Clock = Callable[[], float]
 
@@ -76,7 +79,7 @@ class ProgramSchedulerMixin(Scheduler):
         """Returns the key of the tool that a finished request calls. A live server reads it from the output."""
         self.stop_string: Callable[[Request], str | None] = _names_no_tool
         """Returns the stop string that ended a request. A live server reads it from the output."""
-        self.online: Any = None
+        self.online: Online | None = None
         """``Online`` on a live server; None in the virtual engine."""
         self.tags = TagReader()
         self.held = HeldKv(self, self.table, self.tell, self.rank_again)
