@@ -403,7 +403,7 @@ def _form(metric: str, mean: Interval | None) -> Callable[[float], str]:
     if "ratio" in metric or "share" in metric:
         return "{:.0%}".format
     large = mean is not None and mean.mean >= 100
-    return "{:.0f}".format if large else "{:.3f}".format if metric.endswith("per_s") else "{:.1f}".format
+    return "{:.0f}".format if large else "{:.3f}".format if metric.endswith("jobs_per_s") else "{:.1f}".format
 
 
 def _filled(page: str, mark: str, lines: Iterable[str]) -> str:
