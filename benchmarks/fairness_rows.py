@@ -176,9 +176,9 @@ def invented(seed: int) -> Row:
             "half": ids(f"{client}", 500) + ids(f"{client} {number}", 400),
             "same": ids(f"{client} {number % 2}", prompt),
         }[prompts_of]
-        said = {**HINTS, "kv_ttl_s": habit.choice((1.0, 600.0))} if hints else {}
+        hinted = {**HINTS, "kv_ttl_s": habit.choice((1.0, 600.0))} if hints else {}
         parent = habit.choice(("old", _user(client), "honest-0")) if child else None
-        return [Ask(text, output, Tags(name, parent_id=parent, is_last_step=last, **said))]
+        return [Ask(text, output, Tags(name, parent_id=parent, is_last_step=last, **hinted))]
 
     return row
 

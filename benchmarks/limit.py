@@ -273,12 +273,12 @@ def in_order(jobs: Sequence[Job], machine: Machine) -> list[float]:
 def _turns(job: Job) -> list[_Turn]:
     """Return the turns of a program, the last turn first."""
     program = job.program
-    found = []
+    turns = []
     for turn, prompt, reusable in zip(program.turns, program.prompt_tokens(), program.reusable_tokens(), strict=True):
         prefix = min(reusable, prompt - 1)
-        found.append(_Turn(prompt - prefix, turn.output_tokens - 1, prefix, turn.gap_s))
-    found[-1].gap_s = 0.0
-    return found[::-1]
+        turns.append(_Turn(prompt - prefix, turn.output_tokens - 1, prefix, turn.gap_s))
+    turns[-1].gap_s = 0.0
+    return turns[::-1]
 
 
 def _leave_turns(number: int, turns: list[_Turn], ends: list[float], now_s: float) -> None:
@@ -320,7 +320,7 @@ def points_of(grid: Grid) -> Iterator[dict[str, Any]]:
         RuntimeError: a run of results.py is below the limit.
     """
     played = json.loads((DATA / f"{grid.name}.json").read_text(encoding="utf-8"))["points"]
-    for point, known in zip(grid.points, played, strict=True):
+    for point, published in zip(grid.points, played, strict=True):
         group = group_of(point, grid)
         times = times_of(group.engine)
         assert isinstance(times, TableStepTimes)
@@ -329,13 +329,13 @@ def points_of(grid: Grid) -> Iterator[dict[str, Any]]:
             seed: limits_of(sorted(group.workload.jobs(seed), key=lambda job: job.arrival_s), machine)
             for seed in point.seeds
         }
-        for arm, runs in known["runs"].items():
+        for arm, runs in published["runs"].items():
             for seed, run in runs.items():
                 limit = limits[int(seed)]
                 if run["jct_mean_s"] < limit.jct - 0.01 or run["wall_s"] < limit.wall - 0.1:
                     raise RuntimeError(f"{point.axes}, {arm}, seed {seed} is below the limit: {run}, {limit}")
         ideal = {str(seed): {"jct_mean_s": round(limit.in_order, 3)} for seed, limit in limits.items()}
-        yield {"axes": known["axes"], "runs": {"in order": ideal}}
+        yield {"axes": published["axes"], "runs": {"in order": ideal}}
 
 
 def main() -> None:

@@ -207,7 +207,7 @@ def repeats(name: str, data: dict[str, Any]) -> bool:
         BenchError: a trace is not in the working directory.
         ValueError: the grid has other cells than the file.
     """
-    known = {
+    published = {
         (json.dumps(point["axes"]), policy, int(seed)): metrics
         for point in data["points"]
         for policy, runs in point["runs"].items()
@@ -217,14 +217,14 @@ def repeats(name: str, data: dict[str, Any]) -> bool:
     axes = {cell.group.folder: dict(cell.group.point.axes) for cell in reversed(planned)}
     """By folder. Points that differ only in their tiers share a folder, which has the axes of the first."""
     cells = {(json.dumps(axes[cell.group.folder], default=str), cell.arm.label, cell.seed): cell for cell in planned}
-    if set(cells) != set(known):
+    if set(cells) != set(published):
         raise ValueError(f"{name}: the grid has other cells than {name}.json: make results ARGS={name}")
-    key, cell = min(cells.items(), key=lambda item: (item[1].cost, known[item[0]]["wall_s"]))
+    key, cell = min(cells.items(), key=lambda item: (item[1].cost, published[item[0]]["wall_s"]))
     with tempfile.TemporaryDirectory() as folder:
         write_manifest(Path(folder), cell.manifest)
         cell.simulate(Path(folder))
-        kinds = by_kind(Path(folder)) if any(":" in name for name in known[key]) else {}
-        return metrics_of(analyze_run(Path(folder)).values, known[key]) | kinds == known[key]
+        kinds = by_kind(Path(folder)) if any(":" in name for name in published[key]) else {}
+        return metrics_of(analyze_run(Path(folder)).values, published[key]) | kinds == published[key]
 
 
 def main() -> None:

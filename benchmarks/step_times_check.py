@@ -114,8 +114,8 @@ def fit_shares() -> Shares:
 
     def residuals(values: Floats) -> Floats:
         shares = Shares(*map(float, values))
-        found = [e for case in cases for kind in roofline_errors(*case, shares).values() for e in kind]
-        return np.asarray([math.log1p(e) for e in found])
+        errors = [e for case in cases for kind in roofline_errors(*case, shares).values() for e in kind]
+        return np.asarray([math.log1p(e) for e in errors])
 
     start = np.asarray(astuple(Shares()))
     fitted = least_squares(residuals, start, x_scale=start, bounds=(start * 0.05, start * 4), loss="soft_l1")
@@ -130,10 +130,10 @@ def roofline_lines(shares: Shares) -> Iterator[str]:
     for gpu in (*FITTED, HELD_OUT):
         for model in MODELS:
             for degree in TENSOR_PARALLEL:
-                found = roofline_errors(gpu, model, degree, shares)
-                cells = [" ".join(f"{e:+.0%}" for e in found["prompt"])]
-                cells += [" ".join(f"{e:+.0%}" for e in found["decode"][1::2])]
-                mean = np.abs(found["prompt"] + found["decode"]).mean()
+                errors_of = roofline_errors(gpu, model, degree, shares)
+                cells = [" ".join(f"{e:+.0%}" for e in errors_of["prompt"])]
+                cells += [" ".join(f"{e:+.0%}" for e in errors_of["decode"][1::2])]
+                mean = np.abs(errors_of["prompt"] + errors_of["decode"]).mean()
                 yield f"| {gpu} {model} | {degree} | {cells[0]} | {cells[1]} | {mean:.0%} |"
 
 

@@ -103,8 +103,8 @@ def _fit_tiles(tables: Sequence[Any], start: dict[str, TileModel]) -> dict[str, 
         }
 
     def residuals(x: Any) -> Any:
-        found = models(x)
-        return np.concatenate([np.log1p(_attention_errors(found[gpu], *rest)) for gpu, *rest in samples])
+        fitted = models(x)
+        return np.concatenate([np.log1p(_attention_errors(fitted[gpu], *rest)) for gpu, *rest in samples])
 
     own = [value for tiles in start.values() for value in (tiles.tile_token_us, tiles.kv_tb_s)]
     first = next(iter(start.values()))
@@ -215,11 +215,11 @@ def step_lines(data: Path) -> Iterator[str]:
         prompts = group["batch.prefill_tokens"] > 0
         for kind, wanted in (("decodes alone", ~prompts), ("with chunks", prompts)):
             used = group[following & wanted & (group["batch.decode_tokens"] > 0)]
-            found = [
+            errors = [
                 [_step_s(times, row) / seconds[index] - 1.0 for index, row in used.iterrows()] for times in sources
             ]
-            low, high = np.quantile(found[1], (0.1, 0.9))
-            medians = " | ".join(f"{median(errors):+.1%}" for errors in found)
+            low, high = np.quantile(errors[1], (0.1, 0.9))
+            medians = " | ".join(f"{median(of_source):+.1%}" for of_source in errors)
             yield f"| {name} | {kind} | {len(used)} | {medians} | {low:+.1%} | {high:+.1%} |"
 
 

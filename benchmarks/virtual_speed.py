@@ -112,14 +112,14 @@ def main() -> None:
     arms: dict[str, Callable[[], Row]] = {policy: partial(play, jobs, policy) for policy in ("vllm", "continuum")}
     if options.aisimulate:
         arms["aisimulate"] = partial(play_peer, options)
-    found: dict[str, list[Row]] = {name: [] for name in arms}
+    rows_of: dict[str, list[Row]] = {name: [] for name in arms}
     for _ in range(options.repeats):
         for name, arm in arms.items():
-            found[name].append(arm())
-    base = found.get("aisimulate", found["vllm"])
+            rows_of[name].append(arm())
+    base = rows_of.get("aisimulate", rows_of["vllm"])
     table = []
-    for name, rows in found.items():
-        ratios = [ours.wall_s / theirs.wall_s for ours, theirs in zip(rows, base, strict=True)]
+    for name, rows in rows_of.items():
+        ratios = [one.wall_s / other.wall_s for one, other in zip(rows, base, strict=True)]
         seconds = (spread([row.wall_s for row in rows]), spread([row.processor_s for row in rows]))
         table.append([name, *seconds, spread(ratios, 2)])
     last = f"wall to {'aisimulate' if options.aisimulate else 'vllm'}, run by run"

@@ -13,8 +13,8 @@ PINS = Path(__file__).parents[1] / "agents/continuum_agents/pins"
 
 
 def oldest_python(source: Path) -> str:
-    found = re.match(r"# Python >=(\d+\.\d+)", source.read_text())
-    return found[1] if found else "3.10"
+    version = re.match(r"# Python >=(\d+\.\d+)", source.read_text())
+    return version[1] if version else "3.10"
 
 
 def main() -> None:
