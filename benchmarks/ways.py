@@ -1,9 +1,9 @@
 """Measures what each way to several engines costs: requests per second, and latency beside one engine without a router.
 
-    PYTHONPATH=tests python benchmarks/ways.py [--ways engine,ranks,vllm-router,ray,dynamo] [--streams 1,100,1000]
-        [--repeats 3]
+    PYTHONPATH=tests python benchmarks/ways.py [--ways engine,stock,ranks,vllm-router,ray,dynamo]
+        [--streams 1,100,1000] [--repeats 3]
 
-Each way has two emulated vLLM servers with the plugin, and the first has one. The modelled GPU is 50 times as fast as
+Each way has two emulated vLLM servers with the plugin; the first two have one. The modelled GPU is 50 times as fast as
 an H100, so the processors of this machine are the limit, which servers, routers and the load generator share. Each
 stream sends turns of 50 new prompt tokens and 16 output tokens, one after another, as text and with the headers of our
 client. An engine runs at most 512 requests at a time; others wait. Latency is the median time from sending a request to
@@ -32,7 +32,7 @@ from commands import bench, markdown
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
 from continuum_server.server_command import command_of
-from continuum_server.server_config import ServerConfig
+from continuum_server.server_config import STOCK, ServerConfig
 from continuum_traces.jsonl import write_programs
 from continuum_traces.records import read_turns
 from continuum_traces.schema import Program, Turn
@@ -53,6 +53,12 @@ def servers(folder: Path, count: int, config: ServerConfig = SERVER) -> Iterator
 @contextmanager
 def one_engine(folder: Path) -> Iterator[str]:
     with servers(folder, 1) as (url,):
+        yield url
+
+
+@contextmanager
+def stock(folder: Path) -> Iterator[str]:
+    with servers(folder, 1, replace(SERVER, policy=STOCK)) as (url,):
         yield url
 
 
@@ -96,6 +102,7 @@ def of_dynamo(folder: Path) -> Iterator[str]:
 
 WAYS: dict[str, tuple[str, Callable[[Path], AbstractContextManager[str]]]] = {
     "engine": ("one engine", one_engine),
+    "stock": ("one engine without the plugin", stock),
     "ranks": ("`--data-parallel-size 2`", ranks),
     "vllm-router": ("vllm-router", vllm_router),
     "ray": ("Ray Serve", ray),
