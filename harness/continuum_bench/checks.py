@@ -14,7 +14,7 @@ from continuum_bench.show import print_json, print_table
 class Check:
     name: str
     ok: bool
-    result: str
+    found: str
     advice: str = ""
     optional: bool = False
     """No other feature depends on it, so a failed check is no error."""
@@ -26,7 +26,7 @@ def show_checks(checks: Sequence[Check], title: str, as_json: bool, **more: obje
         print_json({"checks": [asdict(check) for check in checks], **more})
     else:
         states = ("ok" if check.ok else "-" if check.optional else "NO" for check in checks)
-        rows = [(check.name, state, check.result, check.advice) for check, state in zip(checks, states, strict=True)]
+        rows = [(check.name, state, check.found, check.advice) for check, state in zip(checks, states, strict=True)]
         headings = ("check", "", "found", "what to do")
         print_table(TextTable(headings, rows), title, words=headings)
     return 0 if all(check.ok or check.optional for check in checks) else 1
