@@ -81,6 +81,10 @@ class OracleWorkingSet(OracleHold):
     def position(self, program: ProgramState) -> Rank:
         return (self._left_s.get(program.program_id, 0.0), program.sequence)
 
+    def _may_pass(self, program: ProgramState, first: ProgramState, now_s: float) -> bool:
+        """Nobody passes the first program outside, which has the least work left."""
+        return False
+
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         self._left_s[turn.program.program_id] = self.future(turn).work_s
         super().turn_arrived(turn, now_s)
