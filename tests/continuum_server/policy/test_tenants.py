@@ -210,8 +210,8 @@ def test_a_key_ahead_loses_running_turns_beyond_its_share() -> None:
     turns = [ran(on, "a", 300, name=f"p{number}") for number in range(3)]
     overrun = on.table.tenants.overrun
     assert overrun(asker) == []  # 0.9 s ahead
-    on.finish(ran(on, "a", 100, name="q"), context=0)
-    assert overrun(asker) == []  # the lag
+    on.finish(ran(on, "a", 1100, name="q"), context=0)
+    assert overrun(asker) == []  # twice the lag
     on.finish(ran(on, "a", 1, name="r"), context=0)
     assert overrun(asker) == turns[:0:-1]  # 900 tokens, of which 500 are its share
     assert on.table.preempted_for(asker, [], on.now_s) == turns[:0:-1]
@@ -226,7 +226,7 @@ def test_a_key_keeps_running_turns_that_are_its_share() -> None:
     on = driver("vllm")
     asker, other = on.arrive("p", 400, key="b"), ran(on, "b", 100, hit=100)
     turn = ran(on, "a", 500)
-    on.finish(ran(on, "a", 501, name="q"), context=0)
+    on.finish(ran(on, "a", 1501, name="q"), context=0)
     assert on.table.tenants.overrun(asker) == []
     more = ran(on, "a", 1, name="r")
     assert on.table.tenants.overrun(asker) == [more]
@@ -237,7 +237,7 @@ def test_of_several_keys_ahead_the_first_loses_first() -> None:
     on = driver("vllm")
     asker = on.arrive("p", 300, key="b")
     far, near = ran(on, "a", 400), ran(on, "c", 400)
-    for key, tokens in (("a", 1000), ("c", 900)):
+    for key, tokens in (("a", 2000), ("c", 1900)):
         on.finish(ran(on, key, tokens, name="q"), context=0)
     assert on.table.tenants.overrun(asker) == [far, near]
 
