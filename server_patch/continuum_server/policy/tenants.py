@@ -8,8 +8,8 @@ queueing). A key that was idle continues at the present virtual time: it saves n
 saves at most ``lag_s`` up.
 
 A key that is behind by more than the lag gets its share of what runs, too. Its requests that stay within its share are
-not held back by policies. If it is behind by more than ``FAR`` lags, they preempt requests of keys that are ahead, until
-those hold no more than their shares. While all running requests of the key with the least virtual time decode, a step
+not held back by policies. If it is behind by more than ``FAR`` lags, they preempt requests of keys ahead, until those
+hold no more than their shares. While all running requests of the key with the least virtual time decode, a step
 computes few tokens of prompts, because each token of that key takes a whole step.
 
 Nothing here has an effect while all requests have the same key, or none. docs/server/promises.md says what it promises.
@@ -261,8 +261,8 @@ class Tenants:
     def overrun(self, asker: TurnState) -> list[TurnState]:
         """Return the running turns to preempt so that a turn within its key's share fits.
 
-        They belong to keys that are far ahead of the turn's key, and make up what these hold beyond their shares. Those of
-        the key with the largest virtual time come first, the latest of each key first.
+        They belong to keys that are far ahead of the turn's key, and make up what these hold beyond their shares.
+        Those of the key with the largest virtual time come first, the latest of each key first.
         """
         limit_s = self.virtual_s(asker.program.namespace) + FAR * self.lag_s
         ahead = [each for each in self if each.running and each.virtual_s > limit_s]
