@@ -58,7 +58,7 @@ METRICS = (
 )
 """The metrics that tables show, beside those that a figure draws."""
 OF_SERVERS = ("tpot_mean_s", "send_lateness_p99_s", "programs_finished", "turns_failed")
-"""More metrics of runs on servers, and of their predictions."""
+"""The metrics that the data files in ``MEASURED`` have besides ``METRICS``."""
 MIXES = {
     "idle": ("chat:0.9,claude-code:0.1", 200),
     "agents": ("chat:0.9,claude-code:0.1", 350),

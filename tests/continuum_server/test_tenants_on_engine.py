@@ -213,7 +213,7 @@ LONG_AND_SHORT = [
     *(Job(program(f"p{number}", turns=1, new=280, output=80), 0.01 * number) for number in range(2)),
     Job(program("q", turns=1, new=200, output=20), 0.3),
 ]
-"""The answers of one key fill the pool of 48 blocks when another key's request comes."""
+"""Two answers of one key grow until they fill the KV pool of 48 blocks. Then the other key sends its request."""
 
 
 @pytest.mark.parametrize("policy", ["vllm", "program-fcfs", "continuum", "working-set"])

@@ -1,6 +1,7 @@
-"""Write and read the JSON files of a run: whole files whole or not at all, and records line by line.
+"""Write and read the JSON files of a run.
 
-JSON lines are flushed as they are written. Other files are written under a temporary name and then renamed.
+Each line of a JSONL file is flushed when it is written. ``write_json`` writes under a temporary name and then renames
+the file, so that no reader sees a part of it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def write_json(path: Path, data: Any, indent: int | None = 2) -> None:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a text file. Its folder is made if it is missing."""
+    """Write a text file, and make its folder if there is none."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 def which(name: object, choices: Iterable[str]) -> str:
-    """Return a suggestion for a misspelled name, and the list of the choices.
+    """Return the choices, behind the one that a misspelled name resembles, for an error message.
 
     >>> which("continum", ["vllm", "continuum"])
     'did you mean continuum? there are vllm and continuum'

@@ -153,8 +153,8 @@ def _unknown(runs: Sequence[Run]) -> list[str]:
 
 
 def _trust(page: Page, capacity: int | None) -> list[str]:
-    """Return sentences that say on what the verdict rests: what was modelled, how many seeds ran, and whether the load
-    is near the knee."""
+    """Return the sentences below the verdict: what was modelled, how many seeds ran, and how near the load is to the
+    knee."""
     seeds, manifest, baseline = len(page.summary.seeds), page.runs[0].manifest, page.summary.baseline
     if not manifest.engine:
         times = "There is no manifest, so the configuration of the runs is unknown"

@@ -94,8 +94,11 @@ def test_kv_lost_to_others_counts_kv_given_up_does_not() -> None:
 
 
 def behind_a_giant(largest: int = 600, key: str | None = None) -> Driver:
-    """Programs of 500 and 400 tokens inside, one of 500 outside. Nine programs ended at 100 tokens, one at ``largest``:
-    a prompt of 50 is expected to grow by 100 to 150, those inside by 100 and 200 to 600."""
+    """Two programs are inside, with 500 and 400 tokens. The giant, with 500, waits outside.
+
+    Ten programs ended before: nine with 100 tokens, one with ``largest``. If this is 600, a program with a prompt of 50
+    is expected to end with 150 tokens, and each of the other three with 600.
+    """
     driver = gate()
     for number, tokens in enumerate([100] * 9 + [largest]):
         turn(driver, f"done{number}", 50, tokens, last=True)
