@@ -31,6 +31,7 @@ EXPECTED_SKIPS = (
     "Docker cannot run a container here",  # a sandbox around CI may forbid it the daemon, or CI may not be root
     "could not install it from",  # there may be no npm, and packages may have no build for this machine
     "and neither pyenv nor uv has one",  # an agent framework that needs another Python
+    "lmcache is not installed",  # no requirement of ours: pip install lmcache, and what it asks for
 )
 """Parts of the reasons for which CI may skip a test. A test that is skipped for another reason fails there."""
 

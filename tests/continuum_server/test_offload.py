@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 from continuum_server.policy.facts import Machine, PrefillCurve, Stored
 from continuum_server.policy.limits import LimitError
+from continuum_server.virtual.config import EngineShape
 from continuum_server.virtual.offload import Offload, OffloadError, Tier, default_preset, read_offload
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nano import BITING, BLOCK_BYTES, TIERS, Played, build, each_policy, play, program, tier, workloads
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
 from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
+from vllm.v1.outputs import KVConnectorOutput
 
 
 @each_policy()
@@ -157,17 +160,33 @@ def test_rebuilding_takes_the_faster_way() -> None:
     assert replace(machine, swap_token_s=None).rebuild_s(1000, Stored(1000)) == pytest.approx(whole_s)
 
 
-def test_a_server_derives_the_time_of_a_load() -> None:
-    """Without a setting: from vLLM's connector, at the speed of PCIe 4."""
+@pytest.mark.parametrize("blocks_s", [100.0, 1e5])
+def test_the_time_of_a_load_is_learned(monkeypatch: pytest.MonkeyPatch, blocks_s: float) -> None:
+    """At first that of PCIe 4, as on a server. From the first load on that of the link, without its latency."""
+    monkeypatch.setattr(EngineShape, "swap_token_s", None)
+    scheduler, loop = build(crowded_out(), "vllm", {}, offload=Offload(slow_back(blocks_s, latency_s=0.05)))
+    machine = scheduler.table.policy.machine
+    assert machine.swap_token_s == pytest.approx(BLOCK_BYTES / 16 / 25e9)
+    loop.run()
+    assert machine.swap_token_s == pytest.approx(1 / blocks_s / 16)
+    assert scheduler._new_table().policy.machine.swap_token_s == machine.swap_token_s  # after a failure too
+    assert build([], "vllm", {})[0].table.policy.machine.swap_token_s is None
 
-    def derived(offload: Offload | None) -> float | None:
-        scheduler = build([], "working-set", {}, offload=offload)[0]
-        scheduler._settings = replace(scheduler._settings, swap_token_s=None)
-        found = scheduler._new_table().policy.machine.swap_token_s
-        return None if found is None else float(found)
 
-    assert derived(Offload(Tier(1.0, 25.0, 25.0))) == pytest.approx(BLOCK_BYTES / 16 / 25e9)
-    assert derived(None) is None
+def test_loads_of_several_workers_and_steps_are_averaged_by_size() -> None:
+    """vLLM adds up what its workers report. A small load, which takes longer by the byte, counts for less."""
+    scheduler = build([], "vllm", {}, offload=Offload(tier(400)))[0]
+    for size, seconds in ((3200, 0.3), (800, 0.2)):
+        reports = []
+        for _ in range(2):
+            reports.append(OffloadingWorkerMetadata())
+            reports[-1].transfer_stats.load.record(size, seconds)
+            reports[-1].transfer_stats.store.record(10**9, 1.0)
+        scheduler.loads.reported(KVConnectorOutput(kv_connector_worker_meta=reports[0].aggregate(reports[1])), 0.0)
+    assert scheduler.loads.token_s == pytest.approx(BLOCK_BYTES / 16 * 0.5 / 4000)
+    scheduler.loads.reported(KVConnectorOutput(kv_connector_worker_meta=OffloadingWorkerMetadata()), 0.0)
+    scheduler.loads.reported(KVConnectorOutput(finished_recving={"x"}), 0.0)
+    assert scheduler.loads.token_s == pytest.approx(BLOCK_BYTES / 16 * 0.5 / 4000)
 
 
 def test_infercept_preserves_for_no_longer_than_a_reload_is_worth() -> None:

@@ -281,7 +281,7 @@ class DecodeLine:
         return self.fixed_s / kv_tokens + self.token_s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Machine:
     """The machine on which the engine runs."""
 
@@ -291,7 +291,7 @@ class Machine:
     max_num_batched_tokens: int = 2048
     """Largest number of tokens in one step."""
     swap_token_s: float | None = None
-    """Seconds to load one token's KV from DRAM to the GPU; None: there is no tier."""
+    """Seconds to load one token's KV from DRAM to the GPU, learned while the engine runs; None: there is no tier."""
     ssd_token_s: float = 0.0
     """Seconds to load one token's KV from the SSD to DRAM."""
     decode: DecodeLine | None = None

@@ -188,17 +188,23 @@ class ModelledCopies(OffloadingWorker):
         self.stall_until_s = 0.0
         """When the forward pass may start. Earlier, it would overwrite blocks that are still being copied to DRAM."""
         self._block_bytes = block_bytes
+        self._results: dict[int, TransferResult] = {}
 
     def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec) -> bool:
-        self.links.start(job_id, self.links.write, len(src_spec.block_ids) * self._block_bytes)
-        return True
+        return self._submit(job_id, self.links.write, src_spec)
 
     def submit_load(self, job_id: int, src_spec: LoadStoreSpec, dst_spec: GPULoadStoreSpec) -> bool:
-        self.links.start(job_id, self.links.read, len(dst_spec.block_ids) * self._block_bytes)
+        return self._submit(job_id, self.links.read, dst_spec)
+
+    def _submit(self, job_id: int, link: Link, on_gpu: GPULoadStoreSpec) -> bool:
+        """Start a transfer. As on a GPU, the time that is reported is that of the copy alone."""
+        size = len(on_gpu.block_ids) * self._block_bytes
+        self.links.start(job_id, link, size)
+        self._results[job_id] = TransferResult(job_id, True, transfer_size=size, transfer_time=size / link.bytes_s)
         return True
 
     def get_finished(self) -> list[TransferResult]:
-        return [TransferResult(job_id, success=True) for job_id in self.links.ended()]
+        return [self._results.pop(job_id) for job_id in self.links.ended()]
 
     def wait(self, job_ids: Collection[int]) -> None:
         self.stall_until_s = max(self.stall_until_s, self.links.end_of(set(job_ids)))

@@ -27,7 +27,7 @@ class Settings:
     guards: Guards = field(default_factory=Guards)
     prefill: PrefillCurve = field(default_factory=lambda: PrefillCurve(0.0, 0.0, 0.0, "none given"))
     swap_token_s: float | None = None
-    """Seconds to load one token's KV from DRAM to the GPU; None: derived if vLLM offloads KV, else there is no tier."""
+    """Seconds to load one token's KV from DRAM to the GPU, until a load is measured; None: see ``Loads``."""
     deep_token_s: float = 0.0
     """Seconds to load one token's KV from the SSD to DRAM."""
     decode: DecodeLine | None = None

@@ -16,6 +16,7 @@ from continuum_traces.schema import SchedulerEvent, UnpinReason
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
 from continuum_server.policy.base import Rank
@@ -24,6 +25,7 @@ from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.registry import make_policy
 from continuum_server.vllm_plugin import touch_points
 from continuum_server.vllm_plugin.held_kv import HeldKv
+from continuum_server.vllm_plugin.loads import Loads
 from continuum_server.vllm_plugin.plugin_settings import read_settings
 from continuum_server.vllm_plugin.preemption import Preemption
 from continuum_server.vllm_plugin.queue import HELD_BACK, ONE_OFF, OVERDUE, PINNED, PREEMPTED, REST, RankedQueue
@@ -67,6 +69,7 @@ class ProgramSchedulerMixin(Scheduler):
         super().__init__(*args, **kwargs)
         self._settings = read_settings(self.vllm_config.additional_config)
         touch_points.refuse_what_cannot_work(self, self._settings.policy)
+        self.loads = Loads(self, self._settings.swap_token_s)
         self.table = self._new_table()
         policy = self.table.policy
         load_statistics(policy)
@@ -87,8 +90,6 @@ class ProgramSchedulerMixin(Scheduler):
         """The turn of each request, by request id. Kept outside the program table, which may fail."""
         self._open: set[str] = set()
         """The requests with an ``arrive`` event and no ``finish`` event."""
-        self._loads: dict[str, tuple[int, float]] = {}
-        """Requests whose KV is being loaded from a tier: number of tokens, and start of the load."""
         self._order_is_void = False
         """The ranks in the queue come from a policy that was replaced after a failure."""
         self._ranked: RankedQueue | None = None
@@ -100,6 +101,9 @@ class ProgramSchedulerMixin(Scheduler):
         touch_points.wrap_allocate_slots(
             self, lambda allocate: self.held.making_room(allocate, self.wall, lambda: self.clock(), self._refused)
         )
+        touch_points.watch_connector(
+            self, self.loads.allocated, lambda output: self.wall.attempt("report of loads", self._loaded, output)
+        )
 
     def _new_table(self) -> ProgramTable:
         settings, kv_tokens = self._settings, touch_points.kv_tokens(self)
@@ -107,7 +111,7 @@ class ProgramSchedulerMixin(Scheduler):
             settings.prefill,
             kv_tokens,
             self.max_num_scheduled_tokens,
-            touch_points.swap_token_s(self) if settings.swap_token_s is None else settings.swap_token_s,
+            self.loads.token_s,
             settings.deep_token_s,
             settings.decode,
             block_size=touch_points.hash_block_size(self),
@@ -175,8 +179,8 @@ class ProgramSchedulerMixin(Scheduler):
         for request_id in touch_points.preempted_ids(output):
             run("preemption of a request", request_id, self.preempted, request_id, now_s)
         # loads before starts, because since vLLM 0.33 a load may end in the step in which it began
-        for request_id, blocks in touch_points.loads_begun(output):
-            run("load of a request", request_id, self._reloads, request_id, blocks, now_s)
+        for request_id, tokens in self.loads.begun():
+            run("load of a request", request_id, self._reloads, request_id, tokens, now_s)
         for request_id, hit_tokens in touch_points.first_scheduled(output):
             run("start of a request", request_id, self._started, request_id, hit_tokens, now_s)
         if self.preemption is not None:
@@ -222,7 +226,7 @@ class ProgramSchedulerMixin(Scheduler):
         if request_id is None:
             self._start_over()
             return
-        self._loads.pop(request_id, None)
+        self.loads.end(request_id, self.clock())
         turn = self._turn_of.get(request_id)
         if turn is None:
             return
@@ -241,7 +245,7 @@ class ProgramSchedulerMixin(Scheduler):
             self.tell(replace(event, reason="abort", tokens=pin.tokens))
         for turn in self._turn_of.values():
             self._end_in_record(turn)
-        self._loads.clear()
+        self.loads.clear()
         self._turn_of.clear()
         programs, self.table = self.table.identity.programs, self._new_table()
         self.held.table = self.table
@@ -279,19 +283,28 @@ class ProgramSchedulerMixin(Scheduler):
         turn = self.table.turn(request_id)
         if turn is None:
             return
-        reloaded, since_s = self._loads.pop(request_id, (0, now_s))
-        first = self.table.start(turn, now_s, hit_tokens, self.block_size, reloaded, now_s - since_s)
+        reloaded, reload_s = self.loads.end(request_id, now_s)
+        first = self.table.start(turn, now_s, hit_tokens, self.block_size, reloaded, reload_s)
         kind: Any = "start" if first else "resume"
         self._emit(now_s, kind, turn, prompt_tokens=turn.prompt_tokens, hit_tokens=hit_tokens)
         self.held.release_program(turn.program, now_s, "hit")  # the running turn now references the blocks itself
 
-    def _reloads(self, request_id: str, blocks: int, now_s: float) -> None:
+    def _reloads(self, request_id: str, tokens: int, now_s: float) -> None:
         """Note that vLLM began to load the request's KV from a tier. The request starts when the KV is loaded."""
         turn = self.table.turn(request_id)
         if turn is not None:
-            tokens = blocks * self.table.block_size
-            self._loads[request_id] = tokens, now_s
-            self._emit(now_s, "reload", turn, tokens=tokens, bytes=blocks * touch_points.block_bytes(self))
+            self.loads.start(request_id, tokens, now_s)
+            self._tell_policy()
+            size = round(tokens * touch_points.token_bytes(self) * touch_points.workers(self))
+            self._emit(now_s, "reload", turn, tokens=tokens, bytes=size)
+
+    def _loaded(self, output: KVConnectorOutput) -> None:
+        self.loads.reported(output, self.clock())
+        self._tell_policy()
+
+    def _tell_policy(self) -> None:
+        """Tell the policy how long a load takes."""
+        self.table.policy.machine.swap_token_s = self.loads.token_s
 
     def preempted(self, request_id: str, now_s: float) -> None:
         """Note that a request was preempted. If the policy preempted it, vLLM's output lists it once more."""
@@ -318,7 +331,7 @@ class ProgramSchedulerMixin(Scheduler):
             tool=tool,
             status="stop" if stopped else touch_points.status_word(request),
         )
-        self._loads.pop(request.request_id, None)
+        self.loads.end(request.request_id, now_s)
         if well:
             self._finished_well(request, turn, tool, now_s)
         else:

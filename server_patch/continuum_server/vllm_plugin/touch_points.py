@@ -31,6 +31,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_max_concurrency_for_kv_cache_config
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
 
 from continuum_server.vllm_plugin.versions import PluginError
@@ -323,30 +324,56 @@ def loads_in_flight(scheduler: Scheduler) -> bool:
     )
 
 
-def loads_begun(output: SchedulerOutput) -> list[tuple[str, int]]:
-    """Return (request id, number of blocks) of the loads from tiers that begin in this step."""
-    jobs: dict[int, Any] = getattr(output.kv_connector_metadata, "load_jobs", None) or {}
-    return [(job.req_id, len(job.dst_spec.block_ids)) for job in jobs.values()]
+def watch_connector(
+    scheduler: Scheduler,
+    allocated: Callable[[str, int], None],
+    reported: Callable[[KVConnectorOutput], None],
+) -> None:
+    """Follow the loads of vLLM's connector, of any kind, through two methods of its public interface.
+
+    Args:
+        allocated: called with a request's id and the number of tokens that will be loaded for it, while vLLM schedules.
+        reported: called with the workers' report of each step.
+    """
+    connector: Any = scheduler.connector
+    if connector is None:
+        return
+    update_state, update_output = connector.update_state_after_alloc, connector.update_connector_output
+
+    def update_state_after_alloc(request: Request, blocks: Any, num_external_tokens: int) -> None:
+        update_state(request, blocks, num_external_tokens)
+        if num_external_tokens > 0:
+            allocated(request.request_id, num_external_tokens)
+
+    def update_connector_output(connector_output: KVConnectorOutput) -> None:
+        reported(connector_output)
+        update_output(connector_output)
+
+    connector.update_state_after_alloc = update_state_after_alloc
+    connector.update_connector_output = update_connector_output
 
 
-def block_bytes(scheduler: Scheduler) -> int:
-    """Return the bytes of one KV block on all workers together."""
+def loaded(output: KVConnectorOutput) -> tuple[int, float]:
+    """Return the bytes that vLLM's offloading connector has loaded, and the seconds of their copies, added up over all
+    workers; 0, 0: none, or an older vLLM's connector does not say it."""
+    stats = getattr(getattr(output, "kv_connector_worker_meta", None), "transfer_stats", None)
+    return (0, 0.0) if stats is None else (stats.load.bytes, stats.load.time)
+
+
+def token_bytes(scheduler: Scheduler) -> float:
+    """Return the bytes of one token's KV on one worker."""
     groups = scheduler.kv_cache_config.kv_cache_groups
-    size = sum(group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in groups)
-    return int(size * scheduler.vllm_config.parallel_config.world_size)
+    block = sum(group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in groups)
+    return float(block * pool_blocks(scheduler) / kv_tokens(scheduler))
 
 
-LINK_BYTES_S = 25e9
-"""Bandwidth from DRAM to a GPU that a server assumes: 16 lanes of PCIe 4. A GPU takes several times as long to compute
-KV as to load it even so, so decisions hardly depend on it."""
+def workers(scheduler: Scheduler) -> int:
+    return int(scheduler.vllm_config.parallel_config.world_size)
 
 
-def swap_token_s(scheduler: Scheduler) -> float | None:
-    """Return the seconds to load one token's KV from DRAM; None: vLLM has no offloading connector that can be asked."""
-    if _offloading(scheduler) is None:
-        return None
-    token_bytes = block_bytes(scheduler) * pool_blocks(scheduler) / kv_tokens(scheduler)
-    return token_bytes / (LINK_BYTES_S * scheduler.vllm_config.parallel_config.world_size)
+def offloads(scheduler: Scheduler) -> bool:
+    """Whether the connector is vLLM's offloading connector, and can be asked."""
+    return _offloading(scheduler) is not None
 
 
 def _offloading(scheduler: Scheduler) -> Any:

@@ -45,7 +45,7 @@ class Engine:
     policy: str
     options: dict[str, object]
     guards: Guards
-    machine: Machine = MACHINE
+    machine: Machine = field(default_factory=lambda: MACHINE)
     now_s: float = 0.0
     waiting: list[Request] = field(default_factory=list)
     running: list[Request] = field(default_factory=list)
