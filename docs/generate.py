@@ -265,7 +265,7 @@ def _figures(table: Mapping[str, Any]) -> Iterator[str]:
         spec = load_figure(name)
         claim = f" {spec.claim.removesuffix('.')}." if spec.claim else ""
         measured = "; ".join(_ranges(name, table["base"].get(name, "vllm"), table["metrics"]))
-        yield f"- **`{name}`** ({spec.paper}):{claim} {table['says'][name]}. {measured}."
+        yield f"- **`{name}`** ({spec.paper}; {spec.minutes['quick']:g} min):{claim} {table['says'][name]}. {measured}."
         yield f"    ![{name}](figures/{name}.svg)"
 
 
