@@ -93,10 +93,11 @@ def test_prompts_that_vllm_does_not_cut_anywhere_are_left_to_it(
 def test_what_a_request_decodes_in_a_step(running: Any) -> None:
     """Nothing until its prompt, and what was computed of its answer before a preemption, are computed."""
     (request,) = running.running
-    tokens = touch_points.decode_tokens
     request.num_computed_tokens = request.num_tokens - 1
-    assert tokens(request) == 1
-    request.spec_token_ids = [1, 2]
-    assert tokens(request) == 3
+    assert touch_points.decodes(request)
+    assert touch_points.decode_tokens(running) == 1
+    running.num_spec_tokens = 2
+    assert touch_points.decode_tokens(running) == 3
     request.num_computed_tokens = request.num_tokens - 2
-    assert tokens(request) == 0
+    assert not touch_points.decodes(request)
+    assert touch_points.decode_tokens(running) == 0

@@ -85,6 +85,8 @@ class Tenants:
         self.lag_s = lag * machine.kv_tokens * curve.marginal_prefill_s(USUAL_PROMPT) / USUAL_PROMPT
         self.context_tokens: Callable[[TurnState], int] = lambda turn: turn.prompt_tokens
         """Returns the present context of a running turn, in tokens."""
+        self.changes = 0
+        """Number of arrivals, starts, ends and charges. Until the next one, the same keys may go on."""
         self.seats = 1024
         """Number of requests that can run at once. Each takes at least one of so many parts of the engine."""
         self._prefill_s, self._kv_tokens, self._pins = curve.marginal_prefill_s, machine.kv_tokens, pins
@@ -95,6 +97,10 @@ class Tenants:
         """When memory was last charged."""
         self.next_s = math.inf
         """The time after which ``tick`` has something to do."""
+        self._prompts: list[TurnState] | None = None
+        """The running turns of the key with the least virtual time whose prompts are computed, None: none runs."""
+        self._prompts_at = -1
+        """``changes`` when these were looked up."""
 
     @property
     def several(self) -> bool:
@@ -111,6 +117,7 @@ class Tenants:
     # ------------------------------------------------------------------------------- what happens
 
     def arrived(self, turn: TurnState, now_s: float) -> None:
+        self.changes += 1
         key = turn.program.namespace
         if key not in self._tenants:
             self._forget_idle()
@@ -127,6 +134,7 @@ class Tenants:
 
     def started(self, turn: TurnState, hit_tokens: int) -> None:
         """Charge a turn's prompt, unless it was preempted and starts again."""
+        self.changes += 1
         tenant = self._tenants[turn.program.namespace]
         self._present_s = max(self._present_s, min((each.virtual_s for each in self if each.waiting), default=0.0))
         tenant.waiting.pop(turn.request_id, None)
@@ -142,6 +150,7 @@ class Tenants:
 
     def left(self, turn: TurnState, now_s: float) -> None:
         """Charge the memory of a turn that ends, in whatever way."""
+        self.changes += 1
         tenant = self._tenants[turn.program.namespace]
         tenant.waiting.pop(turn.request_id, None)
         if tenant.running.pop(turn.request_id, None) is not None:
@@ -156,6 +165,7 @@ class Tenants:
         """Charge memory if it is time. Return whether it was."""
         if self.next_s >= now_s:
             return False
+        self.changes += 1
         for tenant in self:
             for turn in tenant.running.values():
                 self._charge_running(tenant, turn, now_s)
@@ -278,17 +288,22 @@ class Tenants:
                 turns.append(turn)
         return turns
 
-    def step_tokens(self, most: int, decode_tokens: Callable[[TurnState], int]) -> int:
+    def step_tokens(self, most: int, decode_tokens: Callable[[], int], decodes: Callable[[TurnState], bool]) -> int:
         """Return how many tokens the next step may compute, at most ``most``.
 
         Args:
-            decode_tokens: returns the tokens that a running turn decodes in the step; 0: its prompt is not computed.
+            decode_tokens: returns the tokens that all running requests decode in the step.
+            decodes: whether a running turn's prompt is computed. From then on it is, until the turn is preempted.
         """
-        active = [each for each in self if each.active]
-        least = min(active, key=_VIRTUAL_S) if len(active) > 1 else None
-        if least is None or not least.running or not all(map(decode_tokens, least.running.values())):
+        if self._prompts_at != self.changes:
+            active = [each for each in self if each.active]
+            least = min(active, key=_VIRTUAL_S) if len(active) > 1 else None
+            self._prompts = [*least.running.values()] if least is not None and least.running else None
+            self._prompts_at = self.changes
+        if self._prompts is None:
             return most
-        return min(most, STEP_TOKENS + sum(decode_tokens(turn) for each in active for turn in each.running.values()))
+        self._prompts = [turn for turn in self._prompts if not decodes(turn)]
+        return most if self._prompts else min(most, STEP_TOKENS + decode_tokens())
 
     def late(self, held_back: Callable[[TurnState], bool]) -> list[TurnState]:
         """Return a turn within its share of each key that is behind and whose turns are all held back."""

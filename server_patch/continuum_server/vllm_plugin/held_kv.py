@@ -118,6 +118,8 @@ class HeldKv:
 
         def allocate_or_release(request: Request, *args: Any, **kwargs: Any) -> Any:
             blocks = allocate(request, *args, **kwargs)
+            if blocks is not None:
+                return blocks
             for choose in (self._soft, self._victims):
                 if blocks is not None or not self.blocks:
                     break

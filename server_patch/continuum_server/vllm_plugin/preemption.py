@@ -23,15 +23,16 @@ class Preemption:
 
     def __init__(self, scheduler: ProgramSchedulerMixin) -> None:
         self._scheduler = scheduler
-        self._refused: tuple[str, int] | None = None
-        """The waiting request that did not fit in this step, and the number of free blocks that it needs."""
+        self._refused: tuple[Request, dict[str, Any]] | None = None
+        """The waiting request that did not fit in this step, and the arguments of ``allocate_slots``."""
         self._chosen: list[Request] = []
         self._wanted = 0
+        """Number of free blocks that the waiting request needs."""
 
     def refused(self, request: Request, arguments: dict[str, Any]) -> None:
         """Note that ``allocate_slots`` found no room for the first waiting request."""
         if not touch_points.is_running(request):
-            self._refused = request.request_id, touch_points.blocks_wanted(self._scheduler, request, arguments)
+            self._refused = request, arguments
 
     def plan(self, now_s: float) -> None:
         """Choose the requests to preempt after a step in which the first waiting request did not fit."""
@@ -41,12 +42,13 @@ class Preemption:
         if not (refused or full) or not scheduler.waiting:
             return
         asker = scheduler.table.turn(scheduler.waiting.peek_request().request_id)
-        if asker is None or (refused is not None and refused[0] != asker.request_id):
+        if asker is None or (refused is not None and refused[0].request_id != asker.request_id):
             return
         turns = (scheduler.table.turn(request.request_id) for request in scheduler.running)
         victims = scheduler.table.preempted_for(asker, (turn for turn in turns if turn is not None), now_s)
-        self._wanted = refused[1] if refused is not None else 0
-        self._chosen = self._enough(victims)
+        if victims:
+            self._wanted = touch_points.blocks_wanted(scheduler, *refused) if refused is not None else 0
+            self._chosen = self._enough(victims)
         if self._chosen:
             scheduler.table.act_soon(always=True)
 

@@ -74,8 +74,8 @@ class RankedQueue(RequestQueue):
         key: returns the class and rank of a request; None: the request is ordered by its arrival.
         one_offs_first: whether the one-offs of an API key come first now.
         tenant: returns the API key of a request.
-        within_lag: returns those of the API keys of waiting requests that may go on now. Its answer and that of
-            ``one_offs_first`` change between scheduling steps only, which ``refresh`` tells.
+        within_lag: returns those of the API keys of waiting requests that may go on now.
+        changes: returns another number once answers of ``one_offs_first`` and ``within_lag`` may have changed.
     """
 
     def __init__(
@@ -84,18 +84,16 @@ class RankedQueue(RequestQueue):
         one_offs_first: Callable[[str | None], bool],
         tenant: Callable[[Request], str | None] = lambda request: None,
         within_lag: Callable[[Collection[str | None]], Collection[str | None]] = lambda keys: keys,
+        changes: Callable[[], int] = lambda: 0,
     ) -> None:
         self._key, self._one_offs_first = key, one_offs_first
-        self._tenant, self._within_lag = tenant, within_lag
+        self._tenant, self._within_lag, self._changes = tenant, within_lag, changes
         self._lines: dict[str | None, _Lines] = {}
         self._entries: dict[str, _Entry] = {}
         self._count = 0
         self._head: _Entry | None = None
-        """The first entry of several keys; None: unknown."""
-
-    def refresh(self) -> None:
-        """Ask again which requests may go first."""
-        self._head = None
+        """The first entry, while ``changes`` returns ``_head_at`` and no request entered or left."""
+        self._head_at = -1
 
     def add_request(self, request: Request) -> None:
         self._enter(request, self._key(request))
@@ -112,7 +110,7 @@ class RankedQueue(RequestQueue):
         line.push(entry)
 
     def _forget(self, request_id: str) -> None:
-        self._head = None
+        self._head_at = -1
         entry = self._entries.pop(request_id, None)
         if entry is not None:
             entry.valid = False
@@ -128,8 +126,12 @@ class RankedQueue(RequestQueue):
         return first.request
 
     def _first(self) -> _Entry | None:
-        if self._head is not None:
-            return self._head
+        changes = self._changes()
+        if self._head_at != changes:
+            self._head, self._head_at = self._find_first(), changes
+        return self._head
+
+    def _find_first(self) -> _Entry | None:
         firsts = {
             tenant: first
             for tenant, lines in self._lines.items()
@@ -137,8 +139,7 @@ class RankedQueue(RequestQueue):
         }
         if len(firsts) < 2:
             return next((entry for _, entry in firsts.values()), None)
-        self._head = min(firsts[tenant] for tenant in self._within_lag(firsts))[1]
-        return self._head
+        return min(firsts[tenant] for tenant in self._within_lag(firsts))[1]
 
     def pop_request(self) -> Request:
         request = self.peek_request()
@@ -174,7 +175,7 @@ class RankedQueue(RequestQueue):
     def in_order_of_arrival(self) -> None:
         """Order all requests by their arrival only. None is held back."""
         requests = sorted((entry.request for entry in self._entries.values()), key=lambda request: request.arrival_time)
-        self._lines, self._entries, self._head = {}, {}, None
+        self._lines, self._entries, self._head_at = {}, {}, -1
         for request in requests:
             self._enter(request, None)
 

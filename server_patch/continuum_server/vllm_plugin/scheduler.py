@@ -139,6 +139,7 @@ class ProgramSchedulerMixin(Scheduler):
                 self._turn_of[request.request_id].program.namespace if request.request_id in self._turn_of else None
             ),
             lambda keys: self.table.tenants.within_lag(keys),
+            lambda: self.table.tenants.changes,
         )
         for request in self.waiting:
             self._ranked.add_request(request)
@@ -172,7 +173,11 @@ class ProgramSchedulerMixin(Scheduler):
         most, tenants = self.max_num_scheduled_tokens, self.table.tenants
         if not (tenants.several and touch_points.cuts_prompts(self)):
             return most
-        return tenants.step_tokens(most, lambda turn: touch_points.decode_tokens(self.requests[turn.request_id]))
+        return tenants.step_tokens(
+            most,
+            lambda: touch_points.decode_tokens(self),
+            lambda turn: touch_points.decodes(self.requests[turn.request_id]),
+        )
 
     def _after_step(self, output: SchedulerOutput, now_s: float) -> None:
         run = self.wall.run
@@ -197,8 +202,6 @@ class ProgramSchedulerMixin(Scheduler):
             self._obey(now_s)
         idle = self._ranked is not None and not (self.running or self._ranked or touch_points.loads_in_flight(self))
         self.rank_again(self.table.overdue(now_s, idle))
-        if self._ranked is not None:
-            self._ranked.refresh()
         if self.preemption is not None:
             self.preemption.carry_out(now_s)
 

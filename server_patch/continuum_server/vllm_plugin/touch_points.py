@@ -181,11 +181,14 @@ def batch_tokens(scheduler: Scheduler) -> int:
     return sum(request.num_computed_tokens for request in scheduler.running)
 
 
-def decode_tokens(request: Request) -> int:
-    """Return the tokens that a running request decodes in a step; 0: its prompt is not computed."""
-    if request.num_computed_tokens < request.num_tokens - 1:
-        return 0
-    return int(request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens)
+def decodes(request: Request) -> bool:
+    """Whether a running request's prompt is computed, and what was computed of its answer before a preemption."""
+    return bool(request.num_computed_tokens >= request.num_tokens - 1)
+
+
+def decode_tokens(scheduler: Scheduler) -> int:
+    """Return the most tokens that the running requests decode in a step."""
+    return sum(map(decodes, scheduler.running)) * (1 + int(scheduler.num_spec_tokens))
 
 
 def cuts_prompts(scheduler: Scheduler) -> bool:

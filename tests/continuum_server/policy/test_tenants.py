@@ -255,7 +255,8 @@ class TestStepTokens:
 
     def tokens(self, on: Driver, most: int = MOST, **decode: int) -> int:
         """``decode``: the tokens that a key's turns decode."""
-        return on.table.tenants.step_tokens(most, lambda turn: decode[str(turn.program.namespace)])
+        decodes = lambda turn: bool(decode[str(turn.program.namespace)])  # noqa: E731
+        return on.table.tenants.step_tokens(most, lambda: sum(decode.values()), decodes)
 
     def test_256_beside_what_is_decoded(self) -> None:
         on = self.engine()
