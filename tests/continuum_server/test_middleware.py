@@ -16,7 +16,7 @@ from continuum_server.vllm_plugin import middleware as middleware_module
 from continuum_server.vllm_plugin.metrics import ROWS, Metrics, prometheus_text
 from continuum_server.vllm_plugin.middleware import ContinuumMiddleware
 from continuum_server.vllm_plugin.online import AnchoredClock
-from continuum_server.vllm_plugin.request_tags import BODY_FIELDS, CLIENT_KEY, NAMESPACE_KEY, WEIGHT_KEY
+from continuum_server.vllm_plugin.request_tags import BODY_FIELDS, CLIENT_KEY, NAMESPACE_KEY, WEIGHT_KEY, normalize_tags
 from continuum_server.vllm_plugin.state import KEPT_S, LISTED, StateCache, engine_state
 from continuum_traces.schema import SchedulerEvent
 from fastapi import FastAPI
@@ -43,6 +43,7 @@ class EngineCore:
     def __init__(self, error: Exception | None = None, stopped: bool = False) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.error, self.stopped = error, stopped
+        self.may_begin = {b"0": True, b"1": True}
         self.core_engines = [b"0", b"1"]
 
     async def _call_utility_async(self, name: str, operation: str, argument: str, engine: bytes) -> str:
@@ -54,7 +55,8 @@ class EngineCore:
         if self.error is not None:
             raise self.error
         released = engine == b"1" and json.loads(argument).get("program_id") == "p/1"
-        return json.dumps(STATE if operation == "state" else {"released": released})
+        answers = {"state": STATE, "may_begin": {"may_begin": self.may_begin[engine]}}
+        return json.dumps(answers.get(operation, {"released": released}))
 
 
 class Body(BaseModel):
@@ -537,3 +539,60 @@ def test_every_engine_is_asked_within_the_key(keys: list[str], tokens: list[str]
         ("release", {"program_id": "p/1", **namespaced}),
         ("state", namespaced),
     ]
+
+
+LIMITED = {"guards": {"max_outside": 3}}
+FROM_P = json.dumps({"vllm_xargs": {"program_id": "p", "parent_id": "q"}}).encode()
+
+
+def test_a_new_program_is_refused_if_no_engine_lets_it_in() -> None:
+    http = Http(settings=LIMITED)
+    http.core.may_begin = {b"0": False, b"1": False}
+    start, body = http.send(*CHAT, bodies(FROM_P))
+    assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"10")
+    assert json.loads(body["body"])["error"]["type"] == "ServiceUnavailableError"
+    assert http.core.calls == [("may_begin", {"namespace": None, "program_id": "p", "parent_id": "q"})]
+    http.core.may_begin[b"1"] = True
+    assert http.ask(*CHAT, FROM_P)[0] == 200  # it may try again
+    http.core.may_begin[b"1"] = False
+    assert http.ask(*CHAT, FROM_P)[0] == 200  # and is not asked about again
+    assert len(http.core.calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "body"),
+    [
+        ({}, FROM_P),  # no limit
+        (LIMITED, b'{"messages": []}'),  # nobody knows whether it begins a program
+        (LIMITED, b"[]"),
+    ],
+)
+def test_other_requests_are_not_asked_about(settings: dict[str, Any], body: bytes) -> None:
+    http = Http(settings=settings)
+    http.core.may_begin = {b"0": False, b"1": False}
+    assert http.ask(*CHAT, body)[0] == 200
+    assert not http.core.calls
+
+
+@pytest.mark.parametrize("error", [Exception("dead"), Exception("object has no attribute 'continuum'")])
+def test_programs_begin_if_the_engine_cannot_say(error: Exception) -> None:
+    assert Http(EngineCore(error=error), settings=LIMITED).ask(*CHAT, FROM_P)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "nested", "tags"),
+    [
+        ({"vllm_xargs": {"program_id": "p", "parent_id": "q"}}, {}, False, ("p", "q")),
+        ({"sampling_params": {"extra_args": {"program_id": "p"}}}, {}, True, ("p", None)),
+        ({"sampling_params": {}}, {"x-session-id": "s"}, True, ("s", None)),
+        ({"session_id": "s"}, {}, False, ("s", None)),
+        ({"job_id": "j", "messages": []}, {}, False, ("j", None)),
+        ({"vllm_xargs": 5, "sampling_params": 5}, {}, False, (None, None)),
+        ({"sampling_params": 5}, {"x-session-id": "s"}, True, (None, None)),  # no room for a tag: vLLM refuses it
+    ],
+)
+def test_the_tags_that_the_scheduler_will_read(
+    body: dict[str, Any], headers: dict[str, str], nested: bool, tags: tuple[str | None, str | None]
+) -> None:
+    read = normalize_tags(json.dumps(body).encode(), headers, nested=nested).tags()
+    assert (read.program_id, read.parent_id) == tags

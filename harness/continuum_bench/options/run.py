@@ -45,6 +45,9 @@ def uses_rate(arrivals: str) -> bool:
 
 NO_RATE = Without("arrivals", "these arrivals have a rate of their own", lambda arrivals: not uses_rate(arrivals))
 AT_A_TIME = Without("arrivals", "the search decides how many programs run at a time")
+OPEN_LOOP = Without(
+    "arrivals", "the next program would begin at once", lambda text: text.startswith(("concurrency", "steps"))
+)
 ROUTER = one_of(*ROUTERS)
 PIPELINE = named("--pp", "--pipeline-parallel-size")
 PROFILED = Without("profile", "the profile was measured on all GPUs together")
@@ -184,6 +187,9 @@ class EngineOptions(SchedulerSettings, GpuOptions):
     send), ids,prompts (where there is no id, by prompts that continue earlier ones), none."""
     first_token_s: Annotated[float | None, Meta(gt=0)] = None
     """Target for the first token of a program. A first turn that would miss it runs before all others."""
+    max_outside: Annotated[int | None, Meta(ge=1), OPEN_LOOP, Without("how_many", "it plays closed loops")] = None
+    """Refuse new programs while so many wait to be admitted: a server answers 503 with Retry-After, so that a router
+    sends them elsewhere. In the virtual engine they end at once. Default: refuse none."""
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,9 @@ class Guards:
     first_token_s: Annotated[float, Range(0.0, 1e9, above=True)] | None = None
     """Target for the first token of a program. A first turn that would miss it, as expected from its prefill and from
     the recent waits of such turns, runs before all later requests; None: no target."""
+    max_outside: Count | None = None
+    """While so many programs wait to be admitted, new programs are refused; None: none is. A known program is never
+    refused, nor its sub-agents, nor a request without a program id."""
     one_offs: OneOffsOrder = "first"
     """Requests that continue no conversation run before programs, within their share (first), or in the policy's order
     (fcfs, as in the papers)."""
@@ -161,6 +164,20 @@ class ProgramTable:
             program.compacted_from = 0
         program.arrival_s += (1.0 - kept.share) * (now_s - program.arrival_s)
         program.sequence += (1.0 - kept.share) * (turn.sequence - program.sequence)
+
+    def refuses(self, program_id: str | None, parent_id: str | None = None, namespace: str | None = None) -> bool:
+        """Whether a request must not come in, because it begins a program and too many programs wait outside.
+
+        Args:
+            program_id: the client's id of the program; None: the request has none, and is not refused.
+            parent_id: that of the program's parent.
+            namespace: digest of the client's API key.
+        """
+        most = self.guards.max_outside
+        if most is None or program_id is None or self.policy.state().get("programs_outside", 0) < most:
+            return False
+        names = [program_id] if parent_id is None else [program_id, parent_id]
+        return not any(self.identity.programs.of(name, namespace) for name in names)
 
     def turn(self, request_id: str) -> TurnState | None:
         return self._turns.get(request_id)

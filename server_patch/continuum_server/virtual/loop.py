@@ -32,6 +32,9 @@ from continuum_server.vllm_plugin.scheduler import Discard, ProgramSchedulerMixi
 if TYPE_CHECKING:
     from continuum_server.virtual.vllm_offload import Transfers
 
+REFUSED = "http-503"
+"""The error of a program that was refused, as the load generator calls it."""
+
 
 @dataclass(slots=True)
 class Counters:
@@ -69,6 +72,8 @@ class Play:
     request: Request | None = None
     sent_s: float = 0.0
     first_token_s: float | None = None
+    refused: bool = False
+    """The program was refused, and has ended."""
     alone_s: Sequence[float] = ()
     """Seconds of each turn on an empty engine, computed when the first turn ends."""
 
@@ -174,6 +179,9 @@ class VirtualLoop:
         self._idle_until_s = -inf
         """No waiting request can run before this time. An arrival may be earlier."""
         self._events: list[tuple[float, int, Play]] = []
+        self.refuses: Callable[[str | None, str | None], bool] = lambda program_id, parent_id: False
+        """Whether a server refuses the first turn of a program with this id and parent. The program then ends."""
+        self._refused: list[Play] = []
 
     @property
     def now_s(self) -> float:
@@ -217,7 +225,7 @@ class VirtualLoop:
             horizon_s: returns the time until which no turn arrives that was not yet delivered.
 
         Returns:
-            the plays whose turn ended.
+            the plays whose turn ended, or was refused. After a refusal the scheduler is not called.
         """
         if self.counters.scheduler_calls >= self._max_calls:
             raise EngineError(f"gave up after {self._max_calls} scheduler calls at {self.now_s:.1f} s")
@@ -227,6 +235,9 @@ class VirtualLoop:
             raise EngineError(f"at {self.now_s:.3f} s no request can run and no event is due; waiting: {waiting}")
         self._clock.now_s, self._idle_until_s = next_s, -inf
         self._admit_due()
+        if self._refused:
+            refused, self._refused = self._refused, []
+            return refused
         stretch_s = self._stretch(horizon_s)
         plan_steps(self._scheduler, len(stretch_s))
         output = self.scheduler_time.schedule(self._scheduler)
@@ -260,13 +271,20 @@ class VirtualLoop:
             self._on_arrival(play)
         while not isinstance(play.action, Send):
             self._go_on(play, None)
+        tags = play.action.tags
+        if play.index == 0 and self.refuses(tags.program_id, tags.parent_id):
+            play.refused = True
+            self._go_on(play, Ended(self.now_s, self.now_s, error=REFUSED))
+            self.programs_done += 1
+            self._refused.append(play)
+            return
         play.request = Request(
             request_id=play.action.turn_id,
             prompt_token_ids=play.context.prompt,
             sampling_params=SamplingParams(
                 max_tokens=play.action.turn.output_tokens,
                 ignore_eos=True,
-                extra_args=tags_to_xargs(play.action.tags),
+                extra_args=tags_to_xargs(tags),
             ),
             pooling_params=None,
             arrival_time=self.now_s,

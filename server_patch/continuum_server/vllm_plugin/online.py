@@ -70,6 +70,8 @@ class Online:
         self._settings = settings
         self._metrics = Metrics()
         self._clock = AnchoredClock()
+        self._refused = 0
+        """Number of requests that were refused because too many programs waited outside."""
         self._recorder = self._make_recorder()
         self._statistics = StatisticsFile(self._statistics_path(), scheduler.table.policy, self._clock)
         scheduler.attach(self._clock, self)
@@ -107,7 +109,8 @@ class Online:
     # ------------------------------------------------------------------------------------ HTTP
 
     def call(self, operation: str, argument: str) -> str:
-        """Answer the HTTP side as JSON: return the ``state``, ``release`` a program, or count tags (``reject``).
+        """Answer the HTTP side as JSON: return the ``state``, ``release`` a program, say whether one ``may_begin``, or
+        count tags (``reject``).
 
         Never raises an exception.
         """
@@ -129,6 +132,11 @@ class Online:
         if operation == "reject":
             self._scheduler.tags.note_rejected([str(name) for name in argument["names"]], int(argument["count"]))
             return {}
+        if operation == "may_begin":
+            names = argument["program_id"], argument.get("parent_id")
+            refused = self._scheduler.table.refuses(*names, argument.get("namespace"))
+            self._refused += refused
+            return {"may_begin": not refused}
         raise ValueError(f"unknown operation {operation!r}")
 
     def snapshot(self, namespace: str | None = None) -> dict[str, Any]:
@@ -177,6 +185,7 @@ class Online:
             },
             "metrics": self._metrics.to_json(),
             "tags_rejected": scheduler.tags.rejected,
+            "programs_refused": self._refused,
             "plugin_errors": scheduler.wall.errors,
             "record_events_dropped": self._recorder.dropped if self._recorder else 0,
         }

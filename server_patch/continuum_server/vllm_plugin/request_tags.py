@@ -17,6 +17,7 @@ from math import inf
 from typing import Any
 
 from continuum_traces.foreign_ids import SOURCES, find_id
+from continuum_traces.schema import Tags
 from continuum_traces.wire import (
     PROGRAM_ID_ALIASES,
     TAG_NAMES,
@@ -89,6 +90,14 @@ class TaggedBody:
     body: bytes
     rejected: tuple[str, ...] = ()
     """Names of malformed tags, as the client wrote them."""
+    xargs: Any = None
+    """The ``vllm_xargs`` of the body, if it is an object."""
+    session_id: Any = None
+    """The body's own ``session_id``."""
+
+    def tags(self) -> Tags:
+        """Return the tags that the scheduler will read."""
+        return tags_from_xargs(self.xargs if isinstance(self.xargs, dict) else {}, self.session_id).tags
 
 
 def read_caller(xargs: Mapping[str, Any]) -> Caller:
@@ -143,10 +152,13 @@ def normalize_tags(
         raise UnreadableBody("the body is nested too deep") from error
     except ValueError as error:
         raise UnreadableBody(f"the body cannot be read: {error}") from error
+    now = {**data, **changed}
+    home = now.get("sampling_params") if nested else now
+    ids = home.get("extra_args" if nested else "vllm_xargs") if isinstance(home, dict) else None, now.get("session_id")
     if not changed:
-        return TaggedBody(body, rejected)
+        return TaggedBody(body, rejected, *ids)
     end = text.rindex(b"}")  # the object's, because only white space can follow it
-    return TaggedBody(b"".join((memoryview(text)[:end], b"," if data else b"", members[1:].encode())), rejected)
+    return TaggedBody(b"".join((memoryview(text)[:end], b"," if data else b"", members[1:].encode())), rejected, *ids)
 
 
 def _utf8(body: bytes) -> bytes:

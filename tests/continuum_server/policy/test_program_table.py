@@ -47,6 +47,31 @@ def test_soft_holds_cost_no_memory_and_no_search() -> None:
     assert (len(driver.table.pins.soft), driver.table.pins.soft_tokens) == (0, 0)
 
 
+def test_a_new_program_is_refused_from_the_limit_on() -> None:
+    driver = Driver("working-set", POOL, Guards(max_outside=2))
+    refuses = driver.table.refuses
+    driver.start(driver.arrive("a", 900))
+    driver.arrive("b", 900)
+    assert not refuses("d")  # one waits
+    c = driver.arrive("c", 900)
+    assert refuses("d")
+    assert not refuses(None)
+    assert not any(refuses(known) for known in "abc")
+    assert (refuses("d", "a"), refuses("d", "e")) == (False, True)  # a sub-agent of a program that runs
+    assert refuses("a", None, "another key")
+    driver.table.abort(c)
+    assert not refuses("d")
+
+
+@pytest.mark.parametrize(("policy", "guards"), [("working-set", Guards()), ("vllm", Guards(max_outside=1))])
+def test_without_a_limit_or_admission_no_program_is_refused(policy: str, guards: Guards) -> None:
+    driver = Driver(policy, POOL, guards)
+    driver.start(driver.arrive("a", 900))
+    for name in "bcde":
+        driver.arrive(name, 900)
+    assert not driver.table.refuses("f")
+
+
 # ------------------------------------------------------------------------------------------- which program it is
 
 
