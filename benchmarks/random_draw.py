@@ -1,7 +1,7 @@
 """Draws workloads at random and plays them in virtual time: where is ``working-set`` slower than another policy?
 
     python benchmarks/random_draw.py [--workloads 40] [--seeds 0,1]
-    python benchmarks/random_draw.py --giants --seeds 1,2,3,4,5
+    python benchmarks/random_draw.py --giants [--offload dram-100] --seeds 1,2,3,4,5
 
 Sizes, tools, pools, chunks, tiers and arrivals are drawn. Programs arrive at 0.8 to 4 times the rate at which an
 H100 that never loses KV could serve them. A row has the mean JCT of ``working-set``, divided by that of each other
@@ -88,14 +88,16 @@ def draw(seed: int, number: int, programs: int) -> Workload:
     return Workload(played, config, load * capacity(played, config), arrivals, f"{text}, {arrivals}, load {load:.2f}")
 
 
-def giants(seed: int) -> Workload:
+def giants(seed: int, tiers: str | None) -> Workload:
     swebench = load_profile("swebench")
     large = replace(swebench, name="giant", tokens=Spread(110_000, 4000, 100_000, 118_000), first_prompt_weight=12.0)
     parts = {
         "small": (0.9, synthesize(swebench, 54, seed, length_scale=0.12)),
         "giant": (0.1, synthesize(large, 6, seed)),
     }
-    return Workload(mix(parts, 60, seed), EngineConfig(gpu=GPU, kv_blocks=3500, block_size=64), 1.0, "poisson", "")
+    offload = tiers and read_offload(tiers, GPU)
+    config = EngineConfig(gpu=GPU, kv_blocks=3500, block_size=64, offload=offload)
+    return Workload(mix(parts, 60, seed), config, 1.0, "poisson", "")
 
 
 def capacity(programs: Sequence[Program], config: EngineConfig) -> float:
@@ -150,14 +152,14 @@ def ratios(workload: Workload, seeds: Sequence[int]) -> tuple[dict[str, float], 
     return of_all, of_small
 
 
-def of_giants(seeds: Sequence[int]) -> Iterator[str]:
+def of_giants(seeds: Sequence[int], tiers: str | None) -> Iterator[str]:
     """Yield the rows of mean JCTs, and the ratio of ``working-set`` to ``continuum`` by seed."""
     means: dict[str, list[list[float]]] = {"small": [], "giant": []}
     for policy in (*OTHERS, OWN):
         for kind in means:
             means[kind].append([])
         for seed in seeds:
-            workload = giants(seed)
+            workload = giants(seed, tiers)
             of_jobs = list(zip(workload.programs, jcts(workload, policy, seed), strict=True))
             for kind, of_policies in means.items():
                 of_policies[-1].append(
@@ -185,13 +187,14 @@ def of_draw(options: argparse.Namespace) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--giants", action="store_true")
+    parser.add_argument("--offload", help="tiers of --giants, such as dram-100")
     parser.add_argument("--workloads", type=int, default=40)
     parser.add_argument("--first", type=int, default=0, help="number of the first workload")
     parser.add_argument("--programs", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1])
     options = parser.parse_args()
-    for line in of_giants(options.seeds) if options.giants else of_draw(options):
+    for line in of_giants(options.seeds, options.offload) if options.giants else of_draw(options):
         print(line, flush=True)  # noqa: T201
 
 
