@@ -264,7 +264,9 @@ def _figures(table: Mapping[str, Any]) -> Iterator[str]:
     for name in table["from"]:
         spec = load_figure(name)
         claim = f" {spec.claim.removesuffix('.')}." if spec.claim else ""
-        measured = "; ".join(_ranges(name, table["base"].get(name, "vllm"), table["metrics"]))
+        drawn = [*spec.plot.get("y", ["jct_mean_s"]), *table["also"].get(name, ())]
+        shown = {metric: title for metric, title in table["metrics"].items() if metric in drawn}
+        measured = "; ".join(_ranges(name, table["base"].get(name, "vllm"), shown))
         yield f"- **`{name}`** ({spec.paper}; {spec.minutes['quick']:g} min):{claim} {table['says'][name]}. {measured}."
         yield f"    ![{name}](figures/{name}.svg)"
 
@@ -291,12 +293,12 @@ def _results_table(table: Mapping[str, Any]) -> TextTable:
 
 
 def _ranges(name: str, base: str, metrics: Mapping[str, str]) -> Iterator[str]:
-    """Yield, for each of the metrics that the figure draws, the ranges of ratios of the policies in all its points."""
-    drawn, ratios_of = load_figure(name).plot.get("y", ["jct_mean_s"]), dict[str, dict[str, list[float]]]()
+    """Yield, for each of the metrics, the ranges of ratios of the policies in all the figure's points."""
+    ratios_of = dict[str, dict[str, list[float]]]()
     points = [point["runs"] for point in _points(name, ())]
     for runs in points:
         first = base if base in runs else f"{base}+offload"
-        for metric in [each for each in metrics if each in drawn]:
+        for metric in metrics:
             ratios = ratios_of.setdefault(f"{metrics[metric]} to `{first}`", {})
             for arm in runs:
                 if arm != first and (ratio := _ratio(runs, metric, arm, first)):
