@@ -2,7 +2,8 @@
 
 Each key has a *virtual time*: the engine seconds that it was given, divided by its weight. A prompt counts for the time
 to compute what was not cached. Memory counts for the share of the KV pool that running requests and pins hold, times
-the seconds that they hold it, so that aborted requests are paid for too. Of the keys that wait, those within ``lag_s``
+the seconds that they hold it, so that aborted requests are paid for too. While prompts of other keys are
+computed, running requests count half, because they hardly get on. Of the keys that wait, those within ``lag_s``
 of the smallest virtual time compete in the policy's own order, as one queue, and the others wait (start-time fair
 queueing). A key that was idle continues at the present virtual time: it saves nothing up. A key whose requests all run
 saves at most ``lag_s`` up.
@@ -18,7 +19,7 @@ Nothing here has an effect while all requests have the same key, or none. docs/s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import attrgetter
@@ -34,6 +35,8 @@ TICK_S = 0.25
 """Seconds between two charges for memory while two keys have requests in the engine."""
 FAR = 2.0
 """Running requests are preempted for a key that is this many times ``lag_s`` behind theirs."""
+SLOWED = 0.5
+"""Part of the charge for running requests that is left out while prompts of other keys are computed."""
 STEP_TOKENS = 256
 """Tokens of prompts in a step while all running requests of the key with the least virtual time decode."""
 
@@ -60,6 +63,8 @@ class Tenant:
     """The engine is shared in proportion to the weights."""
     virtual_s: float = 0.0
     """Engine seconds that the key was given, divided by its weight."""
+    prompts_s: float = 0.0
+    """Engine seconds to compute prompts, of those that started and are probably not computed yet."""
     waiting: dict[str, TurnState] = field(default_factory=dict)
     running: dict[str, TurnState] = field(default_factory=dict)
 
@@ -140,8 +145,9 @@ class Tenants:
         tenant.waiting.pop(turn.request_id, None)
         tenant.running[turn.request_id] = turn
         if turn.start_s is None:
-            seconds = self._prefill_s(turn.prompt_tokens) - self._prefill_s(hit_tokens)
-            tenant.virtual_s += max(0.0, seconds) / tenant.weight
+            seconds = max(0.0, self._prefill_s(turn.prompt_tokens) - self._prefill_s(hit_tokens))
+            tenant.virtual_s += seconds / tenant.weight
+            tenant.prompts_s += seconds if self.next_s < math.inf else 0.0
 
     def preempted(self, turn: TurnState, now_s: float) -> None:
         """Note it before the turn waits again."""
@@ -154,12 +160,17 @@ class Tenants:
         tenant = self._tenants[turn.program.namespace]
         tenant.waiting.pop(turn.request_id, None)
         if tenant.running.pop(turn.request_id, None) is not None:
-            self._charge_running(tenant, turn, now_s)
+            self._charge_running(tenant, [turn], now_s)
 
-    def _charge_running(self, tenant: Tenant, turn: TurnState, now_s: float) -> None:
-        seconds = now_s - max(turn.since_s, self._charged_s)
-        if self.next_s < math.inf and seconds > 0.0:
-            tenant.virtual_s += seconds * self._share(self._size(turn)) / tenant.weight
+    def _charge_running(self, tenant: Tenant, turns: Iterable[TurnState], now_s: float) -> None:
+        past_s = now_s - self._charged_s
+        if self.next_s == math.inf or past_s <= 0.0:
+            return
+        others_s = sum(each.prompts_s for each in self if each is not tenant)
+        part = (1.0 - SLOWED * min(1.0, others_s / past_s)) / tenant.weight
+        for turn in turns:
+            seconds = max(0.0, now_s - max(turn.since_s, self._charged_s))
+            tenant.virtual_s += part * seconds * self._share(self._size(turn))
 
     def tick(self, now_s: float) -> bool:
         """Charge memory if it is time. Return whether it was."""
@@ -167,16 +178,22 @@ class Tenants:
             return False
         self.changes += 1
         for tenant in self:
-            for turn in tenant.running.values():
-                self._charge_running(tenant, turn, now_s)
+            self._charge_running(tenant, tenant.running.values(), now_s)
             waits = sum(
                 pin.tokens for turn in tenant.waiting.values() if (pin := self._pins.get(turn.program.program_id))
             )
             pinned = self._share(self._pins.tokens_of[tenant.key] - waits)  # that they wait is not their choice
             tenant.virtual_s += (now_s - self._charged_s) * pinned / tenant.weight
+        self._compute_prompts(now_s - self._charged_s)
         self._charged_s = now_s
         self.next_s = now_s + TICK_S if self._competing() else math.inf
         return True
+
+    def _compute_prompts(self, seconds: float) -> None:
+        """Note that so many seconds went to the prompts of all keys, if there are as many."""
+        all_s = sum(each.prompts_s for each in self)
+        for tenant in self:
+            tenant.prompts_s *= 1.0 - seconds / all_s if all_s > seconds else 0.0
 
     def _forget_idle(self) -> None:
         """Forget keys that will continue at the present virtual time. While nothing runs or waits, all keys do."""
@@ -207,9 +224,10 @@ class Tenants:
         return sum(map(self._size, tenant.running.values())) + self._pins.tokens_of[key]
 
     def fair(self, key: Key) -> float:
-        """Return the tokens that are a key's share of the pool, among the keys that have requests or pins."""
-        weights = sum(each.weight for each in self if not self._idle(each))
-        return self._kv_tokens * self._tenants[key].weight / weights if weights else self._kv_tokens
+        """Return the tokens that are a key's share of the pool, among the keys that have requests or pins; 0: it has
+        none."""
+        weights = {each.key: each.weight for each in self if not self._idle(each)}
+        return self._kv_tokens * weights[key] / sum(weights.values()) if key in weights else 0.0
 
     def _within_share(self, asker: TurnState) -> bool:
         """Whether a waiting turn's key would hold at most its share beside the turn."""

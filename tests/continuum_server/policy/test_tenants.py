@@ -72,6 +72,20 @@ def test_a_seat_costs_something_even_with_a_tiny_context() -> None:
     assert virtual_s(on, "a") == 0.25
 
 
+def test_running_requests_cost_half_while_prompts_of_another_key_are_computed() -> None:
+    """A prompt of 1.5 ticks: for a whole tick, and for half of the next. The key's own prompts change nothing."""
+    on = driver("vllm")
+    ran(on, "a", 500, hit=500)
+    on.arrive("q2", key="a")
+    on.arrive("q", key="b")
+    ran(on, "b", 375, name="long")
+    for part in (0.5, 0.75, 1.0):
+        before_s = virtual_s(on, "a"), virtual_s(on, "b")
+        tick(on, TICK_S + 1e-12)
+        assert virtual_s(on, "a") - before_s[0] == pytest.approx(0.5 * TICK_S * part)
+        assert virtual_s(on, "b") - before_s[1] == pytest.approx(0.375 * TICK_S)
+
+
 def test_a_pin_costs_its_share_unless_its_program_waits() -> None:
     on = driver(policy="static-ttl")
     on.arrive("q", key="b")
@@ -92,6 +106,18 @@ def test_weights_divide_what_a_key_is_charged() -> None:
     on.arrive("p", key="b")
     assert on.table.tenants.fair("a") == 750
     assert on.table.tenants.fair("b") == 250
+
+
+def test_an_idle_key_has_no_share() -> None:
+    """Until it sends a request, also if no other key does."""
+    on = driver("vllm")
+    first, second = ran(on, "a", 1), ran(on, "b", 1)
+    shares = lambda: {row["key"]: row["fair_share"] for row in on.table.tenants.rows(on.now_s)}  # noqa: E731
+    assert shares() == {"a": 0.5, "b": 0.5}
+    on.finish(first, context=0)
+    assert shares() == {"a": 0.0, "b": 1.0}
+    on.finish(second, context=0)
+    assert shares() == {"a": 0.0, "b": 0.0}
 
 
 def test_a_key_saves_nothing_up_while_it_is_idle() -> None:
