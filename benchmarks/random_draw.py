@@ -6,7 +6,8 @@
 Sizes, tools, pools, chunks, tiers and arrivals are drawn. Programs arrive at 0.8 to 4 times the rate at which an
 H100 that never loses KV could serve them. A row has the mean JCT of ``working-set``, divided by that of each other
 policy, and the same for the third of the programs with the smallest contexts. With ``--giants`` 54 small programs and 6
-of 110,000 tokens arrive at 1/s and share a pool of 224,000: mean JCTs by kind.
+of 110,000 tokens arrive at 1/s and share a pool of 224,000: mean JCTs by kind. Giants have a large first prompt (half
+of their tokens), or 30 turns.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import mean
 from typing import Any
 
@@ -44,6 +46,8 @@ TOOLS = ("recorded", "recorded", "constant:5", "bimodal:0.8:0.5:30", "shift:10")
 ARRIVALS = ("poisson", "poisson", "gamma:3")
 TIERS = (None, None, "dram-20", "dram-100", "dram-20+ssd-200")
 CHUNKS = (512, 2048, 8192)
+GIANTS = {"large first prompts": (load_profile("swebench").turns, 12.0), "30 turns": (Spread(30, 2, 3, 60), 4.0)}
+"""The giants' turns and ``first_prompt_weight``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +92,10 @@ def draw(seed: int, number: int, programs: int) -> Workload:
     return Workload(played, config, load * capacity(played, config), arrivals, f"{text}, {arrivals}, load {load:.2f}")
 
 
-def giants(seed: int, tiers: str | None) -> Workload:
-    swebench = load_profile("swebench")
-    large = replace(swebench, name="giant", tokens=Spread(110_000, 4000, 100_000, 118_000), first_prompt_weight=12.0)
+def giants(cell: str, seed: int, tiers: str | None) -> Workload:
+    (turns, first_prompt_weight), swebench = GIANTS[cell], load_profile("swebench")
+    tokens = Spread(110_000, 4000, 100_000, 118_000)
+    large = replace(swebench, name="giant", turns=turns, tokens=tokens, first_prompt_weight=first_prompt_weight)
     parts = {
         "small": (0.9, synthesize(swebench, 54, seed, length_scale=0.12)),
         "giant": (0.1, synthesize(large, 6, seed)),
@@ -152,14 +157,15 @@ def ratios(workload: Workload, seeds: Sequence[int]) -> tuple[dict[str, float], 
     return of_all, of_small
 
 
-def of_giants(seeds: Sequence[int], tiers: str | None) -> Iterator[str]:
+def of_giants(cell: str, seeds: Sequence[int], tiers: str | None) -> Iterator[str]:
     """Yield the rows of mean JCTs, and the ratio of ``working-set`` to ``continuum`` by seed."""
+    yield f"giants with {cell}:"
     means: dict[str, list[list[float]]] = {"small": [], "giant": []}
     for policy in (*OTHERS, OWN):
         for kind in means:
             means[kind].append([])
         for seed in seeds:
-            workload = giants(seed, tiers)
+            workload = giants(cell, seed, tiers)
             of_jobs = list(zip(workload.programs, jcts(workload, policy, seed), strict=True))
             for kind, of_policies in means.items():
                 of_policies[-1].append(
@@ -194,7 +200,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=[0, 1])
     options = parser.parse_args()
-    for line in of_giants(options.seeds, options.offload) if options.giants else of_draw(options):
+    cells = (of_giants(cell, options.seeds, options.offload) for cell in GIANTS)
+    for line in chain.from_iterable(cells) if options.giants else of_draw(options):
         print(line, flush=True)  # noqa: T201
 
 

@@ -61,11 +61,15 @@ class Inside:
         together = self._together(contexts, common_tokens)
         return self.footprints.overflow_share(contexts, self._limit_tokens, [*own, tokens - common_tokens], together)
 
-    def small_beside(self, tokens: int, first_tokens: int) -> bool:
-        """Whether a newcomer with a prompt of ``tokens`` will be small beside the first program outside. It is not if
-        no program is known that grew larger than its prompt."""
+    def largest_tokens(self) -> int:
+        """Return the largest context inside."""
+        return max(self.tokens.values(), default=0)
+
+    def small_beside(self, tokens: int, other_tokens: int) -> bool:
+        """Whether a program with a prompt of ``tokens`` will be small beside one that has ``other_tokens``. It is not
+        if no program is known that grew larger than its prompt."""
         final = self.footprints.final_tokens(tokens)
-        return tokens < final and SMALL * final <= self.footprints.final_tokens(first_tokens)
+        return tokens < final and SMALL * final <= self.footprints.final_tokens(other_tokens)
 
     def delays(self, tokens: int, first_tokens: int) -> bool:
         """Whether a newcomer is expected to be in the way when the first program outside, with a prompt of

@@ -9,7 +9,7 @@ from continuum_server.policy.estimate import Footprints
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Stored, TurnState
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.programs import marks_of
-from continuum_server.policy.rules.working_set import LOOK_PAST
+from continuum_server.policy.rules.working_set import AHEAD, LOOK_PAST
 from continuum_server.policy.tool_times import RecentToolTimes
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,15 +93,18 @@ def test_kv_lost_to_others_counts_kv_given_up_does_not() -> None:
     assert wait(driver, "d", 100)
 
 
-def behind_a_giant(largest: int = 600, key: str | None = None) -> Driver:
-    """Two programs are inside, with 500 and 400 tokens. The giant, with 500, waits outside.
-
-    Ten programs ended before: nine with 100 tokens, one with ``largest``. If this is 600, a program with a prompt of 50
-    is expected to end with 150 tokens, and each of the other three with 600.
-    """
+def finished(largest: int) -> Driver:
+    """Ten programs have ended: nine with 100 tokens, one with ``largest``. If this is 600, a program with a prompt of
+    50 is expected to end with 150 tokens, and one with a prompt of 100 to 599 with 600."""
     driver = gate()
     for number, tokens in enumerate([100] * 9 + [largest]):
         turn(driver, f"done{number}", 50, tokens, last=True)
+    return driver
+
+
+def behind_a_giant(largest: int = 600, key: str | None = None) -> Driver:
+    """Two programs are inside, with 500 and 400 tokens. The giant, with 500, waits outside."""
+    driver = finished(largest)
     for name, prompt in (("a", 500), ("b", 400)):
         assert not wait(driver, name, prompt, key=key)
     assert wait(driver, "giant", 500, key=key)
@@ -153,6 +156,37 @@ def test_nobody_passes_a_program_of_another_key(key: str, passes: bool) -> None:
     driver = behind_a_giant(key="one")
     small = driver.arrive("small", 50, key=key)
     assert driver.admitted() == ([small.program.program_id] if passes else [])
+
+
+@pytest.mark.parametrize(
+    ("largest", "beside", "prompt", "tagged", "first"),
+    [
+        (600, 500, 50, True, True),  # 150 tokens of 600
+        (599, 500, 50, True, False),
+        (600, 100, 50, True, True),  # the large one is expected to have 600
+        (600, 99, 50, True, False),  # 150
+        (600, 500, 100, True, False),  # the other one is expected to have 600, too
+        (600, 500, 50, False, False),
+    ],
+)
+def test_turns_of_small_programs_run_before_those_of_an_earlier_large_one(
+    largest: int, beside: int, prompt: int, tagged: bool, first: bool
+) -> None:
+    driver = finished(largest)
+    large, other = driver.arrive("large", beside), driver.arrive("other", prompt, tagged=tagged)
+    assert driver.waits(large, other) == [False, False]
+    assert (driver.policy.rank(other) < driver.policy.rank(large)) is first
+
+
+@pytest.mark.parametrize(("later", "first"), [(AHEAD - 1, True), (AHEAD, False)])
+def test_a_small_program_runs_before_a_large_one_that_came_shortly_before(later: int, first: bool) -> None:
+    driver = finished(600)
+    large = driver.arrive("large", 500)
+    for _ in range(later - 1):
+        driver.table.identity.next_sequence()
+    small = driver.arrive("small", 50)
+    assert small.sequence == large.sequence + later
+    assert (driver.policy.rank(small) < driver.policy.rank(large)) is first
 
 
 @pytest.mark.parametrize(("share", "second_waits"), [(0.1, True), (0, False)])

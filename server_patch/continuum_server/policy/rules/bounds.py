@@ -81,8 +81,8 @@ class OracleWorkingSet(OracleHold):
     def position(self, program: ProgramState) -> Rank:
         return (self._left_s.get(program.program_id, 0.0), program.sequence)
 
-    def _may_pass(self, program: ProgramState, first: ProgramState, now_s: float) -> bool:
-        """Nobody passes the first program outside, which has the least work left."""
+    def _small(self, turn: TurnState, beside_tokens: int) -> bool:
+        """The program with the least work left comes first, however small the others are."""
         return False
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:

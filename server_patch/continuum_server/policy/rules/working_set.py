@@ -41,6 +41,8 @@ PATIENCE_S = 600.0
 growth of contexts is forecast for this long."""
 LOOK_PAST = 32
 """Number of programs outside, from the first on, among which small ones are sought that may pass it."""
+AHEAD = 128
+"""A program that is small beside the largest one inside counts as if it had come so many requests earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +277,11 @@ class WorkingSet(ProgramFcfs):
     # ---------------------------------------------------------------------------------- admission
 
     def rank(self, turn: TurnState) -> Rank | None:
-        return None if self._is_outside(turn.program) else (*self.position(turn.program), turn.sequence)
+        if self._is_outside(turn.program):
+            return None
+        first, *rest = self.position(turn.program)
+        ahead = AHEAD if self._small(turn, self._inside.largest_tokens()) else 0
+        return (first - ahead, *rest, turn.sequence)
 
     def victim_rank(self, program: ProgramState) -> Rank:
         return tuple(-part for part in self.position(program))
@@ -303,10 +309,15 @@ class WorkingSet(ProgramFcfs):
         turn, first_tokens = cast(TurnState, program.turn), cast(TurnState, first.turn).prompt_tokens
         return (
             program.namespace == first.namespace
-            and self._inside.small_beside(turn.prompt_tokens, first_tokens)
+            and self._small(turn, first_tokens)
             and not self._inside.delays(turn.prompt_tokens, first_tokens)
             and self._fits(turn, now_s)
         )
+
+    def _small(self, turn: TurnState, beside_tokens: int) -> bool:
+        """Whether a turn may come before those of a program with a context of ``beside_tokens``, because its program
+        is small. One-offs have a line of their own instead."""
+        return not turn.one_off and self._inside.small_beside(turn.prompt_tokens, beside_tokens)
 
     def _admit(self, program: ProgramState, now_s: float) -> None:
         if program is self._line[0]:
