@@ -141,6 +141,17 @@ def test_a_key_of_which_only_a_stream_runs_saves_a_lag_up(ahead: int, saved: flo
     assert virtual_s(on, "a") == pytest.approx(saved)
 
 
+@pytest.mark.parametrize(("context", "saved"), [(400, 1.0), (0, 0.0)])
+def test_a_key_whose_programs_are_between_turns_saves_a_lag_up(context: int, saved: float) -> None:
+    """Otherwise agents would lose what they are behind at each tool call."""
+    on = driver()
+    on.finish(ran(on, "b", 0, name="agent"), context=context)
+    ran(on, "a", 2500)
+    on.start(on.arrive("q", 0, key="a"))
+    on.arrive("agent", context, key="b")
+    assert virtual_s(on, "a") - virtual_s(on, "b") == pytest.approx(saved)
+
+
 def test_a_key_that_is_idle_keeps_what_it_owes() -> None:
     on = driver("vllm")
     ran(on, "b", 100)
