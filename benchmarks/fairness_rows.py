@@ -1,8 +1,8 @@
 """The requests of forty clients that send without a pause, and of eight honest programs beside them.
 
 A row is a function of a client's number and of the number of its round. It returns the requests that the client sends
-together; the next round follows when all are answered. Rows differ in ids, tags and prompts, but not in the number of
-tokens. ``fairness_bench`` runs the rows in virtual time, ``fairness`` on a server.
+together; the next round follows when all are answered. Rows differ in ids, tags and prompts, but, except for ``giant``,
+not in the number of tokens. ``fairness_bench`` runs the rows in virtual time, ``fairness`` on a server.
 """
 
 from __future__ import annotations
@@ -120,6 +120,12 @@ def untagged_continued(client: int, number: int) -> list[Ask]:
     return [replace(ask, tags=Tags()) for ask in own_old_id_continued(client, number)]
 
 
+def giant(client: int, number: int) -> list[Ask]:
+    """One client goes on with a prompt of 10,000 tokens. The others are small beside it."""
+    prompt = ids("giant", 10_000 + 16 * number)
+    return fresh_id(client, number) if client else [Ask(prompt, CROWD_OUTPUT, Tags(_user(client)))]
+
+
 def last_step(client: int, number: int) -> list[Ask]:
     return _ask(client, number, Tags(_fresh(client, number), is_last_step=True))
 
@@ -195,6 +201,7 @@ ROWS: dict[str, tuple[Row, str]] = {
     "child-of-old": (child_of_old, "fresh ids whose parent is an old program"),
     "own-old-id": (own_old_id, "an old id per client, unrelated prompts"),
     "own-old-id-continued": (own_old_id_continued, "an old id per client, prompts that continue"),
+    "giant": (giant, "a fresh id for each request, beside one prompt of 10,000 tokens that continues"),
     "last-step": (last_step, "a fresh id for each request, tagged as its last step"),
     "chain": (chain, "fresh ids, each a child of the id before"),
     "one-prompt": (one_prompt, "one old id, the same prompt each time"),

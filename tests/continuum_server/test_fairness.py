@@ -22,9 +22,9 @@ BOUND_S = 60.0
 """Under every other policy: an honest program, of 2.1 s alone and 9 s under stock vLLM, is over by then, whatever the
 others send. ``thunderagent`` holds a program back for up to its ``patience_s``, here 20 s."""
 OPTIONS: dict[str, dict[str, Any]] = {"thunderagent": {"patience_s": 20.0}}
-CONTINUED = {"own-old-id-continued", "untagged-continued"}
+CONTINUED = {"own-old-id-continued", "untagged-continued", "giant"}
 """With an id or without: forty conversations that truly go on and always have a request waiting, which program order
-puts first. What bounds them is ``Guards.max_overtake_s`` alone."""
+puts first. What bounds them is ``Guards.max_overtake_s`` alone. ``giant``: one such conversation."""
 OTHERS = [name for name, policy in POLICIES.items() if policy.label == "policy" and name not in NEAR_FRESH]
 REUSING = (
     *("shared-old-id", "child-of-old", "own-old-id", "chain"),
@@ -52,6 +52,11 @@ def test_no_row_is_twice_as_slow_as_fresh_ids(policy: str, row: str | int) -> No
     times_s = honest_times_s(others, policy, limit_s=3 * fresh_s)
     assert len(times_s) == PROGRAMS, f"{len(times_s)} of {PROGRAMS} over in {3 * fresh_s:.0f} s"
     assert mean(times_s) <= 2 * fresh_s
+
+
+def test_small_programs_beside_a_giant_pass_honest_ones_only_so_far() -> None:
+    """``AHEAD`` bounds it."""
+    assert len(honest_times_s(ROWS["giant"][0], "working-set", limit_s=BOUND_S)) == PROGRAMS
 
 
 @pytest.mark.parametrize("row", REUSING)
