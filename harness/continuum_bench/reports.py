@@ -259,7 +259,7 @@ def _parts(directories: Mapping[Path, Sequence[Run]], by: str | None) -> dict[st
 
 def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], slo: SloOptions) -> None:
     for summary in summaries.values():
-        print_summary(summary, f"{caption}: {experiment_line([summary.manifest])}")
+        print_summary(summary, ": ".join(filter(None, (caption, experiment_line([summary.manifest])))))
         latencies = latency_table(summary)
         if latencies is not None:
             print_table(latencies, f"{latency_caption(summary)}{modelled(summary)}", words=("",))

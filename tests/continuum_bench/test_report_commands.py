@@ -123,6 +123,8 @@ def test_files_of_the_preview_and_of_servers_are_read_as_runs_are(experiment: Pa
         succeeded("report", given[0])
     assert all(page.is_file() for page in (previews[0].parent / "report.html", tmp_path / "servers" / "report.html"))
     assert "does not say which tool a turn called" in bench("analyze --misses", previews[0]).stderr
+    title = succeeded("compare", folders[0], "--by", "key").stdout.splitlines()[0]
+    assert title == f"{folders[0]}, key other"  # the record says nothing of the workload
 
 
 def test_misses_say_what_the_records_cannot(experiment: Path) -> None:

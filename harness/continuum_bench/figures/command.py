@@ -95,7 +95,7 @@ def list_figures() -> int:
         for spec in specs
     ]
     table = TextTable(("name", "what", "beside", "quick, min", "full, min"), rows)
-    print_table(table, "Figures (minutes on two cores: a guess)", words=table.headings[1:])
+    print_table(table, "Figures (minutes on two cores; full and goodput: a guess)", words=table.headings[1:])
     return 0
 
 

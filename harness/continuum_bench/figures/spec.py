@@ -42,7 +42,7 @@ class FigureSpec:
     paper: str
     """The published figure or table that it reproduces."""
     minutes: dict[str, float]
-    """Estimated minutes on two cores: quick, full."""
+    """Minutes on two cores. quick: of one run, of goodput an estimate; full: an estimate."""
     grid: dict[str, Any]
     claim: str = ""
     """The published result, in a sentence; empty: there is none."""
