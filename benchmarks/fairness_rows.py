@@ -121,7 +121,7 @@ def untagged_continued(client: int, number: int) -> list[Ask]:
 
 
 def giant(client: int, number: int) -> list[Ask]:
-    """One client goes on with a prompt of 10,000 tokens. The others are small beside it."""
+    """One client sends a prompt of 10,000 tokens, which grows from round to round. The others send small prompts."""
     prompt = ids("giant", 10_000 + 16 * number)
     return fresh_id(client, number) if client else [Ask(prompt, CROWD_OUTPUT, Tags(_user(client)))]
 

@@ -18,7 +18,8 @@ from waiting import until
 
 
 def played(programs: list[Program], guards: Guards) -> tuple[dict[str, list[TurnRecord]], list[SchedulerEvent]]:
-    """Play programs that arrive 10 ms apart in a pool of 1,024 tokens. Return each program's turns, and the events."""
+    """Play programs in a KV pool of 1,024 tokens. One arrives every 10 ms. Return each program's turns, and the
+    scheduler's events."""
     turns, events = list[TurnRecord](), list[SchedulerEvent]()
     jobs = [Job(each, 0.01 * number) for number, each in enumerate(programs)]
     build(jobs, "working-set", {}, guards=guards, turns=turns, events=events)[1].run()

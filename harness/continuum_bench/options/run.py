@@ -188,8 +188,8 @@ class EngineOptions(SchedulerSettings, GpuOptions):
     first_token_s: Annotated[float | None, Meta(gt=0)] = None
     """Target for the first token of a program. A first turn that would miss it runs before all others."""
     max_outside: Annotated[int | None, Meta(ge=1), OPEN_LOOP, Without("how_many", "it plays closed loops")] = None
-    """Refuse new programs while so many wait to be admitted: a server answers 503 with Retry-After, so that a router
-    sends them elsewhere. In the virtual engine they end at once. Default: refuse none."""
+    """Refuse new programs while this many programs wait to be admitted. A server answers them with status 503 and
+    Retry-After, and a router can send them elsewhere. In the virtual engine they end at once. Default: refuse none."""
 
 
 @dataclass(frozen=True)

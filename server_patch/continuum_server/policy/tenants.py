@@ -3,10 +3,10 @@
 Each key has a *virtual time*: the engine seconds that it was given, divided by its weight. A prompt counts for the time
 to compute what was not cached. Memory counts for the share of the KV pool that running requests and pins hold, times
 the seconds that they hold it, so that aborted requests are paid for too. While prompts of other keys are computed,
-running requests count half, because they hardly get on. Of the keys that wait, those within ``lag_s`` of the smallest
-virtual time compete in the policy's own order, as one queue, and the others wait (start-time fair queueing). A key that
-was idle continues at the present virtual time: it saves nothing up. A key whose requests all run, or that has only
-pins, saves at most ``lag_s`` up.
+running requests count half, because their decoding is slowed down. Of the keys that wait, those within ``lag_s`` of the
+smallest virtual time compete in the policy's own order, as one queue, and the others wait (start-time fair queueing). A
+key that was idle continues at the present virtual time: it saves nothing up. A key whose requests all run, or that has
+only pins, saves at most ``lag_s`` up.
 
 A key that is behind by more than the lag gets its share of what runs, too. Its requests that stay within its share are
 not held back by policies. If it is behind by more than ``FAR`` lags, they preempt requests of keys ahead, until those

@@ -18,8 +18,9 @@ class Loads:
     """The loads of one engine.
 
     Args:
-        token_s: seconds to load one token's KV until a load was measured. None: ``LINK_BYTES_S`` is assumed with vLLM's
-            offloading connector. Any other connector is a tier from its first load on, because some only send KV.
+        token_s: seconds to load one token's KV, until a load was measured. None: with vLLM's offloading connector
+            ``LINK_BYTES_S`` is assumed. Any other connector counts as a tier after its first load, because some
+            connectors only send KV to other servers.
     """
 
     def __init__(self, scheduler: Scheduler, token_s: float | None) -> None:
@@ -31,7 +32,7 @@ class Loads:
         """Seconds to load one token's KV; None: there is no tier, as far as is known."""
         self._begun: list[tuple[str, int]] = []
         self._running: dict[str, tuple[int, float]] = {}
-        """Requests whose KV is being loaded: number of tokens, and start of the load."""
+        """For each request whose KV is being loaded: how many tokens are loaded, and when the load began."""
         self._tokens, self._seconds = RecentMean(RECENT), RecentMean(RECENT)
 
     @property

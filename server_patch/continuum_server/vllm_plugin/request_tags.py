@@ -152,13 +152,20 @@ def normalize_tags(
         raise UnreadableBody("the body is nested too deep") from error
     except ValueError as error:
         raise UnreadableBody(f"the body cannot be read: {error}") from error
-    now = {**data, **changed}
-    home = now.get("sampling_params") if nested else now
-    ids = home.get("extra_args" if nested else "vllm_xargs") if isinstance(home, dict) else None, now.get("session_id")
+    ids = _ids({**data, **changed}, nested)
     if not changed:
         return TaggedBody(body, rejected, *ids)
     end = text.rindex(b"}")  # the object's, because only white space can follow it
     return TaggedBody(b"".join((memoryview(text)[:end], b"," if data else b"", members[1:].encode())), rejected, *ids)
+
+
+def _ids(members: Mapping[str, Any], nested: bool) -> tuple[Any, Any]:
+    """Return the object with the tags and the ``session_id``, as vLLM will read them."""
+    session_id = members.get("session_id")
+    if not nested:
+        return members.get("vllm_xargs"), session_id
+    parameters = members.get("sampling_params")
+    return parameters.get("extra_args") if isinstance(parameters, dict) else None, session_id
 
 
 def _utf8(body: bytes) -> bytes:

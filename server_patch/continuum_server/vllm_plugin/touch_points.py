@@ -182,7 +182,7 @@ def batch_tokens(scheduler: Scheduler) -> int:
 
 
 def decodes(request: Request) -> bool:
-    """Whether a running request's prompt is computed, and what was computed of its answer before a preemption."""
+    """Whether the KV of all of a running request's tokens but the newest is computed, so that its next step decodes."""
     return bool(request.num_computed_tokens >= request.num_tokens - 1)
 
 
@@ -364,7 +364,7 @@ def loaded(output: KVConnectorOutput) -> tuple[int, float]:
 
 
 def token_bytes(scheduler: Scheduler) -> float:
-    """Return the bytes of one token's KV on one worker."""
+    """Return how many bytes one token's KV takes on one worker."""
     groups = scheduler.kv_cache_config.kv_cache_groups
     block = sum(group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in groups)
     return float(block * pool_blocks(scheduler) / kv_tokens(scheduler))

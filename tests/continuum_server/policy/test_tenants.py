@@ -73,7 +73,8 @@ def test_a_seat_costs_something_even_with_a_tiny_context() -> None:
 
 
 def test_running_requests_cost_half_while_prompts_of_another_key_are_computed() -> None:
-    """A prompt of 1.5 ticks: for a whole tick, and for half of the next. The key's own prompts change nothing."""
+    """Key b's prompt takes 1.5 ticks to compute. So key a is charged half for the first tick, three quarters for the
+    second, and all for the third. A key's own prompts do not lower its charge."""
     on = driver("vllm")
     ran(on, "a", 500, hit=500)
     on.arrive("q2", key="a")

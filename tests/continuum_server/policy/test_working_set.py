@@ -94,8 +94,9 @@ def test_kv_lost_to_others_counts_kv_given_up_does_not() -> None:
 
 
 def finished(largest: int) -> Driver:
-    """Ten programs have ended: nine with 100 tokens, one with ``largest``. If this is 600, a program with a prompt of
-    50 is expected to end with 150 tokens, and one with a prompt of 100 to 599 with 600."""
+    """Ten programs have ended: nine at 100 tokens, one at ``largest``. A program is expected to end at the mean of
+    those that grew larger than its prompt. If ``largest`` is 600, a prompt of 50 tokens is expected to grow to 150, and
+    a prompt of 100 to 599 tokens to 600."""
     driver = gate()
     for number, tokens in enumerate([100] * 9 + [largest]):
         turn(driver, f"done{number}", 50, tokens, last=True)
