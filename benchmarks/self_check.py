@@ -5,7 +5,7 @@
 Two kinds of pairs have no true difference. *Other seeds*: the runs of a policy are split at random into two groups,
 which are compared as if they were two policies. *A twin*: the policy runs again on the same arrivals with step times
 that are longer by a ten-thousandth of a millisecond, and is paired by seed as in a real comparison. A twin is truly
-slower by that little, and a narrow interval may rightly show it, so for twins the claims count and not the alarms.
+slower by that little, which a narrow interval may rightly show.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from continuum_analysis.records.timeline import AnalysisError
 DEALS = 400
 """Number of random splits of the runs into groups. Their comparisons share runs, so more splits add little."""
 
-HEADINGS = ("policy", "pairs", "95% interval", "separate", "alarms", "alarm rate", "claims", "no interval")
+HEADINGS = ("policy", "pairs", "95% interval", "separate", "alarms", "alarm rate", "no interval")
 
 Pair = tuple[Run, Run]
 
@@ -45,7 +45,7 @@ def main() -> None:
     twins = [] if options.against is None else load_runs(options.against)
     rows = [
         [rate.policy, rate.pairs, rate.method, str(rate.separate), str(rate.alarms)]
-        + [f"{share:.1%}" for share in (rate.rate, rate.claims, rate.no_interval)]
+        + [f"{share:.1%}" for share in (rate.rate, rate.no_interval)]
         for rate in self_check(load_runs(options.runs), twins, options.pairs)
     ]
     sys.stdout.write(markdown(HEADINGS, rows) + "\n")
@@ -65,8 +65,6 @@ class Rate:
     """Number of alarms in the first split."""
     rate: float
     """Share of alarms in the comparisons of all splits."""
-    claims: float
-    """Share of comparisons in which the verdict would report a difference: alarms without intervals within 1% of 1."""
     no_interval: float
     """Share of comparisons without an interval, which raise no alarm."""
 
@@ -126,25 +124,20 @@ def _rates(policy: str, kind: str, dealt: Sequence[Sequence[Pair]], per_comparis
 
 
 def _rate(policy: str, name: str, pairs: str, method: Method, size: int, deals: Sequence[Sequence[Pair]]) -> Rate:
-    alarms, claims, unbounded, total, separate, first = 0, 0, 0, 0, 0, 0
+    alarms, unbounded, total, separate, first = 0, 0, 0, 0, 0
     for number, dealt in enumerate(deals):
         groups = [dealt[at : at + size] for at in range(0, len(dealt) - size + 1, size)]
         intervals = [method(group) for group in groups]
         raised = sum(map(_is_alarm, intervals))
-        claims += sum(map(_is_claim, intervals))
         alarms, total = alarms + raised, total + len(groups)
         unbounded += sum(interval.low is None for interval in intervals)
         if number == 0:
             separate, first = len(groups), raised
-    return Rate(policy, name, pairs, separate, first, alarms / total, claims / total, unbounded / total)
+    return Rate(policy, name, pairs, separate, first, alarms / total, unbounded / total)
 
 
 def _is_alarm(interval: Interval) -> bool:
-    return interval.bounds is not None and not interval.bounds[0] <= 1 <= interval.bounds[1]
-
-
-def _is_claim(interval: Interval) -> bool:
-    return interval.bounds is not None and outcome(interval) in ("faster", "slower")
+    return interval.bounds is not None and outcome(interval) != "tie"
 
 
 def _means(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:

@@ -1,4 +1,4 @@
-"""Read and write the ``scheduler_timestamps`` JSON of the papers' public preview (SPEC 8).
+"""Read and write the ``scheduler_timestamps`` JSON of the papers' public preview.
 
 ``{program: [{"Request_arrival_time": t} | {"waiting_to_running": t, "prompt_length": n, "hit_length": h} | ...]}``.
 The form has no turn numbers, tools or reasons. Facts that it cannot express are left out on writing.

@@ -1,4 +1,4 @@
-"""Compute statistics of a set of programs: turns, tool times, tokens in both readings, tails, tools (SPEC 11)."""
+"""Compute statistics of a set of programs: turns, tool times, tokens in both readings, tails, tools."""
 
 from __future__ import annotations
 

@@ -269,8 +269,7 @@ def _shares(n: int, shares: Sequence[float]) -> list[int]:
 
 
 def scale_turns(program: Program, k: int) -> Program:
-    """Repeat the program's turns k times and divide their lengths by k (SPEC 11): more turns, the same context."""
-
+    """Repeat the program's turns k times and divide their lengths by k, as v4 (Figure 14) does: the context stays."""
     shorter = scale_lengths(program, 1 / k)
     *turns, last = (replace(turn, kept_tokens=None) for turn in shorter.turns)
     calls = next((turn.tool_calls for turn in reversed([*turns, last]) if turn.tool_calls), ())

@@ -1,4 +1,4 @@
-"""Write and read tags as ``vllm_xargs`` and as headers (SPEC 7).
+"""Write and read tags as ``vllm_xargs`` and as headers.
 
 vLLM accepts only str, int and float in ``vllm_xargs``: booleans are written as 0 or 1, unknown values are left out.
 Reading never fails: a field that cannot be read is left out and named in ``rejected``.

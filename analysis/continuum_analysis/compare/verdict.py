@@ -12,12 +12,14 @@ from continuum_traces.names import listed
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS, Interval
 from continuum_analysis.compare.summary import Summary
 
-SAME_TO_THE_EYE = 0.01
-"""A ratio whose interval is within this distance of 1 is called equal."""
+TIE = 0.02
+"""A ratio without an interval, which fewer than three seeds give, is a tie within this distance of 1."""
+LITTLE = 0.01
+"""A program that finished later by no more than this share is not called hit."""
 MOST_NAMED = 4
 """So many policies are named if too few seeds show which was the fastest."""
 MORE_SEEDS = "Five seeds give an interval."
-Outcome = Literal["equal", "open", "faster", "slower"]
+Outcome = Literal["faster", "tie", "slower"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +33,26 @@ class Standing:
 
 
 def outcome(ratio: Interval) -> Outcome:
-    """Judge a ratio of a policy's mean JCT to another's by its interval, or by the estimate if it has none.
+    """Judge the ratio of a policy's value to another's, of which less is better.
 
-    ``equal``: the interval lies within 1% of 1. ``open``: it contains 1, so that the two cannot be told apart.
+    ``tie``: the interval covers 1; or there is none, and the ratio is within 2% of 1.
     """
-    low, high = ratio.bounds or (ratio.mean, ratio.mean)
-    if max(abs(low - 1), abs(high - 1)) < SAME_TO_THE_EYE:
-        return "equal"
+    low, high = ratio.bounds or (ratio.mean - TIE, ratio.mean + TIE)
     if low <= 1.0 <= high:
-        return "open"
+        return "tie"
     return "faster" if ratio.mean < 1 else "slower"
 
 
+def outcome_words(ratio: Interval) -> str:
+    """Return the outcome in a table's words, which say so if no interval proves it."""
+    return outcome(ratio) if ratio.bounds else f"{outcome(ratio)}, no proof"
+
+
 def beside(summary: Summary, one: str, other: str) -> Outcome:
-    """Judge one policy beside another that is no baseline; ``open`` if no interval compares them."""
+    """Judge one policy beside another that is no baseline; ``tie`` if no interval compares them."""
     comparison = summary.pairs.get((one, other)) or summary.pairs.get((other, one))
     if comparison is None or comparison.jct_ratio.bounds is None:
-        return "open"
+        return "tie"
     result = outcome(comparison.jct_ratio)
     turned: dict[Outcome, Outcome] = {"faster": "slower", "slower": "faster"}
     return result if (one, other) in summary.pairs else turned.get(result, result)
@@ -117,46 +122,37 @@ def claim(
     """
     if seeds < ENOUGH_SEEDS:
         named = standings[:MOST_NAMED]
-        return f"{_few(seeds)}{_names(named)} took {_times(named, baseline)}{scope}", named
+        return f"{_times(named, baseline)}{scope} ({_few(seeds)})", named
     faster = [each for each in standings if each.outcome == "faster"]
     if not faster:
-        named = [each for each in standings if each.outcome != "slower"] or standings
-        outcomes = {each.outcome for each in named}
-        if outcomes == {"equal"}:
-            return f"{_names(named)} took as long as {baseline}{scope}, to within 1%", named
-        relation = f"{_be(named)} slower than" if outcomes == {"slower"} else "cannot be told apart from"
-        return f"{_names(named)} {relation} {baseline}{scope}, {_times(named, baseline)}", named
+        named = [each for each in standings if each.outcome == "tie"]
+        if named:
+            numbers = listed(f"{each.ratio.mean:.2f}" for each in named)
+            return f"{_tie(named)} with {baseline}{scope}: {numbers} of its time", named
+        return f"{_times(standings, baseline)}{scope}", standings
     best = faster[0]
-    level = [each for each in standings if each is not best and beside(best.policy, each.policy) in ("equal", "open")]
+    level = [each for each in standings if each is not best and beside(best.policy, each.policy) == "tie"]
     named = [best, *(each for each in level if each in faster)]
     unsure = [each for each in level if each not in faster]
-    rank = f"faster than {baseline}" if unsure or len(standings) == 1 else f"the fastest of {len(standings) + 1}"
-    text = f"{_names(named)} {_be(named)} {rank}{scope}, {_times(named, baseline)}"
-    if len(named) == len(level) + 1 == 2:
-        return f"{text}; these two cannot be told apart", named
-    return f"{text}; {_names(level)} cannot be told apart from {best.policy}" if level else text, named
+    text = f"{_times(named, baseline)}{scope}{', a tie' * (len(named) > 1)}"
+    if unsure:
+        return f"{text}; {_tie(unsure)} with {best.policy}", named
+    return f"{text}, the least of {len(standings) + 1} policies" if len(standings) > len(named) else text, named
 
 
 def _few(seeds: int) -> str:
-    """Return the beginning of a sentence on too few seeds for an interval; empty if there are enough."""
-    if seeds >= ENOUGH_SEEDS:
-        return ""
-    return "with one seed, which proves nothing, " if seeds == 1 else f"with {seeds} seeds, too few for an interval, "
+    return "one seed: no proof" if seeds == 1 else f"{seeds} seeds: no proof"
 
 
-def _names(standings: Sequence[Standing]) -> str:
-    return listed(each.policy for each in standings)
-
-
-def _be(standings: Sequence[Standing]) -> str:
-    return "were" if len(standings) > 1 else "was"
+def _tie(standings: Sequence[Standing]) -> str:
+    return f"{listed(each.policy for each in standings)} {'tie' if len(standings) > 1 else 'ties'}"
 
 
 def _times(standings: Sequence[Standing], baseline: str) -> str:
-    """Return ``0.54 and 0.61 of vllm's mean completion time``; ``times`` if a ratio is not below 1."""
-    numbers = [f"{each.ratio.mean:.2f}" for each in standings]
-    unit = "of" if all(float(number) < 1 for number in numbers) else "times"
-    return f"{listed(numbers)} {unit} {baseline}'s mean completion time"
+    """Return ``a took 0.54, b 0.61 of vllm's time``."""
+    first, *rest = standings
+    texts = [f"{first.policy} took {first.ratio.mean:.2f}", *(f"{each.policy} {each.ratio.mean:.2f}" for each in rest)]
+    return f"{', '.join(texts)} of {baseline}'s time"
 
 
 def _turn_times(summary: Summary) -> str:
@@ -166,7 +162,8 @@ def _turn_times(summary: Summary) -> str:
         return "no turn has a recorded time"
     shown = sorted(times, key=lambda name: times[name].mean)
     texts = (f"{times[name].text('{:.2f} s'.format)} under {name}" for name in shown)
-    return f"{_few(len(summary.seeds))}a turn took {listed(texts)} in the mean"
+    proof = f" ({_few(len(summary.seeds))})" if len(summary.seeds) < ENOUGH_SEEDS else ""
+    return f"a turn took {listed(texts)} in the mean{proof}"
 
 
 def _intervals(summary: Summary, named: Sequence[Standing]) -> str:
@@ -215,7 +212,7 @@ def _cost(summary: Summary, named: Sequence[Standing]) -> str:
     else:
         share = f"{comparison.later:.0%}" if comparison.later >= 0.01 else "fewer than 1%"
         worst = f"the worst-hit after {comparison.worst:.2f} times the time"
-        worst = "none by more than 1%" if comparison.worst < 1 + SAME_TO_THE_EYE else worst
+        worst = "none by more than 1%" if comparison.worst < 1 + LITTLE else worst
         late = f"{share} of the programs finished later than under {baseline}, {worst}"
     own, base = (summary.arms[name].metrics.get("ttft_p99_s") for name in (best, baseline))
     tail = f" TTFT P99: {_seconds(own.mean)} against {baseline}'s {_seconds(base.mean)}." if own and base else ""

@@ -12,7 +12,7 @@ from continuum_traces.names import counted
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS, NO_VALUE, Comparison, interval_text, number_text
 from continuum_analysis.compare.runs import Run, by_load, load_all, load_runs
 from continuum_analysis.compare.summary import Summary, summarize_runs, write_summary
-from continuum_analysis.compare.verdict import fastest, outcome, verdict_parts
+from continuum_analysis.compare.verdict import fastest, outcome_words, verdict_parts
 from continuum_analysis.compare.words import JCT_RATIO, TextTable, arm_table, columns
 from continuum_analysis.metrics import METRICS
 from continuum_analysis.records.unknown import cannot_be_known
@@ -191,13 +191,9 @@ def _pairs_of(summary: Summary) -> Iterator[list[str]]:
         yield [one, other, *_pair(comparison)]
 
 
-RESULTS = {"open": "not told apart", "equal": "equal within 1%"}
-
-
 def _pair(each: Comparison, result: str | None = None) -> list[str]:
-    shown = outcome(each.jct_ratio) if each.jct_ratio.bounds else NO_VALUE
     return [
-        result or RESULTS.get(shown, shown),
+        result or outcome_words(each.jct_ratio),
         f"{each.jct_ratio.mean:.2f}",
         each.jct_ratio.bounds_text("{:.2f}".format),
         each.difference_s.text("{:.1f}".format),

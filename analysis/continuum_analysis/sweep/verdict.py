@@ -11,7 +11,6 @@ from continuum_traces.names import counted, listed
 from continuum_analysis.compare.intervals import Interval
 from continuum_analysis.compare.verdict import (
     MORE_SEEDS,
-    SAME_TO_THE_EYE,
     Outcome,
     Standing,
     as_sentence,
@@ -84,18 +83,17 @@ def sweep_verdict(sweep: Sweep) -> tuple[str, str]:
 
 def _outcome(record: PolicyRatios) -> Outcome:
     """Judge the average by what the intervals of the points show."""
-    if record.mean < 1 - SAME_TO_THE_EYE and record.sure("faster"):
-        return "faster"
-    if all(outcome(ratio) == "equal" for _, ratio in record.points):
-        return "equal"
-    return "slower" if record.mean > 1 + SAME_TO_THE_EYE and record.sure("slower") else "open"
+    if len(record.points) == 1:
+        return outcome(record.points[0][1])
+    side: Literal["faster", "slower"] = "faster" if record.mean < 1 else "slower"
+    return side if record.sure(side) else "tie"
 
 
 def _beside(sweep: Sweep, one: str, other: str) -> Outcome:
-    """Judge one policy beside another: ``faster`` if it is so at some point, and slower at none; else ``open``."""
+    """Judge one policy beside another: ``faster`` if it is so at some point, and slower at none; else ``tie``."""
     at_points = {beside(group.summary, one, other) for group in sweep.groups if group.summary is not None}
     shown = at_points & {"faster", "slower"}
-    return shown.pop() if len(shown) == 1 else "open"
+    return shown.pop() if len(shown) == 1 else "tie"
 
 
 def _by_point(record: PolicyRatios, baseline: str) -> str:
@@ -107,7 +105,7 @@ def _by_point(record: PolicyRatios, baseline: str) -> str:
         return f"95% interval: {record.points[0][1].bounds_text('{:.2f}'.format)}."
     faster, slower = record.sure("faster"), record.sure("slower")
     rest = len(intervals) - faster - slower
-    counts = f"faster than {baseline} at {faster}, slower at {slower}, not told apart at {rest}"
+    counts = f"faster than {baseline} at {faster}, slower at {slower}, a tie at {rest}"
     (most, _), *_, (least, _) = sorted(record.points, key=lambda point: point[1].mean)
     where = f"It gained most at {most}, least at {least}."
     return f"By the 95% intervals of {counted(len(intervals), 'point')} {record.policy} was {counts}. {where}"

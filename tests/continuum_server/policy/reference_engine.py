@@ -1,4 +1,4 @@
-"""An engine of a page around the program table: blocks, a queue and a clock, in the order of SPEC 4 and 5.
+"""An engine of a page around the program table: blocks, a queue and a clock, in the order of v4, sections 4.3 and 5.2.
 
 It keeps the account of blocks by itself, so that what the program table says can be held against it.
 """

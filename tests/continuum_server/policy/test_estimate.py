@@ -1,4 +1,4 @@
-"""The TTL model against arithmetic by hand and brute force (SPEC 3)."""
+"""The TTL model against arithmetic by hand and brute force (v4, section 4)."""
 
 from __future__ import annotations
 
