@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from bench_cli import bench, succeeded
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.workload import load_workload
 from continuum_traces.jsonl import write_programs
-from continuum_traces.records import read_turns
+from continuum_traces.records import read_turns, write_rows
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from continuum_traces.sub_programs import parents_of
 from fake_server import FakeServer, good
@@ -90,3 +91,32 @@ def test_programs_whose_parent_s_turn_is_not_played_are_roots(tmp_path: Path) ->
 def test_a_negative_gap_is_refused(tmp_path: Path) -> None:
     write_programs(tmp_path / "t.jsonl", [Program("p", TURNS, parent_id="q", parent_turn=0, parent_gap_s=-1.0)])
     assert "parent_gap_s: -1.0 is below 0" in bench("traces", "validate", tmp_path / "t.jsonl").output
+
+
+def test_policies_are_compared_on_the_arrivals_of_roots(tmp_path: Path) -> None:
+    """Sub-programs start when a turn ends, at instants that depend on the policy. Moved roots are still refused."""
+    call = (ToolCall("Task", 1.0),)
+    programs = [
+        each
+        for name, first in (("a", 2400), ("b", 3200), ("c", 2000))
+        for each in (
+            Program(name, (Turn(first, 50, tool_calls=call), Turn(300, 50))),
+            Program(f"sub-{name}", (Turn(1800, 30),), parent_id=name, parent_turn=0),
+        )
+    ]
+    write_programs(tmp_path / "t.jsonl", programs)
+    command = "replay --jps 5 --gpu a100-80gb --kv-blocks 300 --policy vllm,working-set"
+    assert "working-set" in succeeded(command, tmp_path / "t.jsonl", "--out", tmp_path / "r").stdout
+    starts = [
+        {turn.program_id: turn.due_s for turn in read_turns(tmp_path / f"r/{policy}-seed0") if turn.turn == 0}
+        for policy in ("vllm", "working-set")
+    ]
+    moved = {name for name in starts[0] if starts[0][name] != starts[1][name]}
+    assert moved
+    assert moved <= {"sub-a", "sub-b", "sub-c"}
+    succeeded("compare", tmp_path / "r")
+    turns = tmp_path / "r/working-set-seed0/turns.jsonl"
+    later = [replace(turn, due_s=turn.due_s + (turn.program_id == "b") * 1.0) for turn in read_turns(turns.parent)]
+    turns.unlink()
+    write_rows(turns, later)
+    assert "program 'b' arrives" in bench("compare", tmp_path / "r").output

@@ -150,6 +150,7 @@ def converse(
             is_last=sent and index == last,
             turn_id=own_id,
             metadata=program.metadata if sent and index == 0 else None,
+            started_by=program.started_by if index == 0 else None,
         )
         if not answered or result.finish_s is None:
             return

@@ -124,6 +124,11 @@ class Program:
     tagged: bool = True
     """False: its requests name no program, as those of clients that know nothing of Continuum."""
 
+    @property
+    def started_by(self) -> str | None:
+        """Id of the program whose turn's end starts this program; None: it arrives by itself."""
+        return None if self.parent_turn is None else self.parent_id
+
     def prompt_tokens(self) -> list[int]:
         """Return the length of each turn's prompt."""
         lengths: list[int] = []
@@ -281,6 +286,9 @@ class TurnRecord:
     often each gap occurs; recorded with --token-times."""
     metadata: Metadata | None = None
     """The program's metadata; in the record of its first turn only."""
+    started_by: str | None = None
+    """Id of the program whose turn's end started this program, in the record of its first turn only; None: the program
+    arrived by itself."""
 
     def __post_init__(self) -> None:
         for gap, count in (self.token_gaps_ms or {}).items():
@@ -300,6 +308,8 @@ class ArrivalRecord:
     """The instant at which the program should arrive, on the client's clock."""
     counted: bool = True
     """False in the warm-up and the cool-down: the program only makes load, and no metric counts it."""
+    started_by: str | None = None
+    """As in the record of the program's first turn."""
 
 
 # ------------------------------------------------------------------------------------------- manifests

@@ -170,9 +170,13 @@ def paired_jcts(first: Sequence[ProgramTimes], second: Sequence[ProgramTimes]) -
 def check_same_arrivals(where: str, first: Sequence[ProgramTimes], second: Sequence[ProgramTimes]) -> None:
     """Check that two runs of a seed have the same programs, sent at the same instants.
 
+    Only programs that arrive by themselves are compared. The others start when a turn ends, and turns' ends depend on
+    the policy.
+
     Raises:
         AnalysisError: the message begins with ``where`` and names the first program that differs.
     """
+    first, second = ([each for each in programs if each.started_by is None] for programs in (first, second))
     ids, other_ids = ({program.program_id for program in programs} for programs in (first, second))
     if alone := sorted(ids ^ other_ids):
         raise AnalysisError(f"{where} cannot be compared: program {alone[0]!r} is in one of them only")

@@ -248,4 +248,5 @@ def add_arrivals(programs: list[ProgramTimes], arrivals: Iterable[ArrivalRecord]
             program = ProgramTimes(arrival.program_id)
             lost.append(program)
         program.counted, program.due_from_arrival_s = arrival.counted, arrival.due_s
+        program.started_by_arrival = arrival.started_by
     return [*programs, *lost]

@@ -197,6 +197,8 @@ class ProgramTimes:
     """False for programs of a warm-up or a cool-down: they load the machine and are in no metric."""
     due_from_arrival_s: float | None = None
     """When the client meant to start the program, from its arrival record, where no turn was recorded."""
+    started_by_arrival: str | None = None
+    """The same of ``started_by``."""
     reference_s: float | None = None
     """Its completion time in a run in which programs had the machine for themselves, where such a run was given."""
 
@@ -303,6 +305,12 @@ class ProgramTimes:
         """The instant at which the first turn was due, on the client's clock."""
         record = self.turns[0].client if self.turns else None
         return record.due_s if record else self.due_from_arrival_s
+
+    @property
+    def started_by(self) -> str | None:
+        """Id of the program whose turn's end started this program; None: it arrived by itself."""
+        record = self.turns[0].client if self.turns else None
+        return record.started_by if record else self.started_by_arrival
 
 
 def pinned_tokens(programs: Iterable[ProgramTimes]) -> tuple[list[float], list[int]]:

@@ -134,7 +134,8 @@ class LoadDriver:
 
     async def _play(self, play: LivePlay, due_s: float) -> None:
         await self._sleep_until(due_s)
-        self._sink(ArrivalRecord(play.job.program_id, play.number, due_s, play.job.counted))
+        job = play.job
+        self._sink(ArrivalRecord(job.program_id, play.number, due_s, job.counted, job.program.started_by))
         under_way = self._begin(play, due_s)
         try:
             async with asyncio.timeout(self._options.program_limit_s):

@@ -79,7 +79,8 @@ class Play:
 
     @property
     def arrival(self) -> ArrivalRecord:
-        return ArrivalRecord(self.job.program_id, self.number, self.job.arrival_s, self.job.counted)
+        job = self.job
+        return ArrivalRecord(job.program_id, self.number, job.arrival_s, job.counted, job.program.started_by)
 
     @property
     def over(self) -> bool:
