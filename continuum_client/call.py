@@ -227,7 +227,7 @@ class Call:
 
     def _asked(self) -> Asked:
         """Return the length that the request asks for. An answer may end at the context's limit, before the most."""
-        return Asked(asked_in({**(self._request.body or {}), **(self._request.extra_body or {})}).least)
+        return replace(asked_in({**(self._request.body or {}), **(self._request.extra_body or {})}), most=None)
 
     def _note_cut_off(self, reply: Reply, at_s: float, error: str | None) -> None:
         """Note that the answer was cut off, if it was: the agent may send the same request again."""

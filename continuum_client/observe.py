@@ -114,8 +114,6 @@ class WatchedReply:
         has sent the end of the answer."""
         if not self.waiting and not self._ended:
             at_s = self._clock()
-            if self.reply.stopped:
-                self.reply.done = self.reply.done or None  # the caller needs nothing that comes after the answer
             error = self.reply.ending(self.asked).error if self.reply.stopped else "closed before its end"
             later(lambda: self._end(error, at_s))
 
@@ -302,6 +300,6 @@ class _Document:
 def parsed(text: bytes) -> Any:
     """Parse JSON; None if the text is something else."""
     try:
-        return json.loads(text.decode())
+        return json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return None

@@ -5,14 +5,16 @@ program to the requests that generate text. Each further conversation of the age
 standing proxy, which serves many agents, a program of its own. The time between two turns of a conversation counts as
 the time of the tools that the first turn's reply calls.
 
-The proxy changes three things: it adds tags to requests, it does not let the server compress answers, and it asks for
-the token counts of a stream that is recorded (which it removes again if the agent did not ask for them).
+The proxy changes three things: it adds tags to requests, it does not let the server compress answers (if the server
+does so nevertheless, the agent gets the plain bytes), and it asks for the token counts of a stream that is recorded
+(which it removes again if the agent did not ask for them).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -44,6 +46,9 @@ from continuum_client.turns import key_of
 ASK_TIMEOUT, RELEASE_TIMEOUT = (aiohttp.ClientTimeout(total=seconds) for seconds in (OWN_TIMEOUT_S, 10.0))
 """Time limits of the proxy's own requests: ``GET /models`` for ``auto``, and the release of a program."""
 _KEYS = ("authorization", "x-api-key", "api-key")
+ENCODING = "content-encoding"
+_GZIP = 0x1F
+"""The first byte of gzip's header."""
 DUMMY_KEY = "EMPTY"
 LOCAL = "127.0.0.1"
 _WEB_PROXIES = ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
@@ -65,7 +70,7 @@ class Refused(Exception):
 
     def __init__(self, answer: aiohttp.ClientResponse, raw: bytes) -> None:
         self.status_code = answer.status
-        self.body = raw.decode("utf-8", "replace")
+        self.body = Unpacker(answer.headers.get(ENCODING, "")).feed(raw).decode("utf-8", "replace")
         self.answer = answer
         self.raw = raw
         super().__init__(f"{answer.status} {self.body}")
@@ -251,12 +256,16 @@ class Proxy:
     async def _answered(self, request: web.Request, call: Call, answer: aiohttp.ClientResponse) -> web.StreamResponse:
         watched = call.begin_reply()
         assert watched is not None  # on_end is set
+        unpacker = Unpacker(answer.headers.get(ENCODING, ""))
+        chunks = unpacker.plain(received(answer))
+        without = (ENCODING,) if unpacker.on else ()
         try:
             if "text/event-stream" in answer.headers.get("content-type", ""):
-                return await pass_on(request, answer, _watched(watched, received(answer)), watched.hide_usage)
-            whole = b"".join([chunk async for chunk in received(answer)])
+                changed = watched.hide_usage or unpacker.on
+                return await pass_on(request, answer, _watched(watched, chunks), changed, without)
+            whole = b"".join([chunk async for chunk in chunks])
             watched.whole(parsed(whole))
-            return await pass_on(request, answer, _once(whole))
+            return await pass_on(request, answer, _once(whole), unpacker.on, without)
         except BaseException as error:
             if isinstance(error, BrokenOff):
                 watched.end("the server broke off")
@@ -296,6 +305,7 @@ class _ProxySender:
 
 def call_of(path: str) -> str | None:
     """Return which call of a model a path ends in, whatever precedes it, such as ``/chat/completions``; None: none."""
+    path = path.rstrip("/")
     if path.endswith(f"/v1{MESSAGES}"):
         return MESSAGES
     return next((call for call in sorted(GENERATING) if path.endswith(call)), None)
@@ -341,6 +351,43 @@ async def _watched(watched: WatchedReply, chunks: AsyncIterator[bytes]) -> Async
         yield events.feed(chunk)
     yield events.last()
     watched.end()
+
+
+class Unpacker:
+    """Makes the bytes of an answer plain that the server has compressed, though it was not asked to.
+
+    Args:
+        coding: ``gzip`` or ``deflate``, with or without zlib's header; all others pass as they are.
+    """
+
+    def __init__(self, coding: str) -> None:
+        self.on = coding.strip().lower() in ("gzip", "x-gzip", "deflate")
+        self._inner: zlib._Decompress | None = None
+
+    def feed(self, piece: bytes) -> bytes:
+        """Return what the piece completes.
+
+        Raises:
+            BrokenOff: the bytes are damaged.
+        """
+        if not self.on:
+            return piece
+        plain = b""
+        try:
+            while piece:
+                if self._inner is None or self._inner.eof:  # gzip allows several members
+                    headed = piece[0] & 15 == zlib.DEFLATED or piece[0] == _GZIP
+                    self._inner = zlib.decompressobj(zlib.MAX_WBITS | 32 if headed else -zlib.MAX_WBITS)
+                plain += self._inner.decompress(piece)
+                piece = self._inner.unused_data
+        except zlib.error as error:
+            raise BrokenOff(f"compressed its answer badly: {error}") from error
+        return plain
+
+    async def plain(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Yield the plain bytes of an answer."""
+        async for chunk in chunks:
+            yield self.feed(chunk)
 
 
 async def _once(body: bytes) -> AsyncIterator[bytes]:

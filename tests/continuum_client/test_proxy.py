@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,12 +21,13 @@ from typing import Any
 
 import httpx
 import pytest
+from aiohttp import web
 from any_values import json_values
 from anyio.from_thread import start_blocking_portal
 from continuum_traces.importers.registry import read_any
 from continuum_traces.jsonl import validate
 from continuum_traces.records import read_turns
-from fake_server import FakeServer, Planned
+from fake_server import FakeServer, Planned, good
 from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
@@ -36,6 +38,7 @@ from continuum_client.proxy_command import proxy_state
 from continuum_client.reply import Reply
 
 CHAT = "/v1/chat/completions"
+ASKED = {"include_usage": True}
 HELLO = [{"role": "user", "content": "hello"}]
 GREP = [{"type": "function", "function": {"name": "grep", "parameters": {"type": "object", "properties": {}}}}]
 
@@ -108,6 +111,75 @@ def test_compressed_requests_and_answers_pass_unchanged(vllm: FakeServer) -> Non
     seen = next(seen for seen in vllm.asked if seen.path == CHAT)
     assert (seen.headers["content-encoding"], seen.body) == ("gzip", chat(HELLO))
     assert "accept-encoding" not in seen.headers
+
+
+def _raw_deflate(plain: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(plain) + packer.flush()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("coding", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("GZIP", lambda plain: gzip.compress(plain[:20]) + gzip.compress(plain[20:])),
+        ("deflate", zlib.compress),
+        ("deflate", _raw_deflate),
+    ],
+)
+def test_an_answer_that_is_compressed_unasked_is_read(
+    vllm: FakeServer, tmp_path: Path, coding: str, pack: Callable[[bytes], bytes], stream: bool
+) -> None:
+    body = chat(HELLO, stream=stream)
+    plain = httpx.post(vllm.url + "/chat/completions", json=chat(HELLO, stream=stream, stream_options=ASKED)).content
+
+    async def packed(request: web.Request, number: int) -> web.StreamResponse:
+        kind = "text/event-stream" if stream else "application/json"
+        return web.Response(body=pack(plain), headers={"Content-Type": kind, "Content-Encoding": coding})
+
+    with FakeServer("vllm", handler=packed) as server, through(server, tmp_path) as client:
+        answer = client.post(CHAT, json=body)
+    assert answer.status_code == 200
+    assert "content-encoding" not in answer.headers
+    assert (b"usage" in answer.content) != stream  # the agent did not ask for the counts of its stream
+    (turn,) = read_turns(tmp_path)
+    assert (turn.error, turn.prompt_tokens is None) == (None, False)
+
+
+def test_a_badly_compressed_answer_is_broken_off(tmp_path: Path) -> None:
+    async def damaged(request: web.Request, number: int) -> web.StreamResponse:
+        packed = bytearray(gzip.compress(b'{"choices": []}' * 9))
+        packed[12:16] = b"abcd"
+        return web.Response(body=bytes(packed), headers={"Content-Encoding": "gzip"})
+
+    with FakeServer("vllm", handler=damaged) as server, through(server, tmp_path) as client:
+        assert client.post(CHAT, json=chat(HELLO)).status_code == 502
+    (turn,) = read_turns(tmp_path)
+    assert turn.error == "the server broke off"
+
+
+@pytest.mark.filterwarnings("ignore:.*refuses vllm_xargs")
+def test_a_compressed_refusal_of_the_tags_is_read(tmp_path: Path) -> None:
+    async def strict(request: web.Request, number: int) -> web.StreamResponse:
+        if "vllm_xargs" in await request.json():
+            raw = gzip.compress(b'{"error": {"message": "unknown field vllm_xargs"}}')
+            return web.Response(status=400, body=raw, headers={"Content-Encoding": "gzip"})
+        return await good(request, number)
+
+    with FakeServer("anything", handler=strict) as server, through(server, tmp_path) as client:
+        assert client.post(CHAT, json=chat(HELLO, max_completion_tokens=3)).status_code == 200
+
+
+def test_headers_that_connection_names_are_of_one_connection(vllm: FakeServer) -> None:
+    """RFC 9110, 7.6.1."""
+    hops = {"Connection": "keep-alive, X-Hop ,x-other", "X-Hop": "1", "X-Other": "2", "TE": "gzip", "X-Kept": "3"}
+    with through(vllm) as client:
+        client.get("/v1/models", headers=hops)
+        client.post(CHAT, json=chat(HELLO), headers=hops)
+    for seen in vllm.seen[:2]:
+        assert {"x-hop", "x-other", "te"}.isdisjoint(name.lower() for name in seen.headers)
+        assert seen.headers["x-kept"] == "3"
 
 
 def test_a_line_that_is_no_header_is_not_logged(vllm: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -438,6 +510,8 @@ def test_an_agent_reaches_any_base_path(vllm: FakeServer, path: str, base: str, 
         ("/v1/threads/t/messages", None),
         ("/v1/responses/r/cancel", None),
         ("/v1/models", None),
+        ("/v1/chat/completions/", "/chat/completions"),
+        ("/v1/messages/", "/messages"),
     ],
 )
 def test_which_paths_are_calls_of_a_model(path: str, call: str | None) -> None:

@@ -27,11 +27,52 @@ def read(data: bytes) -> Answer:
 
 
 @pytest.mark.parametrize("asked", [ANY_LENGTH, Asked(3, 3)])
-def test_an_answer_that_is_cut_at_any_byte_did_not_end_well(asked: Asked) -> None:
+def test_an_answer_has_ended_with_its_finish_reason_wherever_the_stream_is_cut(asked: Asked) -> None:
     whole = stream()
-    complete = len(whole) - len("\n\n")  # the blank line says nothing more
+    complete = whole.index(b"\n\n")  # of the event with the reason; counts and [DONE] follow
     ended = [read(whole[:size]).ending(asked).error is None for size in range(len(whole) + 1)]
     assert ended == [size >= complete for size in range(len(whole) + 1)]
+
+
+def test_an_answer_that_lacks_a_choice_has_not_ended() -> None:
+    one_of_two = stream(reason="stop").removesuffix(b"data: [DONE]\n\n")
+    assert [read(one_of_two).ending(Asked(choices=n)).end for n in (1, 2)] == ["finished", "cut"]
+
+
+def test_damage_before_the_end_of_an_answer_fails_it_and_after_it_does_not() -> None:
+    assert read(b"data: {bro\n\n" + stream()).ending().code == "invalid-json"
+    assert read(stream().replace(b"[DONE]", b"[DO")).ending().error is None
+
+
+@pytest.mark.parametrize("mark", [b"[DONE]", b'"[DONE]"', b" [DONE] ", b"[DONE]\r"])
+def test_forms_of_the_end_of_a_stream(mark: bytes) -> None:
+    assert read(stream().replace(b"[DONE]", mark)).done
+
+
+def test_a_byte_order_mark_hides_nothing_however_the_bytes_are_cut() -> None:
+    whole = b"\xef\xbb\xbf" + stream()
+    for size in (1, 2, 3, 4, len(whole)):
+        answer, events = Answer(done=False), EventBytes()
+        for start in range(0, len(whole), size):
+            answer.take_events(events.feed(whole[start : start + size]), lambda: 1.0)
+        assert (answer.prompt_tokens, answer.done, answer.first_token_s) == (5, True, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("parts", "calls"),
+    [
+        ([{"name": "get_"}, {"name": "weather"}, {"arguments": "{}"}], ["get_weather"]),
+        ([{"name": "get_"}, {"name": "get_weather"}, {"arguments": "{}"}], ["get_weather"]),
+        ([{"name": "ls"}, {"name": "ls", "arguments": "{"}, {"name": "ls", "arguments": "}"}], ["ls"]),
+        ([{"name": "ls", "arguments": "{}"}, {"name": "ls", "arguments": "{}"}], ["ls", "ls"]),
+        ([{"name": "ls", "arguments": "{"}, {"name": "grep", "arguments": "}"}], ["ls"]),
+    ],
+)
+def test_the_name_of_a_tool_in_parts(parts: list[dict[str, str]], calls: list[str]) -> None:
+    answer = Answer(done=False)
+    for part in parts:
+        answer.take({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": part}]}}]}, 1.0)
+    assert [tool.name for tool in answer.asked] == calls
 
 
 @pytest.mark.parametrize(
@@ -69,6 +110,10 @@ def test_lengths(answer: bytes, asked: Asked, code: str) -> None:
         ({"max_tokens": 7, "ignore_eos": True}, Asked(7, 7)),
         ({"max_tokens": 7, "ignore_eos": True, "stop": ["x"]}, Asked(0, 7)),
         ({"max_tokens": None, "min_tokens": "3"}, Asked(3)),
+        ({"n": 3}, Asked(choices=3)),
+        ({"n": 2, "prompt": ["a", "b"]}, Asked(choices=4)),
+        ({"prompt": [1, 2]}, ANY_LENGTH),
+        ({"prompt": [[1, 2], [3]]}, Asked(choices=2)),
     ],
 )
 def test_the_length_that_a_request_asks_for(body: dict[str, Any], asked: Asked) -> None:

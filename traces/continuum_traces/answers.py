@@ -8,10 +8,12 @@ and a field that it does not know has no effect. ``Answer.ending`` says how the 
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from continuum_traces.usage import count_in, fields_of, first_count, read_usage
 from continuum_traces.wire import MAX_TOOL_CHARS
 
 End = Literal["finished", "cut", "refused", "failed"]
@@ -27,7 +29,7 @@ sensitive guardrail_intervened blocked"""
 REFUSED = frozenset(_FILTERS.split())
 FAILED = frozenset(("error", "failed", "internal_error", "network_error", "malformed_function_call"))
 _LAST = ("response.completed", "response.incomplete", "response.failed", "response.cancelled", "message_stop")
-"""Types of the last event of a stream. A stream of chunks ends with ``[DONE]`` instead."""
+"""Types of the last event of a stream. A stream of chunks may end with ``[DONE]`` instead."""
 _ANTHROPIC = ("message", "message_start", "content_block_start", "content_block_delta", "message_delta")
 _TEXT, _CALLS = frozenset(("content", "text")), frozenset(("tool_calls", "function_call"))
 _THOUGHT = ("reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks", "refusal", "audio")
@@ -39,11 +41,12 @@ _DONE = b"[DONE]"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The number of tokens that a request asks for, of each choice."""
+    """The number of tokens that a request asks for, of each choice, and the number of choices."""
 
     least: int = 0
     """The model may not stop before."""
     most: int | None = None
+    choices: int = 1
 
 
 ANY_LENGTH = Asked()
@@ -80,8 +83,13 @@ class ToolAsked:
         calls the same place, some repeat the name in each part, and some send no ids."""
         if call_id and self.call_id:
             return call_id != self.call_id
-        arguments = "".join(self.arguments)
-        return _is_json(arguments) if arguments else name != self.name
+        return _is_json("".join(self.arguments))
+
+    def is_named(self, name: str) -> None:
+        """Take a name, or the next part of it: it is complete before the arguments begin."""
+        if not self.arguments:
+            repeated = name.startswith(self.name)
+            self.name = (name if repeated else self.name + name)[:MAX_TOOL_CHARS]
 
 
 @dataclass(slots=True)
@@ -93,13 +101,16 @@ class Answer:
     chunks_s: list[float] | None = None
     """The instant of each chunk with output tokens; None: they are not stored."""
     done: bool | None = None
-    """Whether the last event of a stream has come. None: the answer is whole, or openai's library hides the event."""
+    """Whether the last event of a stream has come, which not every server sends. None: the answer is whole, or openai's
+    library hides the event."""
     model: str | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     """Of all choices together, with reasoning."""
     cached_tokens: int | None = None
     reasoning_tokens: int = 0
+    unnamed_tokens: int = 0
+    """Tokens that the server counts in the total only: the output is longer by at most so many."""
     first_token_s: float | None = None
     """The instant at which the first token of a stream arrived, on the caller's clock; None: it was not a stream."""
     token_ids: list[int] = field(default_factory=list)
@@ -145,7 +156,7 @@ class Answer:
                 return Ending("failed", "stream", f"finish reason {reason!r}")
             if reason in REFUSED:
                 return Ending("refused", "refused", f"finish reason {reason!r}")
-        if self.done is False:
+        if self.done is False and not (self.stopped and len(self.reasons) >= asked.choices):
             return Ending("cut", "stream", "ended in the middle of the answer")
         return self._length(asked, reasons)
 
@@ -158,7 +169,7 @@ class Answer:
         end = f"with finish reason {strange or reasons[0]!r}" if self.stopped else "without a finish reason"
         least = choices * ((asked.most if choices == 1 and (at_limit or strange) else None) or asked.least)
         most = choices * asked.most if asked.most else None
-        if tokens is not None and tokens < least:
+        if tokens is not None and tokens + self.unnamed_tokens < least:
             return Ending("cut", "short", f"{tokens:,} of {least:,} tokens, {end}", least - tokens)
         if strange:
             return Ending("cut", "stream", f"ended {end}")
@@ -188,15 +199,18 @@ class Answer:
             now_s = clock() if self.first_token_s is None or self.chunks_s is not None else self.first_token_s
             if type(item) is dict:
                 self.take(item, now_s)
+            elif item == _DONE.decode():
+                self.done = True
             else:
                 for each in items_of(item):
                     self.take(each, now_s)
         return item
 
     def _not_json(self, data: bytes, error: Exception) -> None:
+        """Note data that is the end of the stream, or is damaged: after the answer's end that harms nothing."""
         if data.lstrip().startswith(_DONE):
             self.done = True
-        elif data.strip():
+        elif data.strip() and not self.stopped:
             self.fault = self.fault or Ending("failed", "invalid-json", f"{error}: {data.strip()[:200]!r}")
 
     def take(self, item: Any, now_s: float | None = None) -> None:
@@ -295,7 +309,8 @@ class Answer:
         if tool is None or (name and not whole and tool.is_another(name, call_id)):
             tool = ToolAsked()
             self.tools.append(tool)
-        tool.call_id, tool.name = tool.call_id or call_id, tool.name or name[:MAX_TOOL_CHARS]
+        tool.call_id = tool.call_id or call_id
+        tool.is_named(name)
         self._places[choice, place] = self._places[choice, place, tool.call_id] = tool
         if arguments := function.get("arguments") or function.get("input"):
             text = arguments if isinstance(arguments, str) else json.dumps(arguments)
@@ -366,24 +381,13 @@ class Answer:
 
     def _usage(self, usage: Mapping[str, Any], chunk: Mapping[str, Any]) -> None:
         """Read token counts. Some servers send them with each chunk, some in parts; they only grow."""
-        written, read = _count(usage, "cache_creation_input_tokens"), _count(usage, "cache_read_input_tokens")
-        prompt, output = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens", "output_tokens")
-        own = _count(usage, "input_tokens")
-        if prompt is None and own is not None:
-            prompt = own + (written or 0) + (read or 0)  # Anthropic counts these separately
-        details = fields_of(usage.get("completion_tokens_details") or usage.get("output_tokens_details"))
-        reasoning, total = _count(details, "reasoning_tokens") or 0, _count(usage, "total_tokens")
-        if prompt is not None and output is not None and total is not None and total > prompt + output:
-            reasoning, output = (
-                total - prompt - output,
-                total - prompt,
-            )  # Gemini and xAI count thoughts in the total only
-        details = fields_of(usage.get("prompt_tokens_details") or usage.get("input_tokens_details"))
-        cached = (_count(details, "cached_tokens"), read, _count(usage, "prompt_cache_hit_tokens", "cached_tokens"))
-        llama = _count(fields_of(chunk.get("timings")), "cache_n")
-        self.prompt_tokens, self.output_tokens = _most(self.prompt_tokens, prompt), _most(self.output_tokens, output)
-        self.cached_tokens = _most(self.cached_tokens, next((n for n in (*cached, llama) if n is not None), None))
-        self.reasoning_tokens = max(self.reasoning_tokens, reasoning)
+        counts = read_usage(usage)
+        cached, llama = counts.cached_tokens, count_in(fields_of(chunk.get("timings")), "cache_n")
+        self.prompt_tokens = _most(self.prompt_tokens, counts.prompt_tokens)
+        self.output_tokens = _most(self.output_tokens, counts.output_tokens)
+        self.cached_tokens = _most(self.cached_tokens, llama if cached is None else cached)
+        self.reasoning_tokens = max(self.reasoning_tokens, counts.reasoning_tokens)
+        self.unnamed_tokens = max(self.unnamed_tokens, counts.unnamed_tokens)
 
 
 class EventBytes:
@@ -391,10 +395,16 @@ class EventBytes:
 
     def __init__(self) -> None:
         self.rest = b""
+        self._begun = False
 
     def feed(self, piece: bytes) -> bytes:
         """Return the events that the piece completes, with the blank lines after them."""
         text = self.rest + piece
+        if not self._begun:
+            if len(text) < len(BOM_UTF8) and BOM_UTF8.startswith(text):
+                self.rest = text
+                return b""
+            text, self._begun = text.removeprefix(BOM_UTF8), True
         end = text.rfind(b"\n\n") + 2
         if b"\r" in text:
             end = max(end, text.rfind(b"\r\n\r\n") + 4, text.rfind(b"\r\r") + 2)
@@ -429,30 +439,20 @@ def data_in(events: bytes) -> list[bytes]:
 
 
 def asked_in(body: Any) -> Asked:
-    """Return the length that a request asks for."""
+    """Return the lengths and the number of answers that a request asks for."""
     fields = fields_of(body)
-    most = _count(fields, "max_tokens", "max_completion_tokens", "max_output_tokens") or None
+    most = first_count(fields, "max_tokens", "max_completion_tokens", "max_output_tokens") or None
     stops = any(fields.get(name) for name in ("stop", "stop_token_ids"))
     exact = most or 0 if fields.get("ignore_eos") is True and not stops else 0
-    return Asked(max(exact, _count(fields, "min_tokens") or 0), most)
+    prompts = items_of(fields.get("prompt"))
+    texts = len(prompts) if any(isinstance(prompt, str | list) for prompt in prompts) else 1
+    return Asked(max(exact, count_in(fields, "min_tokens") or 0), most, texts * (count_in(fields, "n") or 1))
 
 
 def only_usage(item: Any) -> bool:
     """Whether a chunk contains the token counts and no choices: the last chunk with ``include_usage``."""
     fields = fields_of(item)
     return bool(fields.get("usage")) and not fields.get("choices") and not fields.get("error")
-
-
-def fields_of(item: Any) -> Mapping[str, Any]:
-    """Return the fields of a JSON object or of a pydantic object; empty if it is neither.
-
-    ``getattr`` for a missing attribute of a pydantic object takes ten times as long as this.
-    """
-    if isinstance(item, dict):
-        return item
-    fields: Mapping[str, Any] = getattr(item, "__dict__", None) or {}
-    extra = getattr(item, "__pydantic_extra__", None)
-    return {**fields, **extra} if extra else fields
 
 
 def items_of(value: Any) -> Sequence[Any]:
@@ -464,17 +464,6 @@ def text_of(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "".join(text for part in items_of(value) if isinstance(text := fields_of(part).get("text"), str))
-
-
-def _count(fields: Mapping[str, Any], *names: str) -> int | None:
-    """Return the first of these fields that is a whole number of at least 0, in whatever form."""
-    for name in names:
-        value = fields.get(name)
-        if isinstance(value, str) and value.isdecimal():
-            value = int(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value == value // 1:
-            return int(value)
-    return None
 
 
 def _most(before: int | None, now: int | None) -> int | None:

@@ -111,7 +111,11 @@ async def received(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 async def pass_on(
-    request: web.Request, answer: aiohttp.ClientResponse, chunks: AsyncIterator[bytes], shorter: bool = False
+    request: web.Request,
+    answer: aiohttp.ClientResponse,
+    chunks: AsyncIterator[bytes],
+    changed: bool = False,
+    without: tuple[str, ...] = (),
 ) -> web.StreamResponse:
     """Send an answer to the client. If the server closes its connection early, abort the connection to the client.
 
@@ -119,14 +123,15 @@ async def pass_on(
         request: the client's request.
         answer: the server's answer.
         chunks: its bytes.
-        shorter: they may be fewer than the server sends.
+        changed: they may be more or fewer than the server sends.
+        without: names of the answer's headers, in lower case, that no longer hold.
 
     Raises:
         BrokenOff: the server closed the connection.
     """
     response = web.StreamResponse(status=answer.status, reason=answer.reason)
-    response.headers.extend(kept(answer.raw_headers))
-    if not shorter:
+    response.headers.extend(kept(answer.raw_headers, *without))
+    if not changed:
         response.content_length = answer.content_length
     await response.prepare(request)
     try:

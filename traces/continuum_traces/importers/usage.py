@@ -13,6 +13,7 @@ from continuum_traces.grouped import grouped
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.typed import LARGEST
+from continuum_traces.usage import read_usage
 
 CHARS_PER_TOKEN = 4
 Row = tuple[str, dict[str, Any]]
@@ -68,19 +69,16 @@ def usage_of(where: str, usage: Mapping[str, Any], tool_calls: Iterable[ToolCall
     Raises:
         TraceError: a count is no number. The message begins with ``where``.
     """
-    names = [name for name in usage if name.endswith("_details") and isinstance(usage[name], dict)]
-    details = dict(usage) | {name: value for each in names for name, value in usage[each].items()}
-    cached = first_of(where, details, "cached_tokens", "cache_read_tokens", "cache_read_input_tokens")
-    prompt = first_of(where, usage, "prompt_tokens")
-    if prompt is None:  # Anthropic's input_tokens are those outside of its cache
-        parts = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-        prompt = sum(count_of(where, usage, name, 0) for name in parts)
+    details = {name: value for name, value in usage.items() if not name.endswith("_details") or isinstance(value, dict)}
+    counts = read_usage(
+        details, lambda fields, name: None if fields.get(name) is None else count_of(where, fields, name)
+    )
     return RequestUsage(
-        prompt_tokens=prompt,
-        output_tokens=first_of(where, usage, "completion_tokens", "output_tokens") or 0,
-        reasoning_tokens=first_of(where, details, "reasoning_tokens", "reasoning_output_tokens") or 0,
+        prompt_tokens=counts.prompt_tokens or 0,
+        output_tokens=counts.output_tokens or 0,
+        reasoning_tokens=counts.reasoning_tokens,
         tool_calls=tuple(tool_calls),
-        cached_tokens=cached,
+        cached_tokens=counts.cached_tokens,
     )
 
 
