@@ -429,14 +429,16 @@ def turn_slowdown(f: RunFacts) -> list[float | None]:
 
 @_distribution("s", 4, "mean", *PERCENTILES)
 def tpot(f: RunFacts) -> list[float | None]:
-    """over turns of (finish - first token) / (output tokens - 1), on the client's clock"""
+    """over turns of (finish - first token) / (output tokens - 1), on the client's clock; of turns whose tokens came in
+    more than one chunk"""
     return [turn.tpot_s for turn in f.turns]
 
 
 @_distribution("s", 4, "mean", *PERCENTILES)
 def itl(f: RunFacts) -> TokenGaps:
-    """over the gaps between consecutive output tokens of all turns. Percentiles need recorded gaps between
-    chunks. Without them the mean is the sum of (finish - first token) / the sum of (output tokens - 1)"""
+    """over the gaps between consecutive output tokens of all turns. Percentiles need recorded gaps: the time between
+    two chunks is divided among the tokens of the second. Without them the mean is the sum of (finish - first token) /
+    the sum of (output tokens - 1)"""
     return f.token_gaps
 
 

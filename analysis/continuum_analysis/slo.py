@@ -88,7 +88,8 @@ def _check_known(run: Run, slo: Slo) -> None:
     turns = [turn for program in programs for turn in program.turns] if slo.itl_s is not None else []
     if any(turn.token_gaps_s is None and turn.gaps_between_tokens > 0 for turn in turns):
         raise AnalysisError(
-            f"--slo itl: {run.path} has turns without the gaps between their tokens; give a run of --token-times"
+            f"--slo itl: {run.path} has turns without the gaps between their tokens; give a run of --token-times, "
+            "against a server that says how many tokens a chunk has"
         )
 
 

@@ -11,6 +11,7 @@ import socket
 import threading
 from collections import Counter
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 from aiohttp import web
 from bench_cli import bench, refused
 from continuum_bench.live.endpoint import Endpoint, probe_server
-from continuum_bench.live.http import RequestFailed, StreamingClient, retry_after_s
+from continuum_bench.live.http import RequestFailed, StreamingClient, open_session, retry_after_s
 from continuum_traces.json_io import read_json
 from continuum_traces.records import read_arrivals
 from continuum_traces.run_dir import read_manifest
@@ -180,10 +181,50 @@ def test_a_429_storm_waits_as_long_as_the_server_asks(tmp_path: Path) -> None:
     assert all(record.finish_s - record.due_s >= 2.0 for record in firsts)  # latency counts from the first intention
 
 
-def test_retry_after_is_seconds() -> None:
-    assert retry_after_s({"Retry-After": "1.5"}) == 1.5
-    for nonsense in ("", "soon", "Wed, 21 Oct 2026 07:28:00 GMT", "-3", "nan"):
-        assert retry_after_s({"Retry-After": nonsense}) is None
+NOON, LATER = "Sat, 28 Nov 2026 12:00:00 GMT", "Sat, 28 Nov 2026 12:00:20 GMT"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "1.5"}, 1.5),
+        ({"Retry-After": "0"}, 0.0),
+        ({"Retry-After": LATER, "Date": NOON}, 20.0),
+        ({"Retry-After": NOON, "Date": LATER}, 0.0),
+        ({"Retry-After": LATER}, 5.0),  # by this machine's clock
+        ({"Retry-After": "Saturday, 28-Nov-26 12:00:20 GMT", "Date": NOON}, 20.0),  # RFC 850
+        ({"Retry-After": "Sat Nov 28 12:00:20 2026", "Date": NOON}, 20.0),  # asctime
+        ({"retry-after-ms": "250"}, 0.25),
+        ({"retry-after-ms": "250", "Retry-After": "1"}, 0.25),
+        ({"retry-after-ms": "soon", "Retry-After": "1"}, 1.0),
+        *[({"Retry-After": nonsense}, None) for nonsense in ("", "soon", "-3", "nan", "99, 1")],
+        ({}, None),
+    ],
+)
+def test_when_a_server_asks_to_come_back(headers: dict[str, str], seconds: float | None) -> None:
+    at = datetime(2026, 11, 28, 12, 0, 15, tzinfo=UTC).timestamp()
+    assert retry_after_s(headers, lambda: at) == seconds
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "again"),
+    [(503, None, True), (503, "false", False), (400, None, False), (400, "true", True), (429, "FALSE", False)],
+)
+def test_a_server_that_says_whether_to_try_again(status: int, asked: str | None, again: bool) -> None:
+    headers = {"retry-after-ms": "20", **({} if asked is None else {"x-should-retry": asked})}
+
+    async def refuse(request: web.Request, number: int) -> Any:
+        return web.Response(status=status, headers=headers)
+
+    async def post(url: str) -> RequestFailed:
+        async with open_session(url) as session:
+            with pytest.raises(RequestFailed) as failed:
+                await StreamingClient(session, lambda: 1.0, 60.0).post(f"{url}/completions", {}, {})
+            return failed.value
+
+    with FakeServer("anything", handler=refuse) as server:
+        failed = asyncio.run(post(server.url))
+    assert (failed.again, failed.retry_after_s) == (again, 0.02)
 
 
 def analyzed(out: Path) -> dict[str, Any]:

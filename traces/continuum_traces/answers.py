@@ -11,7 +11,7 @@ import json
 from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from continuum_traces.usage import count_in, fields_of, first_count, read_usage
 from continuum_traces.wire import MAX_TOOL_CHARS
@@ -69,6 +69,14 @@ class Ending:
         return None if self.end == "finished" else f"{self.code}: {self.why}"
 
 
+class Chunk(NamedTuple):
+    """A part of an answer with output tokens."""
+
+    instant_s: float
+    tokens: int | None
+    """None: the server does not say how many."""
+
+
 @dataclass(slots=True)
 class ToolAsked:
     """A tool call in an answer."""
@@ -98,8 +106,10 @@ class Answer:
 
     with_text: bool = False
     """Whether texts are stored."""
-    chunks_s: list[float] | None = None
-    """The instant of each chunk with output tokens; None: they are not stored."""
+    parts: int = 0
+    """The number of chunks with output tokens, of chats and completions."""
+    chunks: list[Chunk] | None = None
+    """The chunks with output tokens; None: they are not stored."""
     done: bool | None = None
     """Whether the last event of a stream has come, which not every server sends. None: the answer is whole, or openai's
     library hides the event."""
@@ -123,6 +133,8 @@ class Answer:
     tools: list[ToolAsked] = field(default_factory=list)
     _places: dict[tuple[Any, ...], ToolAsked] = field(default_factory=dict)
     """The latest tool call at each place (choice and index), and each tool call by its place and id."""
+    _placed: int = 0
+    """The number of tokens in the chunks that were stored, as far as the server says it."""
 
     # ------------------------------------------------------------------------------------------ what it says
 
@@ -183,6 +195,16 @@ class Answer:
             return Ending()
         return Ending("cut", "stream", f"ended {end}" + (" and without token counts" if least else ""))
 
+    def counted_chunks(self) -> list[tuple[float, int]] | None:
+        """Return the instant and the number of tokens of each chunk that was stored; None: the server does not say how
+        many tokens each has, and there are not as many chunks as tokens."""
+        if self.chunks is None:
+            return None
+        if len(self.chunks) == self.output_tokens:
+            return [(chunk.instant_s, 1) for chunk in self.chunks]
+        counted = [(chunk.instant_s, chunk.tokens) for chunk in self.chunks if chunk.tokens is not None]
+        return counted if len(counted) == len(self.chunks) else None
+
     # ------------------------------------------------------------------------------------------ reading
 
     def take_events(
@@ -196,7 +218,7 @@ class Answer:
             except (ValueError, RecursionError) as error:
                 self._not_json(data, error)
                 continue
-            now_s = clock() if self.first_token_s is None or self.chunks_s is not None else self.first_token_s
+            now_s = clock() if self.first_token_s is None or self.chunks is not None else self.first_token_s
             if type(item) is dict:
                 self.take(item, now_s)
             elif item == _DONE.decode():
@@ -221,19 +243,22 @@ class Answer:
             now_s: the instant at which a part of a stream arrived; None for a whole answer.
         """
         fields = item if type(item) is dict else fields_of(item)
+        counted = False
         if usage := fields.get("usage"):
             self._usage(fields_of(usage), fields)
+            counted = self.output_tokens is not None
         if (choices := fields.get("choices")) and type(choices) is list:
             if self.model is None:
                 self.model = fields.get("model")
             for number, choice in enumerate(choices):
-                self._choice(number, choice if type(choice) is dict else fields_of(choice), now_s)
+                carried = (self.output_tokens or 0) - self._placed if counted else None
+                self._choice(number, choice if type(choice) is dict else fields_of(choice), now_s, carried)
         elif kind := fields.get("object") if fields.get("object") in ("response", "error") else fields.get("type"):
             self._event(str(kind), fields, now_s)
         if error := fields.get("error"):
             self._failed(error)
 
-    def _choice(self, number: int, choice: Mapping[str, Any], now_s: float | None) -> None:
+    def _choice(self, number: int, choice: Mapping[str, Any], now_s: float | None, carried: int | None) -> None:
         index = choice.get("index")
         if type(index) is not int:
             index = number
@@ -247,8 +272,8 @@ class Answer:
         if ids := choice.get("token_ids"):
             token = True
             self.token_ids += items_of(ids)
-        if token and (self.first_token_s is None or self.chunks_s is not None):
-            self._token(now_s)
+        if token:
+            self._chunk(choice, now_s, carried)
         if (reason := choice.get("finish_reason")) and reason != "null":
             self.reasons[index] = str(reason)
             self._usage(fields_of(choice.get("usage")), {})  # Moonshot
@@ -282,11 +307,21 @@ class Answer:
             index = None if whole else call.get("index")
             self._call(choice, place if index is None else index, call)
 
-    def _token(self, now_s: float | None) -> None:
+    def _chunk(self, choice: Mapping[str, Any], now_s: float | None, carried: int | None) -> None:
+        """Note a chunk of a choice that has output tokens; ``carried`` is their number by the counts beside it."""
+        self.parts += 1
+        if self.first_token_s is None or self.chunks is not None:
+            if carried is None:
+                carried = len(items_of(choice.get("token_ids"))) or _logprobs(choice)
+            self._token(now_s, carried)
+
+    def _token(self, now_s: float | None, tokens: int = 0) -> None:
+        """Note that a chunk with output tokens has come; ``tokens`` is 0 if the server does not say how many."""
         if self.first_token_s is None:
             self.first_token_s = now_s
-        if self.chunks_s is not None and now_s is not None:
-            self.chunks_s.append(now_s)
+        if self.chunks is not None and now_s is not None:
+            self.chunks.append(Chunk(now_s, tokens if tokens > 0 else None))
+            self._placed += max(0, tokens)
 
     def _failed(self, error: Any) -> None:
         fields = fields_of(error)
@@ -457,6 +492,12 @@ def only_usage(item: Any) -> bool:
 
 def items_of(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
+
+
+def _logprobs(choice: Mapping[str, Any]) -> int:
+    """Return the number of tokens for which a chunk has logprobs, of a chat or a completion."""
+    logprobs = fields_of(choice.get("logprobs"))
+    return len(items_of(logprobs.get("content") or logprobs.get("tokens")))
 
 
 def text_of(value: Any) -> str:

@@ -282,8 +282,9 @@ class TurnRecord:
     alone_s: float | None = None
     """Seconds that the turn takes on an empty engine, by the step times of the run; known only in virtual time."""
     token_gaps_ms: Mapping[str, int] | None = None
-    """Gaps between two chunks of the answer with output tokens, in milliseconds to three significant digits, and how
-    often each gap occurs; recorded with --token-times."""
+    """Gaps between two output tokens, in milliseconds to three significant digits, and how often each gap occurs; empty
+    if all tokens came in one chunk. Otherwise recorded with --token-times, if it is known how many tokens each chunk
+    has: the time since the chunk before is divided among them."""
     metadata: Metadata | None = None
     """The program's metadata; in the record of its first turn only."""
     started_by: str | None = None

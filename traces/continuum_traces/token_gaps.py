@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 
-def gaps_ms(instants_s: Sequence[float]) -> dict[str, int]:
-    """Return the gaps between neighbouring instants, in milliseconds to three significant digits, and how often each
-    gap occurs. Tokens that came in one chunk share one instant.
+def gaps_ms(chunks: Sequence[tuple[float, int]]) -> dict[str, int]:
+    """Return the gaps between output tokens, in milliseconds to three significant digits, and how often each occurs.
 
-    >>> gaps_ms([1.0, 1.01, 1.02, 1.14])
-    {'10': 2, '120': 1}
+    Args:
+        chunks: the instant in seconds at which each chunk came, and the number of its tokens. The time since the chunk
+            before is divided among them; the tokens of the first chunk have no gaps.
+
+    >>> gaps_ms([(1.0, 1), (1.01, 1), (1.02, 1), (1.14, 4)])
+    {'10': 2, '30': 4}
     """
-    return dict(Counter(f"{1e3 * (after - before):.3g}" for before, after in pairwise(instants_s)))
+    gaps: Counter[str] = Counter()
+    for (before_s, _), (after_s, tokens) in pairwise(chunks):
+        gaps[f"{1e3 * (after_s - before_s) / tokens:.3g}"] += tokens
+    return dict(gaps)

@@ -147,24 +147,23 @@ class TurnTimes:
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean seconds between output tokens after the first, on the client's clock."""
+        """Mean seconds between output tokens after the first, on the client's clock; None if they came in one chunk."""
         record = self.client
-        if record is None or record.first_token_s is None or record.finish_s is None:
+        if record is None or record.first_token_s is None or record.finish_s is None or self.token_gaps_s == {}:
             return None
         gaps = self.gaps_between_tokens
         return (record.finish_s - record.first_token_s) / gaps if gaps > 0 else None
 
     @property
     def token_gaps_s(self) -> dict[float, int] | None:
-        """Counts of the seconds between two chunks of output tokens; None without ``--token-times``."""
+        """Counts of the seconds between two output tokens; empty: they came in one chunk, None: unknown."""
         recorded = self.client.token_gaps_ms if self.client is not None else None
         return None if recorded is None else {float(gap) / 1e3: count for gap, count in recorded.items()}
 
     @property
     def itl_max_s(self) -> float | None:
-        """The longest gap between two chunks; 0.0 if the whole answer came in one chunk."""
-        gaps = self.token_gaps_s
-        return None if gaps is None else max(gaps, default=0.0)
+        """The longest gap between two output tokens; None if no gap is known."""
+        return max(self.token_gaps_s or (), default=None)
 
     @property
     def gaps_between_tokens(self) -> int:

@@ -17,7 +17,6 @@ from continuum_traces.closed_loop import ClosedLoop, Lanes
 from continuum_traces.conversation import Conversation, Ended, Send, Wait, converse, go_on
 from continuum_traces.schema import ArrivalRecord, TurnRecord
 from continuum_traces.sub_programs import SubPrograms
-from continuum_traces.token_gaps import gaps_ms
 from continuum_traces.urls import joined, root_of
 
 from continuum_bench.live.contexts import SentTexts, SentTokens, TokenRates
@@ -27,7 +26,8 @@ from continuum_client.tagging import merged_body, tag_body, tag_headers
 
 MAX_RETRY_AFTER_S = 600.0
 EXACT_LENGTHS = ("vllm", "sglang")
-"""Dialects whose servers accept ``ignore_eos`` and ``min_tokens`` in chat requests."""
+"""Dialects whose servers accept ``ignore_eos`` and ``min_tokens`` in chat requests, and count tokens in each chunk if
+asked."""
 
 
 Sink = Callable[[ArrivalRecord | TurnRecord], None]
@@ -205,6 +205,8 @@ class LoadDriver:
             reason = self._without_key(str(error))
             return Ended(sent_s, self.now_s(), error=reason, failed_tries=under_way.failed_tries)
         self.counters.count(reply, under_way.prompt_tokens[send.index], send.turn.output_tokens)
+        gaps = reply.gaps_ms()
+        self.counters.unplaced_turns += self._options.token_times and gaps is None
         answered = Ended(
             sent_s=sent_s,
             finish_s=reply.finish_s,
@@ -214,7 +216,7 @@ class LoadDriver:
             output_tokens=reply.output_tokens or (send.turn.output_tokens if under_way.context.exact_lengths else None),
             cached_tokens=reply.cached_tokens,
             failed_tries=under_way.failed_tries,
-            token_gaps_ms=None if reply.chunks_s is None else gaps_ms(reply.chunks_s),
+            token_gaps_ms=gaps,
         )
         under_way.sent_s, under_way.failed_tries, under_way.reply = None, (), None
         return answered
@@ -222,7 +224,10 @@ class LoadDriver:
     async def _request(self, under_way: _UnderWay, send: Send, content: dict[str, Any]) -> StreamedAnswer:
         """Send the request of one turn. A failed try is repeated with the same ids if that may help."""
         options, path = self._options, under_way.context.path
-        body = {"model": options.model, "stream": True, "stream_options": {"include_usage": True}, **content}
+        counts = {"include_usage": True}
+        if options.token_times and options.dialect.name in EXACT_LENGTHS:
+            counts["continuous_usage_stats"] = True
+        body = {"model": options.model, "stream": True, "stream_options": counts, **content}
         body = _lengths(body, options.dialect.name)
         headers = {"Content-Type": "application/json", **tag_headers(send.tags), **self._authorization()}
         untagged = under_way.play.job.sends == "none"

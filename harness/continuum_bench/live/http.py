@@ -8,13 +8,17 @@ Reading every chunk immediately would delay requests that are due.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
 import msgspec
 from continuum_traces.answers import Answer, Ending, EventBytes, asked_in
+from continuum_traces.token_gaps import gaps_ms
 from continuum_traces.urls import web_proxy_of
 
 from continuum_bench.options.declare import number_in
@@ -87,6 +91,11 @@ class StreamedAnswer(Answer):
 
     finish_s: float = 0.0
 
+    def gaps_ms(self) -> dict[str, int] | None:
+        """Return the gaps between the answer's tokens, as records have them: none if they all came in one chunk."""
+        chunks = [] if self.parts < 2 else self.counted_chunks()
+        return None if chunks is None else gaps_ms(chunks)
+
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -111,7 +120,7 @@ class StreamingClient:
 
     def reply(self) -> StreamedAnswer:
         """Return an answer of which nothing was read yet."""
-        return StreamedAnswer(with_text=True, done=False, chunks_s=[] if self._every_chunk else None)
+        return StreamedAnswer(with_text=True, done=False, chunks=[] if self._every_chunk else None)
 
     async def post(
         self, url: str, body: Mapping[str, Any], headers: Mapping[str, str], reply: StreamedAnswer | None = None
@@ -139,10 +148,8 @@ class StreamingClient:
         except TimeoutError as error:
             raise RequestFailed("timeout", "the request took too long", again=True) from error
         ended = reply.ending(asked_in(body))
-        if ended.error is None and reply.first_token_s is None:
-            if not reply.output_tokens:
-                raise RequestFailed("stream", "ended without a token", again=True)
-            reply.first_token_s = reply.finish_s  # tokens without text
+        if ended.error is None and reply.first_token_s is None and not reply.output_tokens:
+            raise RequestFailed("stream", "ended without a token", again=True)
         _check(ended)
         return reply
 
@@ -217,15 +224,39 @@ def _check(ended: Ending) -> None:
 
 
 def _refusal(response: aiohttp.ClientResponse, text: str) -> RequestFailed:
-    again = response.status in (408, 409, 429) or response.status >= 500
+    asked = response.headers.get("x-should-retry")
+    again = response.status in (408, 409, 429) or response.status >= 500 if asked is None else asked.lower() == "true"
     return RequestFailed(f"http-{response.status}", text[:500], again, retry_after_s(response.headers))
 
 
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of ``Retry-After``; None: there are none, or it is a date.
+def retry_after_s(
+    headers: Mapping[str, str],
+    wall: Clock = time.time,  # noqa: TID251 - an HTTP date is one of the calendar
+) -> float | None:
+    """Return the seconds that ``retry-after-ms`` or ``Retry-After`` asks to wait; None: neither says it.
+
+    ``Retry-After`` is a number of seconds or a date (RFC 9110, 10.2.3), which is compared with the answer's own
+    ``Date``, or with this machine's clock.
 
     >>> retry_after_s({"Retry-After": "2"})
     2.0
+    >>> retry_after_s({"Retry-After": "Sun, 06 Nov 1994 08:49:37 GMT", "Date": "Sun, 06 Nov 1994 08:49:07 GMT"})
+    30.0
     """
-    seconds = number_in(headers.get("Retry-After", ""))
-    return seconds if seconds >= 0 else None
+    for name, unit_s in (("retry-after-ms", 1e-3), ("Retry-After", 1.0)):
+        if (number := number_in(headers.get(name, "")) * unit_s) >= 0:
+            return number
+    until_s = _date_s(headers.get("Retry-After", ""))
+    if until_s is None:
+        return None
+    now_s = _date_s(headers.get("Date", ""))
+    return max(0.0, until_s - (wall() if now_s is None else now_s))
+
+
+def _date_s(text: str) -> float | None:
+    """Return an HTTP date as seconds since the epoch; None: it is none."""
+    try:
+        date = parsedate_to_datetime(text)
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None

@@ -39,7 +39,7 @@ class LoadOptions:
     time_limit_s: float | None = None
     """The run stops after this many seconds. Running programs stay unfinished and no further program starts."""
     token_times: bool = False
-    """Read every chunk immediately, and record the gaps between chunks."""
+    """Read every chunk immediately, and record the gaps between tokens."""
     release: bool = False
     """Tell the server which programs were given up, so that it releases their KV cache."""
 
@@ -68,6 +68,8 @@ class LoadCounters:
     trace_output_tokens: int = 0
     uncounted_turns: int = 0
     """Turns without the server's token counts."""
+    unplaced_turns: int = 0
+    """Turns of --token-times for which the server does not say how many tokens each chunk has."""
     plugin_errors: int = 0
     """Exceptions in the server's policy during the run, which only the main process counts."""
 

@@ -36,6 +36,9 @@ def length_notes(counters: LoadCounters, steered: bool) -> list[str]:
         notes.append(f"{short} ended too early, {missing:,} tokens before the length that was asked for: failed tries")
     if counters.uncounted_turns:
         notes.append(f"the server sent no token counts for {counted(counters.uncounted_turns, 'turn')}")
+    if counters.unplaced_turns:
+        turns = counted(counters.unplaced_turns, "turn")
+        notes.append(f"the server does not say how many tokens a chunk has: {turns} without gaps between tokens")
     for name, tokens, planned in (
         ("prompts", counters.prompt_tokens, counters.trace_prompt_tokens),
         ("answers", counters.output_tokens, counters.trace_output_tokens),

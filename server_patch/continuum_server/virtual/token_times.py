@@ -30,4 +30,4 @@ class TokenTimes:
 
     def gaps_ms(self, request_id: str) -> dict[str, int]:
         """Return the gaps between the tokens of a request that has finished, and forget the request."""
-        return gaps_ms(self._instants_s.pop(request_id, []))
+        return gaps_ms([(instant_s, 1) for instant_s in self._instants_s.pop(request_id, [])])
