@@ -159,6 +159,9 @@ def show_stats(source: str, form: str | None, as_json: bool) -> int:
     kind = "synthetic" if statistics.synthetic else "recorded"
     programs, turns = counted(statistics.programs, "program"), counted(statistics.turns_total, "turn")
     print_table(_overview(statistics, published), f"{source}: {programs}, {turns} ({kind})")
+    if published is not None and published.played_scale != 1.0:
+        mean = published.tokens.mean * published.played_scale
+        print_line(f"The papers play Table 2's lengths x {published.played_scale:g}: {mean:,.0f} tokens in the mean.")
     print_line(f"slowest tenth of the gaps holds {statistics.slowest_tenth_share:.1%} of the time between turns")
     print_line(f"source: {shorten('; '.join(statistics.sources), 200)}")
     if statistics.sharing_a_prefix:

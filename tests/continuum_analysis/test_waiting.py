@@ -53,12 +53,12 @@ def values_of(run: RunMetrics, *names: str) -> list[object]:
 
 def test_who_waits_counts_with_the_wait_so_far() -> None:
     run = measured()
-    ttfts = (1.0, 25.0, 2.0, 20.0, 3.0)  # never since 105, back since 110
-    assert run.values["ttft_mean_s"] == pytest.approx((sum(ttfts)) / 5)
+    ttfts = (1.0, 25.0, 2.0, 20.0, 4.0, 3.0)  # never since 105, back since 110; talks decodes
+    assert run.values["ttft_mean_s"] == pytest.approx((sum(ttfts)) / 6)
     assert run.values["turn_mean_s"] == pytest.approx((3.0 + 25.0 + 4.0 + 20.0 + 4.0) / 5)
     assert values_of(run, "turns_waiting", "longest_waiting_s", "turns_failed") == [2, 25.0, 0]
-    assert run.values["bubble_per_turn_s"] == pytest.approx((0.5 + 25.0 + 1.0 + 20.0 + 2.0) / 5)
-    assert run.values["admit_wait_mean_s"] == pytest.approx((0.5 + 25.0 + 1.0 + 2.0) / 4)
+    assert run.values["bubble_per_turn_s"] == pytest.approx((0.5 + 25.0 + 1.0 + 20.0 + 3.0 + 2.0) / 6)
+    assert run.values["admit_wait_mean_s"] == pytest.approx((0.5 + 25.0 + 1.0 + 3.0 + 2.0) / 5)
     # never: 25 s of 2 alone; back: 30 s of 2 + 6 + 2 alone; talks, which decodes, is no bound of anything
     assert run.values["slowdown_mean"] == pytest.approx((3.0 / 1.0 + 25.0 / 2.0 + 30.0 / 10.0 + 4.0 / 4.0) / 4)
     assert run.values["turn_slowdown_p95"] == pytest.approx(12.0, abs=0.6)

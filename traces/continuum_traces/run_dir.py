@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.json_io import RunDirError, read_as, write_json
+from continuum_traces.scheduler_timestamps import served_together
 from continuum_traces.schema import Manifest
 from continuum_traces.typed import to_json
 
@@ -146,8 +147,21 @@ def _rank_folders(path: Path) -> list[Path]:
 
 def runs_below(path: Path) -> list[Path]:
     """Return ``path`` if it is a run directory, otherwise the run directories in it, sorted. Directories of the papers'
-    preview are included. A record of several engines counts as one run."""
+    preview are included. A record of several engines counts as one run, as do the preview's files of several servers
+    that shared a run."""
     names = (EVENTS, TURNS, PREVIEW_EVENTS)
-    if any((path / name).is_file() for name in names) or engine_folders(path):
+    if any((path / name).is_file() for name in names) or engine_folders(path) or preview_files(path):
         return [path]
-    return sorted({file.parent for name in names for file in path.glob(f"*/{name}") if file.is_file()})
+    runs = {file.parent for name in names for file in path.glob(f"*/{name}") if file.is_file()}
+    return sorted(runs | {folder for folder in path.glob("*/") if folder not in runs and preview_files(folder)})
+
+
+def preview_files(path: Path) -> list[Path]:
+    """Return the preview's files of servers that shared one run, each in a folder of its own within ``path``; empty if
+    they are of several runs.
+
+    Raises:
+        RunDirError: a file cannot be read.
+    """
+    files = sorted(path.glob(f"*/{PREVIEW_EVENTS}"))
+    return files if served_together(files) else []

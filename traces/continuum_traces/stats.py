@@ -72,11 +72,13 @@ class Published:
     tokens: MeanStd
     slowest_tool: str
     slowest_tenth_share: float
+    played_scale: float = 1.0
+    """The papers play these lengths multiplied by this, and so do we."""
 
 
 TABLE_2: dict[str, Published] = {
     "swebench": Published(MeanStd(10.9, 2.1), MeanStd(925, 3550), MeanStd(70126, 19732), "cd", 0.941),
-    "bfcl": Published(MeanStd(6.3, 2.3), MeanStd(1923, 2133), MeanStd(93256, 68687), "fetch_url", 0.525),
+    "bfcl": Published(MeanStd(6.3, 2.3), MeanStd(1923, 2133), MeanStd(93256, 68687), "fetch_url", 0.525, 0.4),
 }
 
 

@@ -37,6 +37,8 @@ class RunFacts:
     after it or still waited when it ended."""
     waiting: tuple[TurnTimes, ...]
     """Turns of these programs that had no first token when the run ended. Their times are lower bounds."""
+    running: tuple[TurnTimes, ...]
+    """Turns of these programs that ran when the run ended. Their waits are known."""
     pins: tuple[PinTimes, ...]
     """Pins of all programs."""
     gaps: tuple[float, ...]
@@ -98,8 +100,8 @@ class RunFacts:
 
     @property
     def requests(self) -> tuple[TurnTimes, ...]:
-        """All turns that count: with an answer, and those that waited for one when the run ended."""
-        return (*self.turns, *self.waiting)
+        """All turns that count: with an answer, and those that waited or ran when the run ended."""
+        return (*self.turns, *self.waiting, *self.running)
 
     @property
     def begun(self) -> list[ProgramTimes]:
@@ -130,6 +132,8 @@ def facts_of(
     _note_who_waits(programs)
     due = [turn for p in counted for turn in p.turns if _counts(turn, window_s)]
     turns = tuple(turn for turn in due if turn.ended_well)
+    waiting = tuple(turn for turn in due if turn.left_s is not None or turn.left_in_queue_s is not None)
+    noted = {id(turn) for turn in waiting}
     return RunFacts(
         programs=done,
         everyone=everyone,
@@ -137,7 +141,8 @@ def facts_of(
         unfinished=tuple(p.program_id for p in everyone if p.state == "unfinished"),
         failed=tuple(p.program_id for p in everyone if p.state == "failed"),
         turns=turns,
-        waiting=tuple(turn for turn in due if turn.left_s is not None or turn.left_in_queue_s is not None),
+        waiting=waiting,
+        running=tuple(turn for turn in due if not turn.ended and id(turn) not in noted),
         pins=tuple(pin for p in everyone for pin in p.pins),
         gaps=tuple(gap_s for p in done for _, gap_s in p.gaps()),
         returns=tuple(r for r in explain(programs, limits) if r.program_id in names and _counts(r.turn, window_s)),

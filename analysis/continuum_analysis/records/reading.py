@@ -9,7 +9,7 @@ from statistics import median
 
 from continuum_traces.records import read_arrivals, read_turns, rows_written
 from continuum_traces.replica_records import read_record
-from continuum_traces.run_dir import ARRIVALS, ENGINE, EVENTS, PREVIEW_EVENTS, TURNS, engine_folders
+from continuum_traces.run_dir import ARRIVALS, ENGINE, EVENTS, PREVIEW_EVENTS, TURNS, engine_folders, preview_files
 from continuum_traces.scheduler_timestamps import read_preview
 from continuum_traces.schema import ArrivalRecord, SchedulerEvent, TurnRecord
 
@@ -21,7 +21,7 @@ _TURN_OF_REPLAY = re.compile("[0-9]+-[0-9]+-[0-9a-f]{8}")
 def read_run(path: Path) -> list[ProgramTimes]:
     """Read the programs of a run directory in order of arrival.
 
-    They are read from the scheduler's records, from the preview's file, or from the client's records alone (if another
+    They are read from the scheduler's records, from the preview's files, or from the client's records alone (if another
     server ran them). Programs of which nothing but the arrival was recorded come last.
 
     Raises:
@@ -40,6 +40,8 @@ def read_run(path: Path) -> list[ProgramTimes]:
     for candidate in (path, path / PREVIEW_EVENTS):
         if candidate.is_file():
             return order_events(read_preview(candidate))
+    if files := preview_files(path):
+        return order_events(read_preview(*files))
     raise AnalysisError(f"{path}: holds neither {EVENTS} nor {TURNS} nor {PREVIEW_EVENTS}")
 
 
