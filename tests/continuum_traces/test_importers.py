@@ -404,8 +404,8 @@ def test_counts_that_contradict_each_other_are_said(tmp_path: Path, usage: dict[
         (115, 5, 100, False),  # no more than the prompt before is kept
         (90, 0, 89, False),  # a prompt has a new token
         (90, 91, 0, False),
-        (90, None, 89, True),  # what is kept is guessed: the first prompt
-        (110, None, 100, True),
+        (90, None, 0, True),  # what is kept is unknown
+        (110, None, 100, True),  # it only grew
     ],
 )
 def test_new_tokens_that_a_source_counts_tell_what_a_rewritten_history_keeps(

@@ -1,36 +1,79 @@
-"""The one reader of a server's token counts: answers and imported files are read with it.
+"""The one reader of token counts: of servers' answers and of imported files, whatever an API, an agent or a tracing
+tool calls them.
 
 A count is what a field says, or a sum of what fields say. The total only decides between sums: whether the prompt's
-count contains what a cache held, and the output's count the reasoning. What the total has beyond all fields is unknown.
+count contains what a cache held, and the output's count the reasoning. Without one that fits, the names decide. What
+the total has beyond all fields is unknown.
+
+A name is compared without case, ``_`` and ``-``; one in an object ``..._details`` stands for itself. A new spelling is
+a word in ``_NAMES``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 Count = Callable[[Mapping[str, Any], str], int | None]
 """Reads a field as a whole number of at least 0; None: it is missing, or no such number."""
-_OUTPUT = ("completion_tokens", "output_tokens")
-_CACHED = ("cached_tokens", "cache_read_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
-_REASONING = ("reasoning_tokens", "reasoning_output_tokens")
-_PARTS = ("cache_creation_input_tokens", "cache_read_input_tokens")
-"""Anthropic's counts of what was written to a cache and read from it, which its ``input_tokens`` do not contain."""
+_NAMES = {
+    "prompt": """prompttokens inputtokens prompttokencount inputtokencount prompt input tokensin inputother
+        promptevalcount numprompttokens numinputtokens inputtokens.total""",
+    "whole": "totalinputtokens",
+    "output": """completiontokens outputtokens candidatestokencount outputtokencount completiontokencount completion
+        output tokensout evalcount numcompletiontokens numoutputtokens generatedtokens outputtokens.total""",
+    "cached": """cachedtokens cachedinputtokens cachedcontenttokencount cached promptcachehittokens cachereadtokens
+        inputtokens.cacheread cacheread.inputtokens cachereadinputtokens cachereads cacheread cache.read inputcacheread
+        inputtokenscacheread inputcachedtokens cachedprompttokens""",
+    "written": """cachecreationinputtokens cachewriteinputtokens cachewrites cachewrite cache.write inputcachecreation
+        inputtokenscachewrite cachewritetokens cachecreationtokens cachecreation.inputtokens inputtokens.cachewrite
+        inputcachewrite""",
+    "reasoning": """reasoningtokens reasoningoutputtokens reasoning.outputtokens outputtokens.reasoning thoughts
+        thoughtstokencount reasoning""",
+    "more": "tool tooluseprompttokencount",
+    "total": "totaltokens totaltokencount total",
+}
+"""Names of each count, the surer first. ``whole`` is a prompt with all in it, ``more`` stands beside a prompt."""
+_FACTS = {name: (fact, rank) for fact, names in _NAMES.items() for rank, name in enumerate(names.split())}
+_APART = """cachereadinputtokens cachereads cacheread cache.read inputcacheread inputtokenscacheread inputcachedtokens
+    thoughts thoughtstokencount reasoning"""
+_BESIDE = frozenset(_APART.split())
+"""Names of counts that stand beside the prompt's or the output's, unless they are in ``..._details``."""
+_SEPARATORS = re.compile(r"[_\- ]")
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """The token counts of one request; None: no field says."""
 
-    prompt_tokens: int | None
+    prompt_tokens: int | None = None
     """With what was cached."""
-    output_tokens: int | None
+    output_tokens: int | None = None
     """With reasoning."""
     cached_tokens: int | None = None
     reasoning_tokens: int = 0
     unnamed_tokens: int = 0
     """The part of ``total_tokens`` that no field names, such as hidden thoughts."""
+    written_tokens: int = 0
+    """Written to the provider's cache."""
+    total_tokens: int | None = None
+    beside: bool = False
+    """The source counts cached tokens beside the prompt's: they were added."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the source's total is no sum of its counts."""
+        return bool(self.total_tokens and self.prompt_tokens) and (
+            self.total_tokens != (self.prompt_tokens or 0) + (self.output_tokens or 0)
+        )
+
+    def with_cached_beside(self) -> Usage:
+        """Return these counts, read as if cached tokens were beside the prompt's."""
+        more = (self.cached_tokens or 0) + self.written_tokens
+        return self if self.beside else replace(self, prompt_tokens=(self.prompt_tokens or 0) + more, beside=True)
 
 
 def count_in(fields: Mapping[str, Any], name: str) -> int | None:
@@ -55,39 +98,74 @@ def fields_of(item: Any) -> Mapping[str, Any]:
     return {**fields, **extra} if extra else fields
 
 
-def read_usage(usage: Mapping[str, Any], count: Count = count_in) -> Usage:
-    """Read the token counts of OpenAI's chat completions or responses, of Anthropic's messages, or of an object with
-    all counts side by side.
+def read_usage(usage: Mapping[str, Any], count: Count = count_in, beside: bool | None = None) -> Usage:
+    """Read an object with token counts.
 
     Args:
-        usage: the object ``usage``, or a part of it: streams of Anthropic's API send it in two.
+        usage: the object, or a part of it: streams of Anthropic's API send it in two.
         count: how a field is read.
+        beside: whether cached tokens are beside the prompt's where no total shows it; None: as the names say.
     """
-    details: dict[str, Any] = dict(usage)
-    for name in usage:
-        if name.endswith("_details"):
-            details |= fields_of(usage[name])
-    cached, reasoning = first_count(details, *_CACHED, count=count), first_count(details, *_REASONING, count=count) or 0
-    output, total = first_count(usage, *_OUTPUT, count=count), count(usage, "total_tokens")
-    prompts = _prompts(usage, cached or 0, count)
-    if output is None or total is None or not prompts:
-        return Usage(prompts[0] if prompts else None, output, cached, reasoning)
-    for answer in (output, output + reasoning):
-        for prompt in prompts:
-            if prompt + answer == total:
-                return Usage(prompt, answer, cached, reasoning)
-    return Usage(prompts[0], output, cached, reasoning, max(0, total - prompts[0] - output))
+    read: dict[str, tuple[int, int, bool]] = {}
+    for fields, key, path in _leaves(usage):
+        fact, rank, apart = _fact(path)
+        if fact and rank < read.get(fact, (len(_FACTS),))[0] and (number := count(fields, key)) is not None:
+            read[fact] = rank, number, apart
+    openai = usage.get("prompt_tokens") is not None
+    return _summed({fact: number for fact, (_, number, _) in read.items()}, _added(read, openai, beside))
 
 
-def _prompts(usage: Mapping[str, Any], cached: int, count: Count) -> tuple[int, ...]:
-    """Return the sums that the prompt's length may be, the usual one first; none if no field says."""
-    beside = sum(count(usage, name) or 0 for name in _PARTS)
-    prompt, own = count(usage, "prompt_tokens"), count(usage, "input_tokens")
-    if prompt is not None:
-        return prompt, prompt + beside, prompt + cached
-    if own is not None:
-        return own + beside, own, own + cached
-    return (beside,) if beside else ()
+def _leaves(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[Mapping[str, Any], str, str]]:
+    """Yield the members of an object, each with its object, its name, and its path as paths are compared."""
+    for key, each in value.items():
+        if each is None or isinstance(each, list | bool):
+            continue
+        path = above + _short(key)
+        if isinstance(each, int | float | str):
+            yield value, key, path
+        elif inner := fields_of(each):
+            yield from _leaves(inner, f"{path}.")
+
+
+@lru_cache(maxsize=4096)
+def _short(name: str) -> str:
+    return _SEPARATORS.sub("", name).lower()
+
+
+@lru_cache(maxsize=4096)
+def _fact(path: str) -> tuple[str, int, bool]:
+    """Return which count stands at a path, how sure its name is, and whether it is beside the prompt's or output's."""
+    inside, leaf = "details." in path, path.rpartition(".")[2]
+    short = leaf if inside or leaf.endswith("tokens") else path
+    fact, rank = _FACTS.get(path) or _FACTS.get(short) or ("", 0)
+    return fact, rank, short in _BESIDE and not inside
+
+
+def _added(read: Mapping[str, tuple[int, int, bool]], openai: bool, beside: bool | None) -> tuple[bool, bool]:
+    """Return whether cached tokens, and whether reasoning, are to be added where no total shows it.
+
+    A prompt in OpenAI's name has the cached tokens in it, whatever they are called.
+    """
+    named = read["cached"][2] if "cached" in read else "written" in read
+    return (named and not openai) if beside is None else beside, read.get("reasoning", (0, 0, False))[2]
+
+
+def _summed(read: Mapping[str, int], added: tuple[bool, bool]) -> Usage:
+    """Add up what stands beside the prompt and the output: the sums whose total fits, or else those by the names."""
+    output, cached, total = read.get("output"), read.get("cached"), read.get("total")
+    written, reasoning = read.get("written", 0), read.get("reasoning", 0)
+    other, own = (cached or 0) + written, read.get("prompt")
+    if own is None and not (other and added[0]) and "whole" not in read:
+        return Usage(None, output, cached, reasoning, 0, written, total)
+    base = (own or 0) + read.get("more", 0)
+    prompts = [base + other, base] if added[0] else [base, base + other]
+    prompts = [read["whole"]] if "whole" in read else [*prompts, base + (cached or 0)]
+    answers = [(output or 0) + reasoning, output or 0] if added[1] else [output or 0, (output or 0) + reasoning]
+    fitting = [(prompt, answer) for answer in answers for prompt in prompts if prompt + answer == total]
+    prompt, answer = fitting[0] if fitting else (prompts[0], answers[0])
+    unnamed = 0 if fitting or not total or output is None else max(0, total - prompt - answer)
+    said = None if output is None and not answer else answer
+    return Usage(prompt, said, cached, reasoning, unnamed, written, total, prompt > base)
 
 
 def first_count(fields: Mapping[str, Any], *names: str, count: Count = count_in) -> int | None:

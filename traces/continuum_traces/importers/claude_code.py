@@ -9,6 +9,7 @@ from typing import Any
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.importer import Importer, Signs, Source
+from continuum_traces.importers.texts import message_text, reasoning_tokens
 from continuum_traces.importers.timeline import (
     AnsweredRequest,
     Thread,
@@ -17,13 +18,7 @@ from continuum_traces.importers.timeline import (
     programs_on_timeline,
     seconds,
 )
-from continuum_traces.importers.usage import (
-    Imported,
-    RequestUsage,
-    count_of,
-    inner,
-    number,
-)
+from continuum_traces.importers.usage import Imported, RequestUsage, estimate_tokens, inner, number, usage_of
 
 Line = Mapping[str, Any]
 
@@ -48,6 +43,12 @@ class _Event:
     agent_tokens: int | None = None
     """Tokens of the sub-agent's last request and answer, as its caller says."""
     compaction: bool = False
+    stopped: bool | None = None
+    """Whether the line has a reason why its answer stopped, and so its final counts; None: it has no such field."""
+    tokens: int = 0
+    """Its text, by estimate."""
+    hidden: bool = False
+    """It has thoughts that are not shown."""
 
 
 def read_claude_code(source: Source) -> Iterator[list[_Event]]:
@@ -88,11 +89,16 @@ def _thread_of(line: Line, roots: dict[str, str]) -> tuple[str, ...]:
 def _event(where: str, line: Line, thread: tuple[str, ...]) -> _Event:
     message = inner(where, line, "message")
     event = _Event(thread, seconds(line.get("timestamp")), compaction=_cut(line))
+    event.tokens = estimate_tokens(message_text(message)) + reasoning_tokens(message)
     if line.get("type") == "assistant":
         usage, event.model = inner(where, message, "usage"), str(message.get("model") or "")
         event.message_id = str(message.get("id") or line.get("uuid"))
         if usage and event.model != "<synthetic>" and not line.get("isApiErrorMessage"):
-            event.usage = _usage(f"{where}: message: usage", usage)
+            event.usage = usage_of(f"{where}: message: usage", usage)
+        event.stopped = bool(message["stop_reason"]) if "stop_reason" in message else None
+        event.hidden = any(
+            not block.get("thinking") for kind in ("thinking", "redacted_thinking") for block in _blocks(message, kind)
+        )
         event.calls = {str(b.get("id")): call_of(b.get("name"), b.get("input")) for b in _blocks(message, "tool_use")}
     elif line.get("type") == "user":
         event.results = tuple(str(block.get("tool_use_id")) for block in _blocks(message, "tool_result"))
@@ -109,13 +115,6 @@ def _blocks(message: Line, kind: str) -> Iterator[Line]:
     for block in content if isinstance(content, list) else ():
         if isinstance(block, dict) and block.get("type") == kind:
             yield block
-
-
-def _usage(where: str, usage: Line) -> RequestUsage:
-    cached = count_of(where, usage, "cache_read_input_tokens", 0)
-    new = count_of(where, usage, "input_tokens", 0) + count_of(where, usage, "cache_creation_input_tokens", 0)
-    output = count_of(where, usage, "output_tokens", 0)
-    return RequestUsage(new + cached, output, cached_tokens=cached)
 
 
 def join_claude_code(files: Iterable[list[_Event]], assumptions: Assumptions) -> Iterator[Imported]:
@@ -141,6 +140,8 @@ class _Sessions:
         """The thread of each message id."""
         self._continued: dict[tuple[str, ...], Thread] = {}
         self._answers: dict[str, AnsweredRequest] = {}
+        self._stopped: set[str] = set()
+        """The message ids with a final count."""
         self._calls: dict[str, TimedCall] = {}
         self._callers: dict[str, Thread] = {}
         self._agent_tokens: dict[str, int] = {}
@@ -171,13 +172,14 @@ class _Sessions:
         return self.threads.setdefault(name, Thread(name[-1], parent))
 
     def _read(self, thread: Thread, events: list[_Event]) -> None:
-        asked_s, compacted = None, False
+        asked_s, compacted, asked_tokens = None, False, 0
         for event in events:
             if event.usage is not None:
-                self._answer(thread, event, event.usage, asked_s, compacted)
-                asked_s, compacted = None, False
+                self._answer(thread, event, event.usage, asked_s, compacted, asked_tokens)
+                asked_s, compacted, asked_tokens = None, False, 0
             elif not event.message_id and not event.compaction:
                 asked_s = event.at_s if event.at_s is not None else asked_s
+                asked_tokens += event.tokens
             compacted = compacted or event.compaction
             for call_id in event.results:
                 if call_id in self._calls:
@@ -191,22 +193,39 @@ class _Sessions:
         self._assumptions.assume("compaction", text, compactions, example=thread.name)
 
     def _answer(
-        self, thread: Thread, event: _Event, usage: RequestUsage, asked_s: float | None, compacted: bool
+        self,
+        thread: Thread,
+        event: _Event,
+        usage: RequestUsage,
+        asked_s: float | None,
+        compacted: bool,
+        asked_tokens: int,
     ) -> None:
         answer = self._answers.get(event.message_id)
         if answer is None:
             answer = self._answers[event.message_id] = AnsweredRequest(
-                usage, asked_s, model=event.model, compacted=compacted
+                usage, asked_s, model=event.model, compacted=compacted, asked_tokens=asked_tokens
             )
             self._owners[event.message_id] = thread
             thread.answers.append(answer)
         if usage.output_tokens >= answer.usage.output_tokens:
             answer.usage = usage
+        self._stop(answer, event)
         answer.end_s = event.at_s if event.at_s is not None else answer.end_s
         for call_id, call in event.calls.items():
             if call_id not in self._calls:
                 self._calls[call_id] = call
                 answer.calls.append(call)
+
+    def _stop(self, answer: AnsweredRequest, event: _Event) -> None:
+        """Note whether the answer's count is final. A file without reasons to stop has final counts, unless its text is
+        longer."""
+        answer.text_tokens += event.tokens
+        answer.hidden = answer.hidden or event.hidden
+        if event.stopped:
+            self._stopped.add(event.message_id)
+        longer = answer.text_tokens > 2 * answer.usage.output_tokens
+        answer.begun = event.message_id not in self._stopped and (event.stopped is not None or longer)
 
     def check(self) -> None:
         """Note the sub-agents that have no file, and those that ended with other counts than their callers say."""

@@ -123,24 +123,35 @@ def _item(rollout: _Rollout, kind: str, item: Mapping[str, Any], at_s: float | N
 
 def _count(rollout: _Rollout, where: str, info: Mapping[str, Any], at_s: float | None, copied: bool) -> None:
     """Read a ``token_count`` event: a request has ended, unless the totals are those of the event before."""
-    total = _counts(f"{where}: info", info, "total_token_usage")
+    if not info:
+        return
     last = _counts(f"{where}: info", info, "last_token_usage")
-    grown = tuple(now - before for now, before in zip(total, rollout.total, strict=True))
-    if not info or not any(grown):
-        return
-    begun, rollout.total = any(rollout.total), total
-    if copied:
-        return
-    counts = last if last[0] else grown
-    if begun:
-        rollout.missed += max(0, grown[0] - counts[0]) + max(0, grown[2] - counts[2])
+    if info.get("total_token_usage") is None:  # a repeated event has no answer before it
+        counts, known = last, rollout.answer is not None or not rollout.thread.answers
+        if copied or not known or not any(last):
+            return
+        rollout.total = tuple(before + now for before, now in zip(rollout.total, last, strict=True))
+    else:
+        counts, known = _grown(rollout, _counts(f"{where}: info", info, "total_token_usage"), last)
+        if copied or not known:
+            return
     answer = rollout.answer or AnsweredRequest(RequestUsage(0, 0), rollout.asked_s, at_s)
     prompt, cached, output, reasoning = counts
     answer.usage = RequestUsage(prompt, output, reasoning, cached_tokens=cached)
     answer.model, answer.compacted, rollout.compacted = rollout.model, rollout.compacted, False
     rollout.thread.answers.append(answer)
-    rollout.totals.append(total)
+    rollout.totals.append(rollout.total)
     rollout.answer = None
+
+
+def _grown(rollout: _Rollout, total: Counts, last: Counts) -> tuple[Counts, bool]:
+    """Return the counts of the latest request, and whether it is one that the totals had not yet."""
+    grown = tuple(now - before for now, before in zip(total, rollout.total, strict=True))
+    begun, rollout.total = any(rollout.total), total
+    counts = last if last[0] else grown
+    if begun and any(grown):
+        rollout.missed += max(0, grown[0] - counts[0]) + max(0, grown[2] - counts[2])
+    return counts, any(grown)
 
 
 def _counts(where: str, info: Mapping[str, Any], name: str) -> Counts:

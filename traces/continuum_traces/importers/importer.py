@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +23,12 @@ Wanted = type | tuple[type, ...] | str
 
 HEAD_ROWS, HEAD_CHARS = 64, 4_000_000
 """How much of a file of lines is read to recognise its format: so many rows, or characters."""
+MOST_ROWS, MOST_CHARS = 20_000, 64_000_000
+"""How much of it is read if none of them is known, as other rows can stand before those of the format."""
+ENVELOPES = ("data", "items", "results", "records", "traces", "logs", "rows")
+"""Lists in which APIs answer with rows, beside a cursor, a number or ``meta``."""
+_SPACE = re.compile(r"[\s,]*")
+_BESIDE_ROWS = ("meta", "links", "pagination", "errors")
 PROGRESS_ROWS = 100_000
 """After how many rows of a file a line says how far it is read."""
 LIST_ITEMS = 8
@@ -56,12 +64,15 @@ class Signs:
 
 
 def _values(row: Any, name: str) -> list[Any]:
-    """Return the values of a field in the row: several if a list is on the way."""
-    values = [row]
-    for part in name.split("."):
-        inner = [item for value in values for item in (value[:LIST_ITEMS] if isinstance(value, list) else [value])]
-        values = [item[part] for item in inner if isinstance(item, Mapping) and part in item]
-    return values
+    """Return the values of a field in the row: several if a list is on the way. A key may have dots itself."""
+    if isinstance(row, list):
+        return [value for item in row[:LIST_ITEMS] for value in _values(item, name)]
+    if not isinstance(row, Mapping):
+        return []
+    if name in row:
+        return [row[name]]
+    dots = [at for at, sign in enumerate(name) if sign == "."]
+    return [value for at in dots if name[:at] in row for value in _values(row[name[:at]], name[at + 1 :])]
 
 
 def _fits(value: Any, kind: Wanted) -> bool:
@@ -132,19 +143,25 @@ def is_table(path: Path) -> bool:
     return bool({".csv", ".tsv"} & set(path.suffixes))
 
 
-def head_of(path: Path) -> list[dict[str, Any]]:
-    """Return the first rows of a file, up to one with a fault.
+def head_of(path: Path, known: Callable[[Mapping[str, Any]], bool] = bool) -> list[dict[str, Any]]:
+    """Return the first rows of a file, up to one with a fault. Behind them, the first row that is ``known`` if none of
+    them is.
 
     Raises:
         TraceError: the file is empty, or no JSON and no table. The message says which.
     """
     rows: list[dict[str, Any]] = []
-    chars = 0
+    chars, sure = 0, False
     try:
-        for where, row in rows_of(path, Assumptions(), list_items=HEAD_ROWS):
-            rows.append(row)
+        for number, (where, row) in enumerate(rows_of(path, Assumptions(), list_items=HEAD_ROWS), 1):
+            recognised = known(row)
+            if recognised or number <= HEAD_ROWS:
+                rows.append(row)
+            sure = sure or recognised
             chars += 0 if where.endswith("]") else len(str(row))
-            if len(rows) == HEAD_ROWS or chars > HEAD_CHARS:
+            if sure and (number >= HEAD_ROWS or chars > HEAD_CHARS):
+                break
+            if number >= MOST_ROWS or chars > MOST_CHARS:
                 break
     except TraceError:
         if not rows:
@@ -161,12 +178,28 @@ def rows_of(path: Path, assumptions: Assumptions, list_items: int | None = None)
     number, first = next(lines, (0, ""))
     if not number:
         raise TraceError(f"{path}: the file is empty")
+    row: Any = None
     with suppress(ValueError, RecursionError):
-        if isinstance(json.loads(first), dict):
-            yield f"{path}:{number}", json.loads(first)
-            yield from _further_rows(path, lines, assumptions)
-            return
-    yield from islice(_whole_rows(path), list_items)
+        row = json.loads(first)
+    if isinstance(row, dict):
+        yield from _unwrapped(f"{path}:{number}", row)
+        for where, each in _further_rows(path, lines, assumptions):
+            yield from _unwrapped(where, each)
+    else:
+        yield from islice(_whole_rows(path, assumptions), list_items)
+
+
+def _unwrapped(where: str, row: dict[str, Any]) -> Iterator[Row]:
+    """Yield the rows in the envelope of an API's answer; a row that is none as it is."""
+    name = next((name for name in ENVELOPES if isinstance(row.get(name), list)), "trace")
+    inside, beside = row.get(name), {key: each for key, each in row.items() if key != name}
+    alone = all(key in _BESIDE_ROWS or not isinstance(each, list | dict) for key, each in beside.items())
+    if name == "trace" and isinstance(inside, dict) and alone:
+        yield f"{where}: trace", inside
+    elif alone and isinstance(inside, list) and inside and all(isinstance(each, dict) for each in inside):
+        yield from ((f"{where}: {name}[{index}]", each) for index, each in enumerate(inside))
+    else:
+        yield where, row
 
 
 def _further_rows(path: Path, lines: Iterator[tuple[int, str]], assumptions: Assumptions) -> Iterator[Row]:
@@ -179,21 +212,33 @@ def _further_rows(path: Path, lines: Iterator[tuple[int, str]], assumptions: Ass
             assumptions.assume("line", "cut short, at the end of its file: left out", example=f"{path}:{number}")
 
 
-def _whole_rows(path: Path) -> Iterator[Row]:
-    """Yield the objects of a file that is one JSON value on any number of lines."""
+def _whole_rows(path: Path, assumptions: Assumptions) -> Iterator[Row]:
+    """Yield the objects of a file that is one JSON value, or several, on any number of lines."""
     text = whole_text(path)
+    values, end, decoder = list[Any](), _after_space(text, 0), json.JSONDecoder()
     try:
-        value = json.loads(text)
+        while end < len(text):
+            value, end = decoder.raw_decode(text, end)
+            values.append(value)
+            end = _after_space(text, end)
     except (ValueError, RecursionError) as error:
         where = f"{path}:1" if path.suffix == ".jsonl" else path
-        raise TraceError(f"{where}: not JSON: {error}") from error
-    if not isinstance(value, list):
-        yield str(path), json_object(str(path), text)
+        if not all(isinstance(each, dict) for each in values) or not values or text[end] != "{":
+            raise TraceError(f"{where}: not JSON: {error}") from error
+        assumptions.assume("object", "cut short, at the end of its file: left out", example=path)
+    if len(values) == 1 and isinstance(values[0], dict):
+        yield from _unwrapped(str(path), values[0])
         return
-    for index, row in enumerate(value):
+    rows = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    for index, row in enumerate(rows):
         if not isinstance(row, dict):
             raise TraceError(f"{path}: [{index}]: expected an object, found {repr(row)[:60]}")
-        yield f"{path}: [{index}]", row
+        yield from _unwrapped(f"{path}: [{index}]", row)
+
+
+def _after_space(text: str, at: int) -> int:
+    space = _SPACE.match(text, at)
+    return at if space is None else space.end()
 
 
 def _table_rows(path: Path) -> Iterator[Row]:
@@ -207,6 +252,16 @@ def _table_rows(path: Path) -> Iterator[Row]:
     table = csv.DictReader((line for _, line in lines), names, delimiter=delimiter)
     try:
         for row in table:
-            yield f"{path}:{table.line_num + 1}", {name: value or None for name, value in row.items() if name}
+            yield f"{path}:{table.line_num + 1}", {name: cell(value) for name, value in row.items() if name}
     except csv.Error as error:
         raise TraceError(f"{path}:{table.line_num + 1}: no table: {error}") from error
+
+
+def cell(text: Any) -> Any:
+    """Return what a cell of a table says: None if it is empty, the value if it is JSON or Python's form of it."""
+    if not text or not isinstance(text, str) or text[0] not in "{[":
+        return text or None
+    for parse in (json.loads, literal_eval):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return parse(text)
+    return text

@@ -1,104 +1,91 @@
-"""Import conversations of messages: OpenAI's, ShareGPT, MLPerf-agentic. Lengths are estimated from the text."""
+"""Import conversations of messages: OpenAI's, ShareGPT, MLPerf-agentic, bare lists. What the messages do not count is
+estimated from their text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise, takewhile
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from continuum_traces.importers.dialogue import Placed, read_dialogue, role_of, say_estimates, spoken_calls
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.texts import message_text, message_tokens, prompt_head_tokens, reasoning_tokens
-from continuum_traces.importers.usage import (
-    ESTIMATED,
-    UNKNOWN,
-    Imported,
-    RequestUsage,
-    Row,
-    in_order,
-    inner,
-    listed,
-    number,
-    rows_by,
-)
-from continuum_traces.schema import Program, ToolCall
+from continuum_traces.importers.texts import prompt_head_tokens
+from continuum_traces.importers.timeline import programs_on_timeline
+from continuum_traces.importers.usage import Imported, in_order, listed, rows_by
 
-SPEAKERS = dict.fromkeys(("gpt", "chatgpt", "assistant", "model", "bard", "bing"), "assistant")
-"""Who answers in ShareGPT's files; all others ask."""
+BESIDE = ("ui_messages.json", "wire.jsonl")
+"""Files that have the same conversation as a list of messages beside them, with its token counts."""
+NO_ANSWER = "no answer in it"
 
 
 def read_mlperf_agentic(file: Source) -> Iterator[Imported]:
-    """One message per line: ``conversation_id``, ``turn``, ``role``, ``content``, ``tool_calls``, ``delay_seconds``."""
+    """One message per line: ``conversation_id``, ``turn``, ``role``, ``content``, ``tool_calls``, ``tool_results``,
+    ``delay_seconds``; ``system`` and ``tools`` in the first."""
     for name, rows in rows_by("conversation_id", file.rows("conversation_id", "role")).items():
-        yield _from_messages(file, name, in_order(rows, "turn"), "mlperf-agentic")
+        rows = in_order(rows, "turn")
+        yield from _program(file, name, rows, "mlperf-agentic", rows[0][1])
 
 
 def read_openai_messages(file: Source) -> Iterator[Imported]:
-    """Conversations of ``messages`` in OpenAI's or Anthropic's form, with ``tools`` and ``system`` if they are there.
-    The times of tools are not known, other times between turns are taken as 0."""
-    yield from _conversations(file, "messages", "openai-messages", lambda where, message: message)
+    """Conversations of ``messages`` in OpenAI's or Anthropic's form, with ``tools`` and ``system`` if they are there,
+    or one conversation as a bare list of messages. An answer's own ``usage``, and times, count if they are there."""
+    alone: list[Placed] = []
+    for number, (where, row) in enumerate(file.rows(), 1):
+        if isinstance(row.get("messages"), list):
+            yield from _conversation(file, number, where, row, "messages", "openai-messages")
+        else:
+            alone.append((where, row))
+    beside = next((name for name in BESIDE if file.path.with_name(name).is_file()), "")
+    if alone and beside:
+        file.assume("conversation", f"is in {beside} beside it, with its token counts: counted once")
+    elif alone:
+        name = str(alone[0][1].get("session_id") or file.path.stem)
+        yield from _program(file, name, alone, "openai-messages", alone[0][1])
 
 
 def read_sharegpt(file: Source) -> Iterator[Imported]:
-    """The same of ``conversations``, whose messages have ``from`` and ``value``."""
-    yield from _conversations(file, "conversations", "sharegpt", _spoken)
+    """The same of ``conversations``, whose messages have ``from`` and ``value``. ``function_call`` is said by the
+    model."""
+    for number, (where, row) in enumerate(file.rows("conversations"), 1):
+        yield from _conversation(file, number, where, row, "conversations", "sharegpt")
 
 
-def _spoken(where: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"role": SPEAKERS.get(message["from"], "user"), "content": message["value"]}
+def _conversation(
+    file: Source, number: int, where: str, row: Mapping[str, Any], key: str, source: str
+) -> Iterator[Imported]:
+    messages = [(where, _spoken(message)) for message in listed(where, row, key, dict)]
+    name = str(row.get("id") or row.get("session_id") or f"conversation-{number}")
+    yield from _program(file, name, messages, source, row)
 
 
-Reader = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+def _spoken(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message of ShareGPT's in OpenAI's form; others as they are."""
+    if "value" not in message:
+        return message
+    text = str(message["value"])
+    calls = spoken_calls(text) if message.get("from") == "function_call" else []
+    return {"role": role_of(message), "content": "" if calls else text, "tool_calls": calls}
 
 
-def _conversations(file: Source, key: str, source: str, read: Reader) -> Iterator[Imported]:
-    for number_in_file, (where, row) in enumerate(file.rows(key), 1):
-        rows = [(where, dict(read(where, message))) for message in listed(where, row, key, dict)]
-        name = str(row.get("id") or f"conversation-{number_in_file}")
-        yield _from_messages(file, name, rows, source, prompt_head_tokens(row))
-
-
-def _from_messages(file: Source, name: str, rows: list[Row], source: str, prompt: int = 0) -> Imported:
-    """Return a program with a request for each answer.
-
-    Args:
-        file: gets the assumptions.
-        name: the program's id.
-        rows: its messages.
-        source: the format.
-        prompt: the tokens before the first message.
-    """
-    requests: list[RequestUsage] = []
-    for (here, message), (where, after) in pairwise([*rows, *rows[-1:]]):
-        size = message_tokens(message, file.assume)
-        if message["role"] == "assistant":
-            delay_s = float(number(where, after, "delay_seconds", 0)) if after is not message else 0.0
-            functions = [inner(here, call, "function") for call in listed(here, message, "tool_calls", dict)]
-            names = [*(function.get("name") for function in functions), *_tools_used(message)]
-            calls = tuple(
-                ToolCall(str(tool or UNKNOWN), delay_s if "delay_seconds" in after else None) for tool in names
-            )
-            reasoning = reasoning_tokens(message)
-            gap_s = 0.0 if calls else delay_s
-            requests.append(RequestUsage(prompt, size + reasoning, reasoning, tool_calls=calls, gap_overhead_s=gap_s))
-        prompt += size
-    file.assume("program", ESTIMATED)
-    opening = takewhile(lambda message: message["role"] != "assistant", (message for _, message in rows))
-    return Imported(Program(name, (), source), requests, tuple(map(message_text, opening)), empty="no answer in it")
-
-
-def _tools_used(message: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the names of the tools in the parts of an answer, in Anthropic's form."""
-    content = message.get("content")
-    for part in content if isinstance(content, list) else ():
-        if isinstance(part, dict) and part.get("type") == "tool_use":
-            yield part.get("name")
+def _program(
+    file: Source, name: str, messages: Sequence[Placed], source: str, head: Mapping[str, Any]
+) -> Iterator[Imported]:
+    dialogue = read_dialogue(file, name, messages, None, prompt_head_tokens(head))
+    say_estimates(file, [dialogue])
+    for each in programs_on_timeline([dialogue.thread], source, file.assumptions):
+        yield Imported(each.program, each.requests, dialogue.opening, empty=NO_ANSWER)
 
 
 IMPORTERS = (
     Importer(
         "mlperf-agentic",
         read_mlperf_agentic,
-        (Signs({"conversation_id": object, "role": str, "content": object}, more=("turn", "tool_calls")),),
+        (
+            Signs(
+                {"conversation_id": object, "role": str, "turn": object},
+                more=("content", "tool_calls", "tool_results", "system", "tools"),
+            ),
+            Signs({"conversation_id": object, "role": str, "content": object}, more=("tool_calls", "tool_results")),
+        ),
     ),
     Importer(
         "sharegpt",
@@ -112,8 +99,11 @@ IMPORTERS = (
             Signs(
                 {"messages": list, "messages.role": str},
                 more=("id", "tools", "model", "messages.content"),
-                without=("response", "trajectory_format", "info", "steps", "history"),
+                without=("response", "trajectory_format", "info", "steps", "history", "simulations"),
             ),
+            Signs({"messages": list, "messages.type": str, "messages.content": object}, without=("info", "response")),
+            Signs({"role": "assistant", "content": object}, without=("conversation_id", "sessionID", "messageID")),
+            Signs({"role": "user", "content": object}, without=("conversation_id", "sessionID", "messageID")),
         ),
     ),
 )

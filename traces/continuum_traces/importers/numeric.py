@@ -60,7 +60,8 @@ def _turns(file: Source, rows: list[Row]) -> list[Row]:
 
 def _usage(where: str, row: dict[str, Any], table: bool) -> RequestUsage:
     if table:
-        row = {**row, **{name: (row.get(name) or "").split(";") for name in ("tools", "tools_main") if row.get(name)}}
+        cells = {name: row[name] for name in ("tools", "tools_main") if isinstance(row.get(name), str)}
+        row = {**row, **{name: text.split(";") for name, text in cells.items()}}
     names = listed(where, row, "tools_main" if row.get("tools_main") else "tools", str)
     seconds = None if row.get("tool_s") is None else float(number(where, row, "tool_s"))
     if not names and seconds is not None:

@@ -146,6 +146,8 @@ def _seconds(event: Event, observation: Event | None) -> float | None:
         end = datetime.fromisoformat(str((observation or {})["timestamp"]))
     except (KeyError, ValueError):
         return None
+    if (start.tzinfo is None) != (end.tzinfo is None):
+        return None
     return max(0.0, (end - start).total_seconds())
 
 

@@ -334,7 +334,7 @@ def recognise(path: Path) -> Recognised:
     if archive is not None:
         return Recognised(archive)
     try:
-        rows = head_of(path)
+        rows = head_of(path, lambda row: any(each.seen(path, [row]) for each in (*IMPORTERS.values(), _LOGS)))
     except TraceError as error:
         if _is_vllm_log(path):
             raise NotRecognised(f"{path}: {VLLM_LOG}") from error

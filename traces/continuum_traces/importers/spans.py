@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.timeline import AnsweredRequest, Thread, TimedCall, programs_on_timeline, seconds
-from continuum_traces.importers.usage import (
-    Imported,
-    RequestUsage,
-    count_of,
-)
+from continuum_traces.importers.usage import TOTAL_DIFFERS, Imported, count_of, counts_of, request_of
+from continuum_traces.usage import Usage
 
 Facts = Mapping[str, Any]
 """The fields and attributes of a span, by their names with dots."""
@@ -32,13 +30,15 @@ _PARENT = (
     "parent_observation_id",
     "parent_run_id",
     "parent_id",
+    "references.spanID",
 )
-_START = ("startTime", "start_time", "start_timestamp", "startTimestamp")
-_END = ("endTime", "end_time", "end_timestamp", "endTimestamp")
+_START = ("startTime", "start_time", "start_timestamp", "startTimestamp", "started_at", "start_time_ns", "timestamp_ms")
+_END = ("endTime", "end_time", "end_timestamp", "endTimestamp", "ended_at", "end_time_ns")
 _CONVERSATION = (
     "gen_ai.conversation.id", "session.id", "langfuse.session.id", "traceloop.association.properties.session_id",
     "traceloop.association.properties.thread_id", "langsmith.trace.session_id", "metadata.thread_id",
-    "metadata.session_id", "metadata.conversation_id", "sessionId", "thread_id", "conversation_id",
+    "metadata.session_id", "metadata.conversation_id", "metadata.mlflow.trace.session", "mlflow.trace.session",
+    "sessionId", "thread_id", "conversation_id",
 )  # fmt: skip
 _MODEL = (
     "gen_ai.request.model",
@@ -52,44 +52,40 @@ _AGENT_NAME = ("gen_ai.agent.name", "agent.name", "traceloop.entity.name", "grap
 _TOOL_NAME = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "traceloop.entity.name", "name", "span_name")
 _KIND = (
     "gen_ai.operation.name", "openinference.span.kind", "span_kind", "traceloop.span.kind", "llm.request.type",
-    "run_type", "type", "langfuse.observation.type", "ai.operationId",
+    "run_type", "type", "langfuse.observation.type", "ai.operationId", "mlflow.spanType", "span_type",
 )  # fmt: skip
-_PROMPT = (
-    "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt", "llm.usage.prompt_tokens",
-    "usage_metadata.input_tokens", "token_usage.prompt_tokens", "usage.input", "usage.prompt_tokens",
-    "usage.input_tokens", "usage.promptTokens", "promptTokens", "prompt_tokens", "ai.usage.promptTokens",
-    "ai.usage.inputTokens",
-)  # fmt: skip
-_OUTPUT = (
-    "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion",
-    "llm.usage.completion_tokens", "usage_metadata.output_tokens", "token_usage.completion_tokens", "usage.output",
-    "usage.completion_tokens", "usage.output_tokens", "usage.completionTokens", "completionTokens",
-    "completion_tokens", "ai.usage.completionTokens", "ai.usage.outputTokens",
-)  # fmt: skip
-_CACHED = (
-    "gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_read_input_tokens", "gen_ai.usage.cached_tokens",
-    "gen_ai.usage.details.cache_read_tokens", "llm.token_count.prompt_details.cache_read",
-    "usage_metadata.input_token_details.cache_read", "prompt_token_details.cache_read",
-)  # fmt: skip
-_WRITTEN = (
-    "gen_ai.usage.cache_creation.input_tokens", "gen_ai.usage.cache_creation_input_tokens",
-    "llm.token_count.prompt_details.cache_write", "gen_ai.usage.details.cache_write_tokens",
-)  # fmt: skip
-_REASONING = (
-    "gen_ai.usage.reasoning.output_tokens", "gen_ai.usage.reasoning_tokens", "gen_ai.usage.details.reasoning_tokens",
-    "llm.token_count.completion_details.reasoning", "usage_metadata.output_token_details.reasoning",
-    "usageDetails.output_reasoning_tokens", "usage_details.output_reasoning_tokens",
-)  # fmt: skip
-_TOTAL = ("gen_ai.usage.total_tokens", "llm.usage.total_tokens", "llm.token_count.total", "total_tokens", "usage.total")
+_USAGE = re.compile(
+    r"(?:.*\.)?(?:usage|usage_metadata|token_count|token_usage|tokenUsage|usageMetadata|(usageDetails|usage_details))\."
+)
+"""An object with token counts, wherever it stands. Langfuse's details have a bucket for each kind of tokens."""
 _CHATS = frozenset({
     "chat", "text_completion", "generate_content", "llm", "completion", "generation", "responses", "chat_model",
     "ai.generatetext.dogenerate", "ai.streamtext.dostream",
 })  # fmt: skip
 _TOOLS = frozenset({"execute_tool", "tool", "ai.toolcall"})
 _AGENTS = frozenset({"invoke_agent", "agent"})
-_WITHIN = ("attributes.", "extra.", "outputs.", "llm_output.")
+_WITHIN = ("attributes.", "tags.", "extra.", "outputs.", "llm_output.")
 """Objects whose members stand for themselves."""
-_LISTS = ("observations", "spans", "runs", "child_runs", "data")
+_LISTS = ("observations", "spans", "runs", "child_runs", "data", "calls")
+_BATCHES = ("resourceSpans", "resource_spans", "batches")
+_SCOPES = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
+_FIRST_OF = ("generations", "references", "choices")
+"""Lists whose first item stands for itself."""
+_AS_TEXT = (
+    "attributes",
+    "metadata",
+    "usage",
+    "usageDetails",
+    "usage_details",
+    "summary",
+    "context",
+    "extra",
+    "outputs",
+)
+"""Objects that some exports write as their JSON text."""
+
+
+NO_COUNTS = Usage()
 
 
 @dataclass(slots=True)
@@ -105,28 +101,33 @@ class _Span:
     end_s: float | None
     agents: list[_Span] = field(default_factory=list)
     """The agents within which it ran, the outermost first."""
-    within_chat: bool = False
+    counts: Usage = NO_COUNTS
+    """Of a request."""
+    holds_request: bool = False
+    """A request with token counts ran within it."""
     chats: bool = False
     """An agent: it sends requests itself."""
 
     def first(self, names: Iterable[str]) -> Any:
         return next((self.facts[name] for name in names if self.facts.get(name) not in (None, "")), None)
 
-    def count(self, names: Iterable[str]) -> int:
-        name = next((name for name in names if self.facts.get(name) not in (None, "")), "")
-        value = self.facts.get(name)
-        if isinstance(value, str) and value.isdigit():
-            value = int(value)
-        return count_of(self.where, {name: value}, name, 0)
+    def above(self, by_id: Mapping[tuple[str, str], _Span]) -> Iterator[_Span]:
+        """Yield the spans within which it ran, the innermost first."""
+        span, seen = by_id.get((self.trace, self.parent_id)), {id(self)}
+        while span is not None and id(span) not in seen:
+            seen.add(id(span))
+            yield span
+            span = by_id.get((span.trace, span.parent_id))
 
 
 def read_spans(source: Source) -> Iterator[_Span]:
     """A conversation (``gen_ai.conversation.id`` or a session's id) is a program, or else a trace.
 
     A turn is a span of a request with token counts, and its tools are the spans of tools that begin after it and before
-    the next request. A request within another request's span is the same one. An agent that another agent runs is a
-    program of its own, if the other one sends requests too. Spans are those of OTLP JSON, or rows with one span each,
-    as Langfuse, Phoenix, LangSmith and Logfire export them. ``spans.py`` lists the names that are read.
+    the next request. Of requests within each other the innermost with token counts is read. An agent that another agent
+    runs is a program of its own, if the other one sends requests too. Spans are those of OTLP JSON, or rows with one
+    span each, as Langfuse, Phoenix, LangSmith, Logfire, MLflow, Jaeger, Tempo and Weave export them. ``spans.py`` lists
+    the names that are read.
     """
     chats = 0
     for where, row in source.rows():
@@ -135,6 +136,9 @@ def read_spans(source: Source) -> Iterator[_Span]:
             span.span_id, span.parent_id = str(span.first(_SPAN) or place), str(span.first(_PARENT) or "")
             span.trace, span.kind = str(span.first(_TRACE) or facts.get("id") or place), _kind(facts)
             span.start_s, span.end_s = _instant(span, "start", _START), _instant(span, "end", _END)
+            if span.end_s is None and span.start_s is not None and isinstance(facts.get("duration"), int):
+                span.end_s = span.start_s + facts["duration"] / 1e6  # Jaeger
+            span.counts = _counts(place, facts)
             chats += span.kind == "chat"
             yield span
     source.assume("file", "without a span of a request", int(not chats))
@@ -142,17 +146,18 @@ def read_spans(source: Source) -> Iterator[_Span]:
 
 def _facts(where: str, row: Facts, inherited: Facts) -> Iterator[tuple[str, Facts]]:
     """Yield the facts of each span in a row: of OTLP's batch, of a trace with its spans, or of one span."""
-    batches = row.get("resourceSpans") or row.get("resource_spans")
-    if isinstance(batches, list):
+    batches = next((row[name] for name in _BATCHES if isinstance(row.get(name), list)), None)
+    if batches is not None:
         for batch in batches:
-            scopes = batch.get("scopeSpans") or batch.get("scope_spans") or batch.get("instrumentationLibrarySpans")
-            for scope in scopes or ():
+            for scope in next((batch[name] for name in _SCOPES if batch.get(name)), ()):
                 for number_, span in enumerate(scope.get("spans") or ()):
                     yield f"{where}: spans[{number_}]", dict(_flat(span))
         return
+    if isinstance(row.get("data"), dict) and "spans" in row["data"]:  # MLflow
+        row = {**row, "spans": row["data"]["spans"], "data": None}
     inner = [(name, each) for name in _LISTS if isinstance(row.get(name), list) for each in row[name]]
     own = dict(_flat({name: value for name, value in row.items() if name not in _LISTS}))
-    if "trace_id" in own or "traceId" in own or "context.trace_id" in own or not inner:
+    if not inner or any(name in own for name in _TRACE[:3]):
         yield where, {**inherited, **own}
     session = {name: own[name] for name in _CONVERSATION if name in own}
     for number_, (name, each) in enumerate(inner):
@@ -161,12 +166,15 @@ def _facts(where: str, row: Facts, inherited: Facts) -> Iterator[tuple[str, Fact
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the members of an object by their names with dots; OTLP's lists of attributes as objects."""
-    if isinstance(value, str) and name == "attributes" and value.startswith("{"):
+    """Yield the members of an object by their names with dots; OTLP's lists of attributes as objects, texts that are
+    JSON as what they say."""
+    if isinstance(value, str) and value[:1] in ("{", '"') and (name in _AS_TEXT or "mlflow." in name):
         with suppress(ValueError, RecursionError):
             value = json.loads(value)
     if isinstance(value, list) and all(isinstance(each, dict) and "key" in each for each in value):
         value = {str(each["key"]): _any_value(each.get("value")) for each in value}
+    while isinstance(value, list) and value and name.rpartition(".")[2] in _FIRST_OF:
+        value = value[0]
     if isinstance(value, dict):
         for key, each in value.items():
             yield from _flat(each, f"{name}.{key}" if name else str(key))
@@ -184,9 +192,40 @@ def _kind(facts: Facts) -> str:
     kinds = {str(facts[name]).lower() for name in _KIND if facts.get(name) is not None}
     if kinds & {"embeddings", "embedding"}:
         return ""
-    if kinds & _CHATS or (not kinds and any(facts.get(name) for name in _PROMPT)):
+    if kinds & _CHATS or (not kinds and _counts("", facts).prompt_tokens):
         return "chat"
     return "tool" if kinds & _TOOLS else "agent" if kinds & _AGENTS else ""
+
+
+def _counts(where: str, facts: Facts) -> Usage:
+    """Return the token counts of a span: of the first object of counts with a prompt, or at its top."""
+    groups: dict[str, dict[str, Any]] = {}
+    for name, value in facts.items():
+        usage = _USAGE.match(name)
+        if usage is not None and value not in (None, "") and ".cost" not in name:
+            groups.setdefault(f"{usage[1] or ''}/{usage[0]}", {})[name[usage.end() :]] = value
+        elif name.lower().endswith(("tokens", "token_usage")) and value not in (None, ""):
+            groups.setdefault("", {})[name] = value
+    for place in sorted(groups, key=lambda place: (place.startswith("/"), place == "")):
+        buckets = bool(place) and not place.startswith("/")
+        counts = _buckets(where, groups[place]) if buckets else counts_of(where, groups[place], False)
+        if counts.prompt_tokens:
+            return counts
+    return NO_COUNTS
+
+
+def _buckets(where: str, details: Facts) -> Usage:
+    """Read Langfuse's details: the kinds of input tokens add up to the prompt, unless the total says that they do
+    not."""
+    read = {name: count_of(where, details, name, 0) for name in details if "cost" not in name}
+    inputs = {name: n for name, n in read.items() if "input" in name or name.startswith(("cache", "prompt"))}
+    outputs = {name: n for name, n in read.items() if "output" in name or name.startswith("completion")}
+    cached = [n for name, n in inputs.items() if "cache" in name and "creation" not in name and "write" not in name]
+    prompt, output, total = sum(inputs.values()), sum(outputs.values()), read.get("total")
+    if total and total == read.get("input", -1) + read.get("output", -1):
+        prompt, output = read["input"], read["output"]
+    reasoning = sum(n for name, n in outputs.items() if "reasoning" in name)
+    return Usage(prompt, output, sum(cached) if cached else None, reasoning, 0, 0, total, True)
 
 
 def _instant(span: _Span, which: str, names: tuple[str, ...]) -> float | None:
@@ -200,27 +239,63 @@ def join_spans(spans: Iterable[_Span], assumptions: Assumptions) -> Iterator[Imp
     by_id = {(span.trace, span.span_id): span for span in spans}
     for span in by_id.values():
         _find_agents(span, by_id)
-    chats = [span for span in by_id.values() if span.kind == "chat"]
-    inside = sum(span.within_chat for span in chats)
-    assumptions.assume("span", "of a request within another request's span: counted once", inside)
+    chats = _requests(by_id, assumptions)
     for span in chats:
         if span.agents:
             span.agents[-1].chats = True
-    keys = _Keys(by_id.values(), chats)
-    threads = _threads([span for span in chats if not span.within_chat], keys, assumptions)
+    _settle_cached(chats, assumptions)
+    keys = _Keys(by_id, chats)
+    threads = _threads(chats, keys, assumptions)
     _add_tools([span for span in by_id.values() if span.kind == "tool"], keys, threads, assumptions)
     _check_agents(by_id.values(), chats, assumptions)
     yield from programs_on_timeline(threads.values(), "spans", assumptions)
 
 
 def _find_agents(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> None:
-    above, seen = by_id.get((span.trace, span.parent_id)), {id(span)}
-    while above is not None and id(above) not in seen:
-        seen.add(id(above))
-        span.within_chat = span.within_chat or (above.kind == "chat" == span.kind)
+    for above in span.above(by_id):
+        above.holds_request = above.holds_request or (span.kind == "chat" and bool(span.counts.prompt_tokens))
         if above.kind == "agent":
             span.agents.insert(0, above)
-        above = by_id.get((above.trace, above.parent_id))
+
+
+def _requests(by_id: Mapping[tuple[str, str], _Span], assumptions: Assumptions) -> list[_Span]:
+    """Return the spans of requests, each request once: the innermost span that counts its tokens, or else the
+    outermost."""
+    chats = [span for span in by_id.values() if span.kind == "chat"]
+    outer = [span for span in chats if span.holds_request]
+    alone = [
+        span
+        for span in chats
+        if not span.holds_request
+        and (span.counts.prompt_tokens or not any(each.kind == "chat" for each in span.above(by_id)))
+    ]
+    inside = len(chats) - len(outer) - len(alone)
+    text = "of a request that another span within it or around it has: counted once"
+    assumptions.assume("span", text, inside + len(outer))
+    return alone
+
+
+def _settle_cached(chats: Iterable[_Span], assumptions: Assumptions) -> None:
+    """Decide for each family of models whether its cached tokens are counted beside the prompt's: they are, if a
+    request of it has more of them than its prompt, or a total shows it."""
+    for spans in grouped((_family(span), span) for span in chats).values():
+        counts = [span.counts for span in spans]
+        shown = any(each.beside or _cached(each) > (each.prompt_tokens or 0) > 0 for each in counts)
+        for span in spans if shown else ():
+            if not span.counts.beside and span.counts.prompt_tokens and _cached(span.counts):
+                span.counts = span.counts.with_cached_beside()
+                text = "cached tokens counted beside the prompt's: added to it"
+                assumptions.assume("request", text, example=span.where)
+
+
+def _cached(counts: Usage) -> int:
+    return (counts.cached_tokens or 0) + counts.written_tokens
+
+
+def _family(span: _Span) -> str:
+    """Return the first word of the model's name, behind a provider's."""
+    name = re.search(r"[a-z]+", str(span.first(_MODEL) or "").lower().rpartition("/")[2])
+    return name[0] if name else ""
 
 
 Key = tuple[str, ...]
@@ -230,14 +305,21 @@ Key = tuple[str, ...]
 class _Keys:
     """The programs of spans. A conversation is one program, or one for each of several agents."""
 
-    def __init__(self, spans: Iterable[_Span], chats: Iterable[_Span]) -> None:
-        self._conversations = {span.trace: str(name) for span in spans if (name := span.first(_CONVERSATION))}
+    def __init__(self, by_id: Mapping[tuple[str, str], _Span], chats: Iterable[_Span]) -> None:
+        self._by_id = by_id
+        named = [(span.trace, str(name)) for span in by_id.values() if (name := span.first(_CONVERSATION))]
+        self._only = {trace: names[0] for trace, names in grouped(named).items() if len({*names}) == 1}
+        """The conversation of each trace that has one."""
         self._agents: dict[str, set[str]] = {}
         for span in chats:
             self._agents.setdefault(self.conversation(span), set()).update(self._name(span.agents))
 
     def conversation(self, span: _Span) -> str:
-        return self._conversations.get(span.trace, span.trace)
+        """Return the conversation that the span names, or one around it, or else the trace's."""
+        if span.trace in self._only:
+            return self._only[span.trace]
+        named = (each.first(_CONVERSATION) for each in (span, *span.above(self._by_id)))
+        return str(next((name for name in named if name), span.trace))
 
     def _name(self, agents: list[_Span]) -> list[str]:
         """Return the agent's name, unless there is none or another agent runs it."""
@@ -255,6 +337,12 @@ class _Keys:
         above = [agent for agent in agents[:-1] if agent.chats]
         return self.of(conversation, [*above[-1].agents, above[-1]]) if above else None
 
+    def answers_in(self, trace: str, threads: Mapping[Key, Thread]) -> list[AnsweredRequest]:
+        """Return the requests of all conversations of a trace."""
+        spans = (span for span in self._by_id.values() if span.trace == trace and span.kind == "chat")
+        keys = {self.of(self.conversation(span), span.agents) for span in spans}
+        return [answer for key in keys if key in threads for answer in threads[key].answers]
+
 
 def _threads(chats: list[_Span], keys: _Keys, assumptions: Assumptions) -> dict[Key, Thread]:
     threads: dict[Key, Thread] = {}
@@ -267,25 +355,10 @@ def _threads(chats: list[_Span], keys: _Keys, assumptions: Assumptions) -> dict[
 
 
 def _answer(span: _Span, assumptions: Assumptions) -> AnsweredRequest:
-    details = {
-        name: value for name, value in span.facts.items() if name.startswith(("usageDetails.", "usage_details."))
-    }
-    inputs = [name for name in details if ".input" in name or ".cache" in name]
-    outputs = [name for name in details if ".output" in name]
-    prompt = sum(span.count([name]) for name in inputs) or span.count(_PROMPT)
-    output = sum(span.count([name]) for name in outputs) or span.count(_OUTPUT)
-    cached = sum(span.count([name]) for name in inputs if "cache" in name and "creation" not in name)
-    cached = cached or span.count(_CACHED)
-    apart = 0 if inputs else cached + span.count(_WRITTEN)
-    if prompt and apart > prompt:
-        prompt += apart
-        assumptions.assume("request", "cached tokens counted beside the prompt's: added to it", example=span.where)
-    total = span.count(_TOTAL)
-    if total and prompt and total != prompt + output:
-        text = "a total that is not the sum of prompt and output: the latter are read"
-        assumptions.assume("request", text, example=span.where)
-    usage = RequestUsage(prompt, output, min(output, span.count(_REASONING)), cached_tokens=cached or None)
-    model = span.first(_MODEL)
+    if span.counts.differs:
+        assumptions.assume("request", TOTAL_DIFFERS, example=span.where)
+    usage, model = request_of(span.counts), span.first(_MODEL)
+    usage = replace(usage, reasoning_tokens=min(usage.output_tokens, usage.reasoning_tokens))
     return AnsweredRequest(usage, span.start_s, span.end_s, model=str(model) if model else None)
 
 
@@ -296,7 +369,8 @@ def _add_tools(tools: list[_Span], keys: _Keys, threads: Mapping[Key, Thread], a
         while agents and keys.of(keys.conversation(span), agents) not in threads:
             agents = agents[:-1]
         thread = threads.get(keys.of(keys.conversation(span), agents))
-        sent = [] if thread is None else [a for a in thread.answers if (a.sent_s or 0.0) <= (span.start_s or 0.0)]
+        answers = thread.answers if thread is not None else keys.answers_in(span.trace, threads)
+        sent = sorted((a for a in answers if (a.sent_s or 0.0) <= (span.start_s or 0.0)), key=lambda a: a.sent_s or 0.0)
         if sent:
             name = str(span.first(_TOOL_NAME) or "").removeprefix("execute_tool ").removesuffix(".tool")
             sent[-1].calls.append(TimedCall(name, span.start_s, span.end_s))
@@ -306,10 +380,10 @@ def _add_tools(tools: list[_Span], keys: _Keys, threads: Mapping[Key, Thread], a
 
 def _check_agents(spans: Iterable[_Span], chats: list[_Span], assumptions: Assumptions) -> None:
     """Note the agents whose own token counts are not the sums of their requests'."""
-    below = grouped((id(agent), chat) for chat in chats if not chat.within_chat for agent in chat.agents)
+    below = grouped((id(agent), chat) for chat in chats for agent in chat.agents)
     for span in spans:
-        prompts = span.count(_PROMPT) if span.kind == "agent" else 0
-        if prompts and prompts != sum(chat.count(_PROMPT) for chat in below.get(id(span), ())):
+        prompts = span.counts.prompt_tokens if span.kind == "agent" else 0
+        if prompts and prompts != sum(chat.counts.prompt_tokens or 0 for chat in below.get(id(span), ())):
             text = "its prompt tokens are not the sum of its requests'"
             assumptions.assume("agent", text, example=span.where)
 
@@ -336,6 +410,14 @@ IMPORTERS = (
             Signs({"trace_id": str, "type": str, "start_time": str}, ("parent_observation_id", "usage_details", "id")),
             Signs({"observations.type": str, "observations.startTime": str}, ("sessionId", "id", "observations.usage")),
             Signs({"trace_id": str, "run_type": str}, ("parent_run_id", "start_time", "dotted_order", "extra")),
+            Signs({"batches.scopeSpans.spans.traceId": str, "batches.scopeSpans.spans.spanId": str}),
+            Signs({"batches.instrumentationLibrarySpans.spans.traceId": str, "batches.resource": dict}),
+            Signs({"traceID": str, "spans.spanID": str}, ("processes", "spans.tags", "spans.operationName")),
+            Signs(
+                {"info": dict, "data.spans": list}, ("data.spans.trace_id", "data.spans.attributes", "info.trace_id")
+            ),
+            Signs({"trace_id": str, "spans": list, "spans.span_id": str}, ("spans.attributes", "trace_metadata")),
+            Signs({"op_name": str, "trace_id": str, "started_at": str}, ("summary", "ended_at", "parent_id")),
             Signs({"context.trace_id": str, "start_time": str}, ("attributes.openinference.span.kind", "span_kind")),
         ),
         join_spans,

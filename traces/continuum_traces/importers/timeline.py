@@ -15,6 +15,8 @@ from continuum_traces.importers.usage import UNKNOWN, Imported, RequestUsage
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 
+NO_COUNTS = "without token counts: left out"
+BEGUN = "with the count of its beginning: output estimated from its text, at most by what the next prompt grew"
 SHARED = "shares of its first prompt what the provider had cached"
 
 
@@ -27,6 +29,8 @@ class TimedCall:
     """None: the tool starts when the turn ends."""
     end_s: float | None = None
     digest: str | None = None
+    duration_s: float | None = None
+    """How long it took, if the source says this and no instants."""
 
 
 @dataclass(slots=True)
@@ -41,6 +45,16 @@ class AnsweredRequest:
     model: str | None = None
     compacted: bool = False
     """The history was compacted before it: it keeps of the prompt before what was cached."""
+    begun: bool = False
+    """Its output count may be the one with which its stream began: a lower bound."""
+    text_tokens: int = 0
+    """Its text, by estimate; of use if ``begun``."""
+    hidden: bool = False
+    """It has thoughts that the source does not show."""
+    asked_tokens: int = 0
+    """What its prompt adds to the answer before, by estimate."""
+    gap_s: float | None = None
+    """Seconds until the next request, if the source says this and no instants."""
 
 
 @dataclass(slots=True)
@@ -96,8 +110,9 @@ def programs_on_timeline(
     for thread in threads:
         counted = [answer for answer in thread.answers if answer.usage.prompt_tokens]
         left_out = len(thread.answers) - len(counted)
-        assumptions.assume("request", "without token counts: left out", left_out, example=thread.name)
+        assumptions.assume("request", NO_COUNTS, left_out, example=thread.name)
         thread.answers = counted
+        _complete(thread, assumptions)
     starts = [thread.answers[0].sent_s for thread in threads if thread.answers]
     start_s = min((at for at in starts if at is not None), default=0.0)
     by_name = {thread.name: thread for thread in threads}
@@ -111,6 +126,23 @@ def programs_on_timeline(
         program = Program(thread.name, (), source, model, arrival_s=arrival_s, **started)
         described.append(Imported(program, list(_requests(thread, assumptions))))
     yield from _sharing(described, assumptions) if one_agent else described
+
+
+def _complete(thread: Thread, assumptions: Assumptions) -> None:
+    """Estimate the outputs of which only the beginning is counted.
+
+    The next prompt holds the answer: it bounds an estimate from the text, and gives the length of an answer with
+    thoughts that are not shown.
+    """
+    for answer, after in zip(thread.answers, [*thread.answers[1:], None], strict=False):
+        if not answer.begun:
+            continue
+        usage, tokens = answer.usage, answer.text_tokens
+        grown = 0 if after is None or after.compacted else after.usage.prompt_tokens - usage.prompt_tokens
+        if grown > 0:
+            tokens = min(max(tokens, grown - after.asked_tokens if answer.hidden and after is not None else 0), grown)
+        answer.usage = replace(usage, output_tokens=max(usage.output_tokens, tokens), estimated=("output",))
+        assumptions.assume("answer", BEGUN, example=thread.name)
 
 
 def _start(parent: Thread | None, sent_s: float | None) -> tuple[int | None, float]:
@@ -163,7 +195,7 @@ def _requests(thread: Thread, assumptions: Assumptions) -> Iterator[RequestUsage
     """
     following, before = [*thread.answers, None][1:], 0
     for answer, after in zip(thread.answers, following, strict=True):
-        gap_s = None if after is None else _between(answer.end_s, after.sent_s)
+        gap_s = answer.gap_s if after is None or answer.gap_s is not None else _between(answer.end_s, after.sent_s)
         if gap_s is not None and gap_s < 0.0:
             text = "sent before the answer before it ended: no time between them"
             assumptions.assume("request", text, int(gap_s < -1e-3), example=thread.name)
@@ -184,7 +216,9 @@ def _requests(thread: Thread, assumptions: Assumptions) -> Iterator[RequestUsage
 def _call(call: TimedCall, turn_end_s: float | None, gap_s: float | None) -> ToolCall:
     """Return the part of a tool that runs behind its turn."""
     start_s = max(0.0, _between(turn_end_s, call.start_s) or 0.0)
-    duration_s = _between(call.start_s if start_s or turn_end_s is None else turn_end_s, call.end_s)
+    duration_s = call.duration_s
+    if duration_s is None:
+        duration_s = _between(call.start_s if start_s or turn_end_s is None else turn_end_s, call.end_s)
     if duration_s is not None:
         left_s = duration_s if gap_s is None else round(gap_s - start_s, 6)
         duration_s = max(0.0, min(duration_s, left_s))

@@ -13,7 +13,7 @@ from continuum_traces.grouped import grouped
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.typed import LARGEST
-from continuum_traces.usage import read_usage
+from continuum_traces.usage import Usage, read_usage
 
 CHARS_PER_TOKEN = 4
 Row = tuple[str, dict[str, Any]]
@@ -21,7 +21,9 @@ Row = tuple[str, dict[str, Any]]
 Each = TypeVar("Each", int, str, dict[str, Any])
 _PLURALS: dict[type, str] = {int: "whole numbers", str: "names", dict: "objects"}
 GREW = "prompt grown by less than the answer before it: keeps the prompt before, nothing of the answer"
-SHRANK = "history rewritten, how much is kept is unknown: the first prompt, or what was cached"
+SHRANK = "history rewritten, how much is kept is unknown: the first prompt if this one is longer, or else nothing"
+CACHED = "history rewritten: keeps what was cached of it"
+TOTAL_DIFFERS = "a total that is not the sum of prompt and output: the latter are read"
 UNKNOWN = "unknown"
 """The name of a tool that the source does not name."""
 ESTIMATED = "lengths estimated at 4 characters a token"
@@ -39,6 +41,10 @@ class RequestUsage:
     """New prompt tokens that the source reports; used if the history was rewritten."""
     kept_tokens: int | None = None
     """Leading tokens of the prompt before with which this one begins, if the source says that it keeps no more."""
+    estimated: tuple[str, ...] = ()
+    """What of it the source does not count: ``prompt``, ``output``, ``tools``."""
+    response_id: str = ""
+    """The server's name of the answer, if the source has it: equal in every record of the same answer."""
     tool_calls: tuple[ToolCall, ...] = ()
     gap_overhead_s: float = 0.0
     cached_tokens: int | None = None
@@ -63,16 +69,26 @@ class Imported:
 
 
 def usage_of(where: str, usage: Mapping[str, Any], tool_calls: Iterable[ToolCall] = ()) -> RequestUsage:
-    """Read the token counts of one request, in the form of OpenAI's chat completions or responses, of Anthropic's
-    messages, or with all counts in one object.
+    """Read the token counts of one request, in any form that ``continuum_traces.usage`` knows.
 
     Raises:
         TraceError: a count is no number. The message begins with ``where``.
     """
-    details = {name: value for name, value in usage.items() if not name.endswith("_details") or isinstance(value, dict)}
-    counts = read_usage(
-        details, lambda fields, name: None if fields.get(name) is None else count_of(where, fields, name)
+    return request_of(counts_of(where, usage), tool_calls)
+
+
+def counts_of(where: str, usage: Mapping[str, Any], beside: bool | None = None) -> Usage:
+    """Read token counts as ``read_usage``, and check them.
+
+    Raises:
+        TraceError: a count is no number. The message begins with ``where``.
+    """
+    return read_usage(
+        usage, lambda fields, name: None if fields[name] == "" else count_of(where, fields, name, 0), beside
     )
+
+
+def request_of(counts: Usage, tool_calls: Iterable[ToolCall] = ()) -> RequestUsage:
     return RequestUsage(
         prompt_tokens=counts.prompt_tokens or 0,
         output_tokens=counts.output_tokens or 0,
@@ -110,10 +126,12 @@ def turns_from_usage(requests: Iterable[RequestUsage], assumptions: Assumptions)
         assumptions: gets what had to be guessed of histories.
 
     A prompt that is longer than the one before, but not by the whole answer, keeps the prompt before and nothing of the
-    answer. A shorter prompt is a rewritten history. It keeps as many tokens as the source says; if the source is
-    silent, those of the program's first prompt, or more if more of it was cached.
+    answer. A shorter prompt is a rewritten history. It keeps as many tokens as the source says, or what was cached of
+    it. If the source says nothing of its cache, what it keeps is unknown: see ``SHRANK``.
     """
     before, context, first = 0, 0, 0
+    requests = list(requests)
+    says_cached = any(request.cached_tokens is not None for request in requests)
     for request in requests:
         prompt = request.prompt_tokens
         if prompt < 1:
@@ -123,7 +141,8 @@ def turns_from_usage(requests: Iterable[RequestUsage], assumptions: Assumptions)
             assumptions.assume("request", contradiction)
         kept = request.kept_tokens if context else None
         if kept is None and context and prompt <= context:
-            kept = _kept(request, before, first, assumptions)
+            cached = (request.cached_tokens or 0) if says_cached else None
+            kept = _kept(request, before, first, cached, assumptions)
         output = max(1, request.output_tokens)
         reasoning = min(request.reasoning_tokens, output)
         yield Turn(
@@ -149,13 +168,15 @@ def _contradictions(request: RequestUsage) -> Iterator[str]:
         yield "more tokens of reasoning than in its answer: the answer's count is taken, and may be too small"
 
 
-def _kept(request: RequestUsage, before: int, first: int, assumptions: Assumptions) -> int:
+def _kept(request: RequestUsage, before: int, first: int, cached: int | None, assumptions: Assumptions) -> int:
     """Return how much of the prompt before is kept by one that does not continue prompt and answer.
 
     Args:
         request: the request.
         before: length of the prompt before.
         first: length of the program's first prompt.
+        cached: how much of the prompt was cached; None: the source does not say.
+        assumptions: gets what was guessed.
     """
     prompt = request.prompt_tokens
     if request.new_tokens_hint is not None:
@@ -163,8 +184,10 @@ def _kept(request: RequestUsage, before: int, first: int, assumptions: Assumptio
     if prompt > before:
         assumptions.assume("turn", GREW)
         return before
-    assumptions.assume("turn", SHRANK)
-    return min(max(first, request.cached_tokens or 0), prompt - 1)
+    assumptions.assume("turn", SHRANK if cached is None else CACHED)
+    if cached is None:
+        return first if first < prompt else 0
+    return min(cached, prompt - 1)
 
 
 def differing_totals(
