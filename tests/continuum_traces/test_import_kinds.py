@@ -1,0 +1,302 @@
+"""Mistakes of imports, by kind: counts that are no counts, requests counted twice, shapes that are passed over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from continuum_traces.importers.importer import HEAD_ROWS
+from continuum_traces.importers.registry import ImportLog, read_any
+from continuum_traces.schema import Program
+
+
+def lines(path: Path, *rows: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def read(path: Path) -> tuple[dict[str, Program], list[str]]:
+    """Return the programs by their ids, and what was assumed."""
+    log = ImportLog()
+    programs = {program.program_id: program for program in read_any(path, None, log)}
+    return programs, log.assumptions.lines()
+
+
+# ---------------------------------------------------------------------------------------- what an answer's length is
+
+
+def said(at: int, kind: str, message: dict[str, Any], session: str = "s") -> dict[str, Any]:
+    return {
+        "type": kind,
+        "sessionId": session,
+        "uuid": f"{session}{at}",
+        "parentUuid": None,
+        "timestamp": f"2026-05-05T08:00:{at:02d}Z",
+        "message": {"role": kind, **message},
+    }
+
+
+def answered(at: int, prompt: int, output: int, chars: int, cached: int = 0, **more: Any) -> dict[str, Any]:
+    usage = {"input_tokens": prompt - cached, "cache_read_input_tokens": cached, "output_tokens": output}
+    content = [{"type": "text", "text": "x" * chars}]
+    return said(at, "assistant", {"id": f"m{at}", "model": "m", "content": content, "usage": usage, **more})
+
+
+ASKED = said(0, "user", {"content": "Go"})
+BEGUN = {"stop_reason": None}
+
+
+@pytest.mark.parametrize(
+    ("more", "chars", "grown", "output", "estimates"),
+    [
+        (BEGUN, 800, 500, 200, 1),  # its characters
+        (BEGUN, 800, 200, 200, 1),
+        (BEGUN, 800, 199, 199, 1),  # at most what the next prompt grew
+        (BEGUN, 4, 500, 3, 1),  # at least what is counted
+        ({"stop_reason": "end_turn"}, 800, 500, 3, 0),
+        ({}, 8, 500, 3, 0),
+        ({}, 28, 500, 7, 1),  # a file without reasons to stop, and much more text than the count
+    ],
+)
+def test_the_count_with_which_an_answer_began_is_not_its_length(
+    tmp_path: Path, more: dict[str, Any], chars: int, grown: int, output: int, estimates: int
+) -> None:
+    last = answered(9, 1000 + grown, 20, 80, stop_reason="end_turn")
+    file = lines(
+        tmp_path / "s.jsonl", ASKED, answered(3, 1000, 3, chars, **more), said(6, "user", {"content": "on"}), last
+    )
+    programs, notes = read(file)
+    assert [turn.output_tokens for turn in programs["s"].turns] == [output, 20]
+    assert programs["s"].prompt_tokens() == [1000, 1000 + grown]
+    assert [note.partition(" ")[0] for note in notes if "count of its beginning" in note] == [
+        str(estimates)
+    ] * estimates
+
+
+def test_thoughts_that_are_not_shown_are_what_the_next_prompt_grew(tmp_path: Path) -> None:
+    thought = [{"type": "thinking", "thinking": "", "signature": "s"}, {"type": "text", "text": "x" * 40}]
+    first = answered(3, 1000, 1, 0, stop_reason=None)
+    first["message"]["content"] = thought
+    file = lines(tmp_path / "s.jsonl", ASKED, first, said(6, "user", {"content": "y" * 80}), answered(9, 1500, 20, 80))
+    assert read(file)[0]["s"].turns[0].output_tokens == 500 - 20
+
+
+# ---------------------------------------------------------------------------------------- what a prompt keeps
+
+
+@pytest.mark.parametrize(("cached", "kept"), [(0, 0), (300, 300), (800, 799)])
+def test_a_shorter_prompt_keeps_what_was_cached_of_it(tmp_path: Path, cached: int, kept: int) -> None:
+    file = lines(tmp_path / "s.jsonl", ASKED, answered(3, 1000, 20, 80), answered(9, 800, 20, 80, cached))
+    assert read(file)[0]["s"].turns[1].kept_tokens == kept
+
+
+@pytest.mark.parametrize(
+    ("prompts", "cached", "kept"),
+    [
+        ([100, 900, 400], [None] * 3, 100),  # the first prompt
+        ([100, 900, 100], [None] * 3, 0),  # unknown, not the whole of it
+        ([100, 900, 400], [0, 0, 0], 0),
+        ([100, 900, 400], [0, 90, None], 0),  # a source that counts cached tokens, and has none here
+        ([100, 900, 400], [0, 90, 60], 60),
+    ],
+)
+def test_what_a_source_says_of_its_cache_is_what_a_prompt_keeps(
+    tmp_path: Path, prompts: list[int], cached: list[int | None], kept: int
+) -> None:
+    rows = [
+        {"program_id": "p", "turn": n, "prompt_tokens": prompt, "output_tokens": 5, "cached_tokens": tokens}
+        for n, (prompt, tokens) in enumerate(zip(prompts, cached, strict=True))
+    ]
+    assert read(lines(tmp_path / "n.jsonl", *rows))[0]["p"].turns[2].kept_tokens == kept
+
+
+# ---------------------------------------------------------------------------------------- shapes
+
+
+@pytest.mark.parametrize("before", [HEAD_ROWS - 1, HEAD_ROWS, 5 * HEAD_ROWS])
+def test_a_session_behind_other_lines_is_recognised(tmp_path: Path, before: int) -> None:
+    others = [{"type": "summary", "summary": f"the {n}th", "leafUuid": str(n)} for n in range(before)]
+    assert [*read(lines(tmp_path / "s.jsonl", *others, ASKED, answered(3, 900, 20, 80)))[0]] == ["s"]
+
+
+def test_a_session_behind_a_line_of_megabytes_is_recognised(tmp_path: Path) -> None:
+    long = {"type": "summary", "summary": "x" * 5_000_000}
+    assert [*read(lines(tmp_path / "s.jsonl", long, ASKED, answered(3, 900, 20, 80)))[0]] == ["s"]
+
+
+def span(number: int, kind: str = "GENERATION", **more: Any) -> dict[str, Any]:
+    at = f"2026-05-05T08:00:{10 * number:02d}Z"
+    return {"id": f"o{number}", "traceId": "t", "type": kind, "startTime": at, "endTime": at[:-2] + "5Z", **more}
+
+
+SPANS = [span(n, model="m", usage={"input": 100 * n, "output": 9}) for n in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"data": SPANS, "meta": {"page": 1}}),
+        json.dumps({"data": SPANS, "next_cursor": None}),
+        json.dumps({"data": SPANS}) + "\n" + json.dumps({"data": []}),
+        "\n".join(json.dumps(each, indent=2) for each in SPANS),
+        ",\n".join(json.dumps(each, indent=2) for each in SPANS),
+        json.dumps([{"data": SPANS[:1]}, {"data": SPANS[1:]}]),
+    ],
+)
+def test_rows_in_an_envelope_or_one_behind_the_other(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rows.json").write_text(text)
+    (program,) = read(tmp_path / "rows.json")[0].values()
+    assert program.prompt_tokens() == [100, 200]
+
+
+def test_objects_one_behind_the_other_that_end_in_the_middle(tmp_path: Path) -> None:
+    text = "\n".join(json.dumps(each, indent=2) for each in [*SPANS, span(3)])
+    (tmp_path / "rows.json").write_text(text[:-9])
+    programs, notes = read(tmp_path / "rows.json")
+    assert programs["t"].prompt_tokens() == [100, 200]
+    assert any("cut short" in note for note in notes)
+
+
+@pytest.mark.parametrize("dumped", [json.dumps, repr], ids=["JSON", "Python"])
+def test_objects_in_the_cells_of_a_table(tmp_path: Path, dumped: Any) -> None:
+    quoted = ['"' + dumped(each["usage"]).replace('"', '""') + '"' for each in SPANS]
+    rows = [f"{s['id']},t,GENERATION,{s['startTime']},{s['endTime']},{u}" for s, u in zip(SPANS, quoted, strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["id,traceId,type,startTime,endTime,usage", *rows]))
+    assert read(tmp_path / "rows.csv")[0]["t"].prompt_tokens() == [100, 200]
+
+
+def test_names_with_dots_in_them(tmp_path: Path) -> None:
+    rows = [
+        {
+            "context.trace_id": "t",
+            "context.span_id": str(n),
+            "start_time": f"2026-05-05T08:00:0{n}Z",
+            "attributes.llm.token_count.prompt": 100 * n,
+            "attributes.openinference.span.kind": "LLM",
+        }
+        for n in (1, 2)
+    ]
+    (tmp_path / "spans.json").write_text(json.dumps(rows))
+    assert read(tmp_path / "spans.json")[0]["t"].prompt_tokens() == [100, 200]
+
+
+# ---------------------------------------------------------------------------------------- spans
+
+
+def chat(number: int, parent: str = "", **attributes: Any) -> dict[str, Any]:
+    at = 1_777_968_000_000_000_000 + number * 10**10
+    pairs = [{"key": f"gen_ai.{k}", "value": {"stringValue": str(v)}} for k, v in attributes.items()]
+    pairs.append({"key": "gen_ai.operation.name", "value": {"stringValue": "chat"}})
+    times = {"startTimeUnixNano": str(at), "endTimeUnixNano": str(at + 10**9)}
+    return {"traceId": "t", "spanId": f"s{number}", "parentSpanId": parent, "attributes": pairs, **times}
+
+
+def usage(prompt: int, **more: Any) -> dict[str, Any]:
+    return {"usage.input_tokens": prompt, "usage.output_tokens": 5, **more}
+
+
+@pytest.mark.parametrize("form", ["resourceSpans", "batches", "trace"])
+def test_each_span_is_of_the_conversation_that_it_names(tmp_path: Path, form: str) -> None:
+    spans = [chat(n, **usage(100 * n), **{"conversation.id": "ab"[n % 2]}) for n in (1, 2, 3, 4)]
+    batches = [{"resource": {}, "scopeSpans": [{"spans": spans}]}]
+    row = {form: batches} if form != "trace" else {"trace": {"resourceSpans": batches}}
+    programs, _ = read(lines(tmp_path / "t.json", row))
+    assert {name: program.prompt_tokens() for name, program in programs.items()} == {"b": [100, 300], "a": [200, 400]}
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "prompt"), [({}, usage(100), 100), (usage(900), usage(100), 100), (usage(900), {}, 900)]
+)
+def test_of_requests_within_each_other_the_innermost_with_counts_is_read(
+    tmp_path: Path, outer: dict[str, Any], inner: dict[str, Any], prompt: int
+) -> None:
+    spans = [chat(1, **outer), chat(2, "s1", **inner)]
+    programs, notes = read(lines(tmp_path / "t.json", {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}))
+    assert [program.prompt_tokens() for program in programs.values()] == [[prompt]]
+    assert any("counted once" in note for note in notes)
+
+
+@pytest.mark.parametrize(("cached", "prompts"), [(1000, [1000, 500]), (1001, [2001, 900])])
+def test_whether_cached_tokens_are_beside_the_prompt_s_is_one_decision(
+    tmp_path: Path, cached: int, prompts: list[int]
+) -> None:
+    name = "usage.cache_read.input_tokens"
+    spans = [
+        chat(1, **usage(1000, **{name: cached, "request.model": "x/m-large"})),
+        chat(2, **usage(500, **{name: 400, "request.model": "m-small"})),
+    ]
+    programs, _ = read(lines(tmp_path / "t.json", {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}))
+    assert programs["t"].prompt_tokens() == prompts
+
+
+# ---------------------------------------------------------------------------------------- single formats
+
+
+def test_codex_counts_requests_without_totals(tmp_path: Path) -> None:
+    def event(at: int, kind: str, **payload: Any) -> dict[str, Any]:
+        return {"timestamp": f"2026-05-05T08:00:{at:02d}Z", "type": kind, "payload": payload}
+
+    def count(at: int, prompt: int) -> dict[str, Any]:
+        return event(at, "event_msg", type="token_count", info={"last_token_usage": {"input_tokens": prompt}})
+
+    def message(at: int, role: str) -> dict[str, Any]:
+        return event(at, "response_item", type="message", role=role)
+
+    rows = [event(0, "session_meta", id="c"), message(1, "user"), message(2, "assistant"), count(3, 100)]
+    rows += [count(3, 100), message(4, "user"), message(5, "assistant"), count(6, 100)]
+    assert read(lines(tmp_path / "rollout-c.jsonl", *rows))[0]["c"].prompt_tokens() == [100, 100]
+
+
+def test_what_stands_beside_the_messages_is_part_of_the_prompt(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"turn": 1, "role": "user", "content": "x" * 40, "system": "y" * 80},
+        {
+            "conversation_id": "c",
+            "turn": 2,
+            "role": "assistant",
+            "tool_calls": [{"id": "k", "function": {"name": "f"}}],
+        },
+        {
+            "conversation_id": "c",
+            "turn": 3,
+            "role": "tool",
+            "tool_results": [{"tool_call_id": "k", "content": "z" * 400}],
+        },
+        {"conversation_id": "c", "turn": 4, "role": "assistant", "content": "end."},
+    ]
+    program = read(lines(tmp_path / "c.jsonl", *rows))[0]["c"]
+    assert program.prompt_tokens()[0] == 30
+    assert program.turns[1].new_input_tokens == 100
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "seconds"),
+    [
+        ("2026-05-05T08:00:01", "2026-05-05T08:00:03", 2),
+        ("2026-05-05T08:00:01Z", "2026-05-05T10:00:03+02:00", 2),
+        ("2026-05-05T08:00:01", "2026-05-05T08:00:03Z", None),
+    ],
+)
+def test_a_time_zone_that_one_stamp_lacks(tmp_path: Path, start: str, end: str, seconds: float | None) -> None:
+    action = {"id": "e1", "kind": "ActionEvent", "timestamp": start, "tool_name": "look", "tool_call_id": "k"}
+    seen = {"id": "e2", "kind": "ObservationEvent", "timestamp": end, "tool_call_id": "k"}
+    counts = [{"response_id": "r", "prompt_tokens": 9, "completion_tokens": 1}]
+    run = {
+        "instance_id": "i",
+        "history": [{**action, "llm_response_id": "r"}, seen],
+        "metrics": {"token_usages": counts},
+    }
+    assert read(lines(tmp_path / "output.jsonl", run))[0]["i"].turns[0].tool_calls[0].duration_s == seconds
+
+
+def test_a_function_call_in_sharegpt_s_form_is_an_answer(tmp_path: Path) -> None:
+    called = json.dumps({"name": "look_up", "arguments": {"word": "moth"}})
+    spoken = [("human", "q" * 40), ("function_call", called), ("observation", "o" * 80), ("gpt", "a" * 20)]
+    row = {"conversations": [{"from": who, "value": text} for who, text in spoken]}
+    (program,) = read(lines(tmp_path / "talk.jsonl", row))[0].values()
+    assert [[call.name for call in turn.tool_calls] for turn in program.turns] == [["look_up"], []]
+    assert program.prompt_tokens()[0] == 10
+    assert program.turns[1].new_input_tokens == 20
