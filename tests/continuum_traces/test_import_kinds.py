@@ -251,22 +251,14 @@ def test_codex_counts_requests_without_totals(tmp_path: Path) -> None:
 
 
 def test_what_stands_beside_the_messages_is_part_of_the_prompt(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [
-        {"turn": 1, "role": "user", "content": "x" * 40, "system": "y" * 80},
-        {
-            "conversation_id": "c",
-            "turn": 2,
-            "role": "assistant",
-            "tool_calls": [{"id": "k", "function": {"name": "f"}}],
-        },
-        {
-            "conversation_id": "c",
-            "turn": 3,
-            "role": "tool",
-            "tool_results": [{"tool_call_id": "k", "content": "z" * 400}],
-        },
-        {"conversation_id": "c", "turn": 4, "role": "assistant", "content": "end."},
+    call, told = {"id": "k", "function": {"name": "f"}}, {"tool_call_id": "k", "content": "z" * 400}
+    said: list[dict[str, Any]] = [
+        {"role": "user", "content": "x" * 40, "system": "y" * 80},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_results": [told]},
+        {"role": "assistant", "content": "end."},
     ]
+    rows = [{"conversation_id": "c", "turn": n, **row} for n, row in enumerate(said)]
     program = read(lines(tmp_path / "c.jsonl", *rows))[0]["c"]
     assert program.prompt_tokens()[0] == 30
     assert program.turns[1].new_input_tokens == 100

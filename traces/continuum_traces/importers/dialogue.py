@@ -17,6 +17,7 @@ from continuum_traces.importers.importer import Source
 from continuum_traces.importers.texts import message_text, message_tokens, reasoning_tokens
 from continuum_traces.importers.timeline import NO_COUNTS, AnsweredRequest, Thread, TimedCall, call_of, seconds
 from continuum_traces.importers.usage import ESTIMATED, TOTAL_DIFFERS, RequestUsage, counts_of, number, request_of
+from continuum_traces.jsonl import TraceError
 from continuum_traces.usage import Usage
 
 Message = Mapping[str, Any]
@@ -69,10 +70,16 @@ def instant(data: Mapping[str, Any], paths: Iterable[str]) -> float | None:
     return next((at for path in paths if (at := seconds(first(data, [path]))) is not None), None)
 
 
-def role_of(message: Message) -> str:
-    """Return ``assistant``, ``tool``, or what the message calls its speaker."""
+def role_of(message: Message, where: str = "") -> str:
+    """Return ``assistant``, ``tool``, or what the message calls its speaker.
+
+    Raises:
+        TraceError: it names none. The message begins with ``where``.
+    """
     role = str(first(message, ROLE) or "").lower()
-    return ROLES.get(role, role or "user")
+    if not role:
+        raise TraceError(f"{where}: role: missing")
+    return ROLES.get(role, role)
 
 
 @dataclass(slots=True)
@@ -126,7 +133,7 @@ def read_dialogue(
     """
     dialogue, reading, opening = Dialogue(Thread(name, parent)), _Reading(file, head_tokens), list[str]()
     for where, message in messages:
-        if role_of(message) == "assistant":
+        if role_of(message, where) == "assistant":
             _answer(dialogue, reading, where, message)
         else:
             _question(dialogue, reading, where, message)

@@ -52,18 +52,19 @@ def read_sharegpt(file: Source) -> Iterator[Imported]:
 def _conversation(
     file: Source, number: int, where: str, row: Mapping[str, Any], key: str, source: str
 ) -> Iterator[Imported]:
-    messages = [(where, _spoken(message)) for message in listed(where, row, key, dict)]
+    places = ((f"{where}: {key}[{n}]", message) for n, message in enumerate(listed(where, row, key, dict)))
+    messages = [(place, _spoken(place, message)) for place, message in places]
     name = str(row.get("id") or row.get("session_id") or f"conversation-{number}")
     yield from _program(file, name, messages, source, row)
 
 
-def _spoken(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def _spoken(where: str, message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a message of ShareGPT's in OpenAI's form; others as they are."""
     if "value" not in message:
         return message
     text = str(message["value"])
     calls = spoken_calls(text) if message.get("from") == "function_call" else []
-    return {"role": role_of(message), "content": "" if calls else text, "tool_calls": calls}
+    return {"role": role_of(message, where), "content": "" if calls else text, "tool_calls": calls}
 
 
 def _program(

@@ -225,15 +225,15 @@ def _without_repeats(sessions: Iterable[Session], assumptions: Assumptions) -> I
     owners: dict[tuple[str, float | None], Session] = {}
     kept: list[Session] = []
     for session in sorted(sessions, key=_span):
-        keys = [_key(message) for _, message in session.messages]
+        keys = [_key(where, message) for where, message in session.messages]
         repeated = [n for n, key in enumerate(keys) if key in owners]
         owner = owners[keys[repeated[-1]]] if repeated else None  # type: ignore[index]
         if owner is not None:
-            count = sum(role_of(session.messages[n][1]) == "assistant" for n in repeated)
+            count = sum(role_of(session.messages[n][1], session.name) == "assistant" for n in repeated)
             assumptions.assume("answer", "repeated in another file: counted once", count, example=session.name)
             last = keys[repeated[-1]]
             session.messages = session.messages[repeated[-1] + 1 :]
-            if last == next((key for _, m in reversed(owner.messages) if (key := _key(m))), None):
+            if last == next((key for at, m in reversed(owner.messages) if (key := _key(at, m))), None):
                 owner.messages += session.messages
                 owners.update((key, owner) for key in keys if key)
                 continue
@@ -244,10 +244,10 @@ def _without_repeats(sessions: Iterable[Session], assumptions: Assumptions) -> I
     yield from kept
 
 
-def _key(message: Message) -> tuple[str, float | None] | None:
+def _key(where: str, message: Message) -> tuple[str, float | None] | None:
     """Return what is equal for an answer in every file that has it; None: the message is no answer, or has no id."""
     ident, at_s = first(message, IDENT), instant(message, AT)
-    return (str(ident), at_s) if ident and at_s is not None and role_of(message) == "assistant" else None
+    return (str(ident), at_s) if ident and at_s is not None and role_of(message, where) == "assistant" else None
 
 
 def _span(session: Session) -> tuple[float, float]:
