@@ -15,6 +15,7 @@ import json
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -24,8 +25,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from continuum_analysis.compare.intervals import Interval, interval_text, mean_interval, ratio_by_seed
+from continuum_analysis.compare.verdict import outcome
 from continuum_analysis.compare.words import TextTable
-from continuum_analysis.metrics import METRICS, SAME, Metric
+from continuum_analysis.metrics import BY_NAME, METRICS, SAME, Metric
 from continuum_bench.cli import app
 from continuum_bench.figures.spec import load_figure
 from continuum_bench.options.declare import sentences
@@ -293,19 +295,32 @@ def _results_table(table: Mapping[str, Any]) -> TextTable:
 
 
 def _ranges(name: str, base: str, metrics: Mapping[str, str]) -> Iterator[str]:
-    """Yield, for each of the metrics, the ranges of ratios of the policies in all the figure's points."""
-    ratios_of = dict[str, dict[str, list[float]]]()
+    """Yield, for each of the metrics, the ranges of ratios of the policies in all the figure's points, and at how many
+    points each policy is better, ties or is worse."""
+    ratios_of = dict[tuple[str, str], dict[str, list[Interval]]]()
     points = [point["runs"] for point in _points(name, ())]
     for runs in points:
         first = base if base in runs else f"{base}+offload"
         for metric in metrics:
-            ratios = ratios_of.setdefault(f"{metrics[metric]} to `{first}`", {})
+            ratios = ratios_of.setdefault((metric, first), {})
             for arm in runs:
                 if arm != first and (ratio := _ratio(runs, metric, arm, first)):
-                    ratios.setdefault(arm, []).append(ratio.mean)
-    for what, arms in ratios_of.items():
-        everywhere = {arm: ratios for arm, ratios in arms.items() if len(ratios) == len(points)}
-        yield f"{what}: {', '.join(f'`{arm}` {_range(ratios)}' for arm, ratios in everywhere.items())}"
+                    ratios.setdefault(arm, []).append(ratio)
+    for (metric, first), arms in ratios_of.items():
+        texts = [
+            f"`{arm}` {_range([ratio.mean for ratio in ratios])} ({_outcomes(metric, ratios)})"
+            for arm, ratios in arms.items()
+            if len(ratios) == len(points)
+        ]
+        yield f"{metrics[metric]} to `{first}`: {', '.join(texts)}"
+
+
+def _outcomes(metric: str, ratios: Iterable[Interval]) -> str:
+    """Count the points at which a policy is better, ties or is worse, such as ``better 4, tie 2``."""
+    less, more = ("worse", "better") if BY_NAME[metric].better == "higher" else ("better", "worse")
+    words = {"faster": less, "tie": "tie", "slower": more}
+    counts = Counter(words[outcome(ratio)] for ratio in ratios)
+    return ", ".join(f"{word} {counts[word]}" for word in ("better", "tie", "worse") if counts[word])
 
 
 def _measured(name: str, loads: Sequence[str]) -> Iterator[list[str]]:
