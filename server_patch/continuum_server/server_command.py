@@ -13,6 +13,7 @@ from typing import Any
 
 from continuum_server import defaults
 from continuum_server.defaults import KEY_WEIGHTS, TENANT_HEADER
+from continuum_server.emulated import unsupported
 from continuum_server.emulated.replies import read_script
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.local_model import RANDOM, TINY, ensure_model
@@ -141,13 +142,19 @@ def _check(config: ServerConfig) -> None:
             f"{config.chunk_tokens} tokens of a step are fewer than {config.max_num_seqs} running requests, "
             "each of which needs one; raise --chunk-tokens or lower --max-num-seqs"
         )
-    if config.policy != STOCK or config.engine == "emulated":
-        _check_passed_on(config.vllm_arguments)
-    _check_reachable(config.vllm_arguments)
+    _check_arguments(config)
     if (config.key_weights or config.tenant_header) and not needs_key(config):
         option = "--key-weight" if config.key_weights else "--tenant-header"
         raise ServerError(f"{option}: needs API keys; add --api-key KEY, or several keys")
     _check_admission(config)
+
+
+def _check_arguments(config: ServerConfig) -> None:
+    if config.policy != STOCK or config.engine == "emulated":
+        _check_passed_on(config.vllm_arguments)
+    if config.engine == "emulated":
+        _check_emulated(config.vllm_arguments)
+    _check_reachable(config.vllm_arguments)
 
 
 def _check_admission(config: ServerConfig) -> None:
@@ -168,11 +175,18 @@ def _check_model_folder(model: str) -> None:
 
 def _check_passed_on(vllm_arguments: Sequence[str]) -> None:
     """Refuse arguments that would silently replace others: vLLM uses only the last of an option that is given twice."""
-    name = _passed_on("additional-config", vllm_arguments)
-    if name:
-        raise ServerError(f"{name}: Continuum passes its settings in this option; use serve's own options (--help)")
+    for option in ("additional-config", "scheduler-cls", "distributed-executor-backend"):
+        if name := _passed_on(option, vllm_arguments):
+            raise ServerError(f"{name}: Continuum passes its own value of this option; use serve's options (--help)")
     if sum(word == "--api-key" or word.startswith("--api-key=") for word in vllm_arguments) > 1:
         raise ServerError("--api-key: given twice, and vLLM uses only the last; several keys are --api-key A B")
+
+
+def _check_emulated(vllm_arguments: Sequence[str]) -> None:
+    """Refuse what the emulated engine does not do before vLLM starts; what its configuration says is checked then."""
+    for option, why in unsupported.OPTIONS.items():
+        if name := _passed_on(option, vllm_arguments):
+            raise ServerError(f"{name}: the emulated engine cannot do this: {why}; --engine gpu or cpu may")
 
 
 def _check_reachable(vllm_arguments: Sequence[str]) -> None:

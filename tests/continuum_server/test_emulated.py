@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from continuum_server.emulated.answer import PlannedAnswer
 from continuum_server.emulated.replies import Script, ScriptedAnswer, read_script
 from continuum_server.emulated.settings import EmulatedError
+from continuum_server.emulated.unsupported import lacking
 from continuum_server.emulated.vocabulary import bits_of, first_allowed
+from continuum_server.launcher import Server
 from continuum_server.server_command import command_of
-from continuum_server.server_config import STOCK, ServerConfig
+from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 
 def test_replies_come_in_order_and_only_when_delivered() -> None:
@@ -114,3 +118,62 @@ def test_the_launchers_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         *gpu,
         *gpu_environment,
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("--kv-offloading-size", "2"),
+            "--kv-offloading-size: the emulated engine cannot do this: its device moves no KV",
+        ),
+        (("--kv_transfer_config={}",), "--kv_transfer_config: the emulated engine cannot do this"),
+        (("--enable-lora",), "--enable-lora: the emulated engine cannot do this: its model has no adapters"),
+        (("--speculative-config", "{}"), "--speculative-config: the emulated engine cannot do this"),
+        (("--cpu-offload-gb", "1"), "--cpu-offload-gb: the emulated engine cannot do this"),
+        (("--scheduler-cls", "x"), "--scheduler-cls: Continuum passes its own value of this option"),
+        (("--distributed-executor-backend", "mp"), "--distributed-executor-backend: Continuum passes its own value"),
+    ],
+)
+def test_what_the_engine_does_not_do_is_refused_before_it_starts(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ServerError, match=f"^{message}"):
+        command_of(ServerConfig(vllm_arguments=words), 8000)
+    if not words[0].startswith(("--scheduler", "--distributed")):
+        command_of(ServerConfig(engine="gpu", model="org/model", vllm_arguments=words), 8000)
+
+
+@pytest.mark.slow
+def test_what_a_file_of_vllm_s_options_asks_for_is_refused_too(tmp_path: Path) -> None:
+    (tmp_path / "vllm.yaml").write_text("enable-lora: true\n")
+    config = ServerConfig(port=0, vllm_arguments=("--config", str(tmp_path / "vllm.yaml")))
+    with pytest.raises(ServerError, match=r"EmulatedError: .*lora_config: its model has no adapters"):
+        Server(config, tmp_path / "log").__enter__()
+
+
+GENERATES = SimpleNamespace(quantization=None, runner_type="generate")
+PLAIN = {
+    "cache_config": SimpleNamespace(kv_offloading_size=None, cache_dtype="auto"),
+    "parallel_config": SimpleNamespace(world_size=1),
+    "model_config": GENERATES,
+    "lora_config": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "lack"),
+    [
+        ({}, None),
+        ({"parallel_config": SimpleNamespace(world_size=2)}, "a world of 2 devices"),
+        ({"cache_config": SimpleNamespace(kv_offloading_size=1.0, cache_dtype="auto")}, "kv_offloading_size"),
+        ({"cache_config": SimpleNamespace(cache_dtype="bfloat16")}, None),
+        ({"cache_config": SimpleNamespace(cache_dtype="fp8")}, "kv_cache_dtype fp8"),
+        ({"kv_transfer_config": object()}, "kv_transfer_config"),
+        ({"speculative_config": object()}, "speculative_config"),
+        ({"lora_config": object()}, "lora_config"),
+        ({"model_config": SimpleNamespace(quantization="fp8", runner_type="generate")}, "quantization"),
+        ({"model_config": SimpleNamespace(quantization=None, runner_type="pooling")}, "runner pooling"),
+    ],
+)
+def test_what_vllm_s_configuration_asks_for(more: dict[str, Any], lack: str | None) -> None:
+    said = lacking(SimpleNamespace(**{**PLAIN, **more}))
+    assert said is None if lack is None else str(said).startswith(lack)

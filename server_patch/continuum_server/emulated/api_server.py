@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import os
 import runpy
+import sys
 from typing import TYPE_CHECKING
+
+from continuum_server.emulated.unsupported import lacking
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 
 def fork_the_engine_core() -> None:
-    """Change vLLM's CPU platform in this process, so that vLLM forks its engine core."""
+    """Change vLLM's CPU platform in this process, so that vLLM forks its engine core, and does not start with what the
+    emulated engine does not do."""
     from vllm.platforms.cpu import CpuPlatform  # noqa: PLC0415 - seconds
 
     check = CpuPlatform.check_and_update_config
 
     def check_and_fork(vllm_config: VllmConfig) -> None:
         check(vllm_config)
+        if vllm_config.model_config is not None and (lack := lacking(vllm_config)) is not None:
+            sys.exit(f"EmulatedError: the emulated engine cannot do this: {lack}")
         os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
 
     CpuPlatform.check_and_update_config = staticmethod(check_and_fork)  # type: ignore[method-assign]

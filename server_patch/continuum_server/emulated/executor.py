@@ -24,7 +24,8 @@ from vllm.v1.worker.worker_base import CompilationTimes
 
 from continuum_server.emulated.answer import PlannedAnswer
 from continuum_server.emulated.replies import Script, read_script
-from continuum_server.emulated.settings import EmulatedSettings, read_emulated_settings
+from continuum_server.emulated.settings import EmulatedError, EmulatedSettings, read_emulated_settings
+from continuum_server.emulated.unsupported import lacking
 from continuum_server.emulated.vocabulary import Vocabulary, bits_of, certain, certain_of_prompt, first_allowed
 from continuum_server.step_times.catalog import find_model
 from continuum_server.step_times.model import Batch
@@ -38,6 +39,8 @@ class EmulatedExecutor(UniProcExecutor):
     """An executor with one worker, in the engine core's process."""
 
     def _init_executor(self) -> None:
+        if (lack := lacking(self.vllm_config)) is not None:
+            raise EmulatedError(f"the emulated engine cannot do this: {lack}")
         settings = read_emulated_settings(self.vllm_config.additional_config)
         # vLLM's CPU platform disables asynchronous scheduling, which CPU workers do not support but this device does
         self.vllm_config.scheduler_config.async_scheduling = settings.async_scheduling
