@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,13 +20,16 @@ from continuum_traces.importers.usage import (
 from continuum_traces.schema import Program, ToolCall
 
 Object = Mapping[str, Any]
+CLOCKS_S = 0.5
+"""A sub-agent that seems to start at most so long before the answer that calls it is that answer's all the same."""
 TOTALS = {"prompt_tokens": "input", "output_tokens": "output"}
 
 
 def read_weka(file: Source) -> Iterator[Imported]:
     """One conversation per line, or a file of one: ``requests[]`` of ``in``, ``out``, ``think_time`` (s, before the
     request), ``api_time`` (s) and ``hash_ids``. A request of type ``subagent`` is a program with requests of its own;
-    its parent waits for it."""
+    its ``t`` is when it ended, ``duration_ms`` before that it started. The turn with the last answer before its start
+    started it."""
     for number_in_file, (where, row) in enumerate(file.rows("requests"), 1):
         name = str(row.get("id") or row.get("conversation_id") or f"conversation-{number_in_file}")
         parent, *children = _programs(file, where, name, row, row, None)
@@ -48,22 +52,25 @@ def _programs(
     requests: list[RequestUsage] = []
     ids: list[list[Any]] = []
     children: list[Imported] = []
-    end_s, waiting = 0.0, list[ToolCall]()
+    ends_s, waiting = list[float](), list[ToolCall]()
     for item in items:
+        end_s = ends_s[-1] if ends_s else 0.0
         if "requests" in item:
-            call = _sub_agent(where, item, end_s)
-            turn = max(0, len(requests) - 1)
-            started = Program(name, (), parent_id=name, parent_turn=turn, parent_gap_s=call.start_s)
+            since_s, call = _sub_agent(where, item, end_s)
+            turn = max(0, bisect_right(ends_s, since_s + CLOCKS_S) - 1)
+            gap_s = max(0.0, since_s - (ends_s[turn] if ends_s else 0.0))
+            started = Program(name, (), parent_id=name, parent_turn=turn, parent_gap_s=gap_s)
             child = f"{name}/{item.get('agent_id') or f'agent-{len(children) + 1}'}"
             children += _programs(file, where, child, item, conversation, started)
-            waiting.append(call)
+            if turn == max(0, len(requests) - 1):
+                waiting.append(call)
         elif "in" in item:
             if requests:
                 requests[-1] = _before(requests[-1], tuple(waiting), _think_s(file, where, item, end_s))
             waiting.clear()
             requests.append(_request(where, item))
             ids.append(_scoped(str(name.split("/")[0]), conversation, listed(where, item, "hash_ids", int)))
-            end_s = number(where, item, "t", 0) + number(where, item, "api_time", 0)
+            ends_s.append(number(where, item, "t", end_s) + number(where, item, "api_time", 0))
         else:
             file.assume("request", "no prompt length: left out")
     if requests and waiting:
@@ -88,12 +95,14 @@ def _request(where: str, item: Object) -> RequestUsage:
     return RequestUsage(count_of(where, item, "in"), count_of(where, item, "out"), llm_s=seconds)
 
 
-def _sub_agent(where: str, item: Object, end_s: float) -> ToolCall:
-    """Return the sub-agent as a call of the turn that started it and ended at ``end_s``."""
-    duration = item.get("duration_ms")
-    start_s = max(0.0, number(where, item, "t", end_s) - end_s)
-    name = str(item.get("subagent_type") or "subagent")
-    return ToolCall(name, None if duration is None else number(where, item, "duration_ms") / 1e3, start_s)
+def _sub_agent(where: str, item: Object, end_s: float) -> tuple[float, ToolCall]:
+    """Return the second at which a sub-agent started, and the sub-agent as a call of the turn that ended at ``end_s``.
+
+    ``t`` is when the call returned: without a duration the parent did not wait, and the sub-agent starts then.
+    """
+    took_s = None if item.get("duration_ms") is None else number(where, item, "duration_ms") / 1e3
+    since_s = max(0.0, number(where, item, "t", end_s + (took_s or 0.0)) - (took_s or 0.0))
+    return since_s, ToolCall(str(item.get("subagent_type") or "subagent"), took_s, max(0.0, since_s - end_s))
 
 
 def _before(request: RequestUsage, calls: tuple[ToolCall, ...], gap_s: float) -> RequestUsage:
