@@ -137,6 +137,7 @@ def _formula(function: Callable[..., object]) -> str:
 
 WORDS = {
     "mean": "mean",
+    "p25": "25th percentile",
     "p50": "median",
     "p90": "90th percentile",
     "p95": "95th percentile",
@@ -150,15 +151,15 @@ SAME = "of the same"
 """End of the formula of each statistic of a distribution but the first."""
 
 
-def _distribution(unit: str, digits: int, *statistics: str) -> Callable[[Values], Values]:
-    """Declare metrics of the values that the decorated function returns, of which lower ones are better: those of
-    ``jct`` are ``jct_mean_s``, ``jct_p95_s`` and so on. Its docstring says what the values are."""
+def _distribution(unit: str, digits: int, *statistics: str, better: Better = "lower") -> Callable[[Values], Values]:
+    """Declare metrics of the values that the decorated function returns: those of ``jct`` are ``jct_mean_s``,
+    ``jct_p95_s`` and so on. Its docstring says what the values are."""
 
     def declare(values: Values) -> Values:
         for statistic in statistics:
-            name = "_".join(filter(None, (values.__name__, statistic, unit)))
+            name = "_".join(filter(None, (values.__name__, statistic, unit if unit == "s" else "")))
             words = f"{WORDS[statistic]} {_formula(values) if statistic == statistics[0] else SAME}"
-            _metrics.append(Metric(name, unit, digits, "lower", words, partial(_statistic_in, statistic, values)))
+            _metrics.append(Metric(name, unit, digits, better, words, partial(_statistic_in, statistic, values)))
         return values
 
     return declare
@@ -267,6 +268,38 @@ def throughput_steps_per_min(f: RunFacts) -> Value:
     return _per_s(f, 60.0 * len(f.done_turns))
 
 
+@_metric("1/s", 2, "higher")
+def throughput_requests_per_s(f: RunFacts) -> Value:
+    """the same per second"""
+    return _per_s(f, len(f.done_turns))
+
+
+@_metric("1/h", 2, "higher")
+def jobs_per_h_per_agent(f: RunFacts) -> Value:
+    """finished programs / hours between programs' first requests and their ends, summed over programs"""
+    alive_s = sum(f.in_window_s(program) for program in f.machine)
+    return 3600 * len(f.done_programs) / alive_s if alive_s else None
+
+
+@_metric("1/h", 1, "higher")
+def jobs_per_h_per_gpu(f: RunFacts) -> Value:
+    """finished programs per hour of run time / GPUs"""
+    rate = throughput_jobs_per_s(f)
+    return None if rate is None or f.gpus is None else 3600 * rate / f.gpus
+
+
+@_metric("", 1, "neither")
+def effective_concurrency(f: RunFacts) -> Value:
+    """seconds of turns that got an answer, from due to answered, summed / run time"""
+    return _per_s(f, sum(turn.took_s or 0.0 for turn in f.done_turns) or None)
+
+
+@_metric("1/s", 0, "higher")
+def throughput_input_tokens_per_s(f: RunFacts) -> Value:
+    """prompt tokens of turns that got an answer, from the cache or computed / run time"""
+    return _per_s(f, sum(turn.prompt_tokens for turn in f.done_turns) or None)
+
+
 @_metric("1/s", 0, "higher")
 def throughput_output_tokens_per_s(f: RunFacts) -> Value:
     """generated tokens of turns that got an answer / run time"""
@@ -350,6 +383,25 @@ def prefix_hit_ratio(f: RunFacts) -> Value:
     return _ratio(sum(hit for hit, _ in pairs), sum(prompt for _, prompt in pairs))
 
 
+@_metric("share", 1, "neither")
+def prefix_hit_ratio_in_theory(f: RunFacts) -> Value:
+    """prompt tokens that an unlimited cache would hold / prompt tokens, over the same turns, of replays"""
+    pairs = [(turn.client.reusable_tokens, turn.prompt_tokens) for turn in f.turns if turn.client is not None]
+    known = [(tokens, prompt) for tokens, prompt in pairs if tokens is not None]
+    return _ratio(sum(min(tokens, prompt) for tokens, prompt in known), sum(prompt for _, prompt in known))
+
+
+@_distribution("share", 1, "mean", "p25", "p50", better="higher")
+def program_hit_ratio(f: RunFacts) -> list[float | None]:
+    """over programs of prompt tokens found in cache / prompt tokens"""
+    return [_hit_ratio(program) for program in f.begun]
+
+
+def _hit_ratio(program: ProgramTimes) -> float | None:
+    pairs = [(turn.hit_tokens, turn.prompt_tokens) for turn in program.turns if turn.hit_tokens is not None]
+    return _ratio(sum(hit for hit, _ in pairs), sum(prompt for _, prompt in pairs))
+
+
 @_metric("", 0, "lower")
 def prefill_repeated_tokens(f: RunFacts) -> Value:
     """prompt tokens that were in the cache before and were computed again"""
@@ -401,6 +453,12 @@ def ttft(f: RunFacts) -> list[float | None]:
     return [turn.ttft_s for turn in f.requests]
 
 
+@_distribution("s", 2, "p50", "p95")
+def newcomer_ttft(f: RunFacts) -> list[float | None]:
+    """over programs, finished or not, of the first turn's TTFT, or wait so far"""
+    return [program.turns[0].ttft_s for program in f.begun]
+
+
 @_distribution("s", 2, "mean", "p95")
 def ttft_worst(f: RunFacts) -> list[float | None]:
     """over programs, finished or not, of the longest TTFT of a program's turns, or wait so far"""
@@ -415,7 +473,7 @@ def slowdown(f: RunFacts) -> list[float | None]:
     return [program.slowdown for program in f.begun]
 
 
-@_distribution("s", 2, "mean", "p95")
+@_distribution("s", 2, "mean", *PERCENTILES)
 def turn(f: RunFacts) -> list[float | None]:
     """over turns of finish - the instant at which the turn was due, on the client's clock, or wait so far"""
     return [each.took_s for each in f.requests]
@@ -432,6 +490,32 @@ def tpot(f: RunFacts) -> list[float | None]:
     """over turns of (finish - first token) / (output tokens - 1), on the client's clock; of turns whose tokens came in
     more than one chunk"""
     return [turn.tpot_s for turn in f.turns]
+
+
+@_distribution("1/s", 1, "mean", "p25", "p50", better="higher")
+def output_tokens_s(f: RunFacts) -> list[float | None]:
+    """over turns of the output speed: (output tokens - 1) / (finish - first token), on the client's clock"""
+    return [1 / turn.tpot_s if turn.tpot_s else None for turn in f.turns]
+
+
+@_metric("1/s", 1, "higher")
+def interactivity_tokens_per_s(f: RunFacts) -> Value:
+    """1 / `itl_mean_s`: output tokens per second that a user of an agent sees"""
+    gap_s = f.token_gaps.statistic("mean")
+    return 1 / gap_s if gap_s else None
+
+
+@_metric("", 2, "higher")
+def jain_index(f: RunFacts) -> Value:
+    """(sum of x)^2 / (programs * sum of x^2), x: output tokens of a program / seconds that its turns took, waits
+    included. 1: all programs are equally fast"""
+    speeds = [speed for program in f.begun if (speed := _speed(program)) is not None]
+    return _ratio(sum(speeds) ** 2, len(speeds) * sum(speed * speed for speed in speeds))
+
+
+def _speed(program: ProgramTimes) -> float | None:
+    took_s = [turn.took_s for turn in program.turns if turn.took_s is not None]
+    return _ratio(sum(turn.output_tokens for turn in program.turns), sum(took_s))
 
 
 @_distribution("s", 4, "mean", *PERCENTILES)

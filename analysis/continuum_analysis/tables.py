@@ -14,6 +14,7 @@ from continuum_analysis.compare.words import TextTable, arm_table
 from continuum_analysis.records.misses import Return, cause_rows
 from continuum_analysis.records.timeline import ProgramTimes, TurnTimes
 from continuum_analysis.report.experiment_facts import gpu_time
+from continuum_analysis.sweep.capacity import Capacity
 
 SUMMED = ("prompt_tokens", "output_tokens", "preemptions")
 """Of ``TurnTimes``, over a program's turns."""
@@ -37,6 +38,18 @@ def summary_table(summaries: Summaries) -> pd.DataFrame:
             | {"gpu_time": gpu_time(summary.manifest)}
             for jps, summary in summaries.items()
             for name, arm in summary.arms.items()
+        ]
+    )
+
+
+def capacity_table(capacity: Capacity) -> pd.DataFrame:
+    """Return one row for each number of agents at a time and policy: each metric's mean over seeds with its bounds."""
+    return pd.DataFrame(
+        [
+            {"concurrency": number, "policy": name, "seeds": len(arm.seeds), **arm.row()}
+            | {"seeds_within_level": sum(cell.kept for cell in group.cells if cell.policy == name)}
+            for number, group in capacity.groups.items()
+            for name, arm in group.policies.items()
         ]
     )
 

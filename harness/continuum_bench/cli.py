@@ -72,6 +72,10 @@ def _play(workload: str, options: RunOptions, live: LiveOptions) -> int:
 
         typer.echo(experiment_yaml(workload, options, live), nl=False)
         return 0
+    if options.how_many:
+        from continuum_bench.sweep.how_many import find_how_many  # noqa: PLC0415
+
+        return find_how_many(workload, options, live)
     if live.base_url is not None:
         from continuum_bench.live.command import run_live  # noqa: PLC0415
 

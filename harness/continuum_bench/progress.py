@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from rich.console import Group
 from rich.live import Live
@@ -22,6 +23,7 @@ class RunsDisplay:
         quiet: show nothing.
         what: the plural of what is counted.
         clock: returns seconds, from which the time left is estimated.
+        later: about how many runs will be expected later (``expect``).
     """
 
     def __init__(
@@ -31,9 +33,11 @@ class RunsDisplay:
         quiet: bool,
         what: str = "runs",
         clock: Callable[[], float] = time.monotonic,  # noqa: TID251 - the default of an injected clock
+        later: int = 0,
     ) -> None:
         self._cost, self._left = dict(costs), dict(costs)
         self._before = done_before
+        self.later = later
         self._what = what
         self._running: dict[str, Report] = {}
         self._clock = clock
@@ -43,6 +47,15 @@ class RunsDisplay:
         self._live = (
             Live(console=ERR, transient=True, refresh_per_second=4, get_renderable=self._table) if live else None
         )
+
+    def expect(self, costs: Mapping[str, float], done_before: int, where: Path) -> None:
+        """Add runs to play, whose records go to ``where``, and the number of those among them that were done before."""
+        self._cost |= costs
+        self._left |= costs
+        self._before += done_before
+        if not self._quiet:
+            number = done_before + len(costs)
+            print_notice(f"{number} {self._what}, {done_before} done before, {len(costs)} to play, into {where}")
 
     def update(self, report: Report, result: str = "done") -> None:
         """Show the report of a run. ``result`` is the text for a run that is done."""
@@ -60,7 +73,8 @@ class RunsDisplay:
     def summary(self) -> str:
         """Return the number of runs done and the estimated time left, in words."""
         total = self._before + len(self._cost)
-        words = f"{total - len(self._left)} of {total} {self._what}"
+        about = f"about {total + self.later}" if self.later else f"{total}"
+        words = f"{total - len(self._left)} of {about} {self._what}"
         left_s = self.left_s()
         return words if left_s is None or not self._left else f"{words}, about {duration(left_s)} left"
 
@@ -68,6 +82,7 @@ class RunsDisplay:
         """Estimate the seconds until the end from the programs that ended so far; None until one has ended."""
         left = sum(cost * (1 - self._share(name)) for name, cost in self._left.items())
         played = sum(self._cost.values()) - left
+        left += self.later * sum(self._cost.values()) / max(1, len(self._cost))
         if self._first_s is None or not played:
             return None
         return (self._clock() - self._first_s) / played * left

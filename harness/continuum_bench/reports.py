@@ -40,8 +40,9 @@ from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.images import write_report_images
 from continuum_analysis.report.page import write_joint_report, write_report
 from continuum_analysis.slo import read_slo, slo_metrics, slo_table, slo_text, with_slo
-from continuum_analysis.sweep.report import write_sweep_report
-from continuum_analysis.sweep.tables import read_sweep, write_tables
+from continuum_analysis.sweep.capacity import Capacity, capacity_of
+from continuum_analysis.sweep.report import sweep_json, sweep_line, write_sweep_report, write_tables
+from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep
 from continuum_traces.json_io import write_text, writing
 from continuum_traces.names import which
 from continuum_traces.records import read_verdicts
@@ -182,6 +183,8 @@ def _report_of(path: Path, baseline: str | None) -> Path:
 def compare_runs(options: CompareOptions, slo: SloOptions, gate: GateOptions) -> int:
     """Compare the runs of all directories, with seeds merged and a table for each load. Returns the exit code."""
     conditions = read_conditions(gate)
+    if not conditions and options.by is None and (curve := _curve(options, slo)) is not None:
+        return _show_curve(*curve, options)
     directories = _directories(options.directories, slo)
     # With conditions, directories of the same arms and seeds are versions of one experiment, and not merged.
     groups = [[path] for path in directories] if gate.fail_if and side_by_side(directories) else [list(directories)]
@@ -207,6 +210,28 @@ def compare_runs(options: CompareOptions, slo: SloOptions, gate: GateOptions) ->
             _print_comparison(_words(caption, title), by_jps, slo)
         _print_predictions(predictions)
     return conclude(outcomes)
+
+
+def _curve(options: CompareOptions, slo: SloOptions) -> tuple[Sweep, Capacity] | None:
+    """Return a directory's curve over agents at a time, if it is the only one and has a service level."""
+    if len(options.directories) != 1 or not (options.directories[0] / SWEEP).exists():
+        return None
+    sweep = read_sweep(options.directories[0], options.baseline, slo.slo)
+    capacity = capacity_of(sweep)
+    return None if capacity is None else (sweep, capacity)
+
+
+def _show_curve(sweep: Sweep, capacity: Capacity, options: CompareOptions) -> int:
+    if options.json_output or options.form == "json":
+        _write(json.dumps(sweep_json(sweep), indent=2) + "\n", options.out)
+    elif options.form is not None or options.out is not None:
+        from continuum_analysis.tables import capacity_table  # noqa: PLC0415 - pandas is slow to import
+
+        _write_table(capacity_table(capacity), options.form or "csv", options.out)
+    else:
+        print_table(capacity.table(), f"{sweep.name}: {sweep_line(sweep)}; {MODELLED.get(sweep.engine, sweep.engine)}")
+        print_verdict(" ".join(capacity.answer))
+    return 0
 
 
 def _words(*words: str) -> str:

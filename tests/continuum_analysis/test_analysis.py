@@ -45,7 +45,8 @@ TURNS_BY_HAND = [
 UNKNOWN = """
 jct_p90_s jct_p95_s jct_p99_s backlog_growth itl_p50_s itl_p90_s itl_p95_s itl_p99_s slowdown_mean slowdown_p95
 turn_slowdown_p50 turn_slowdown_p95
-throughput_output_tokens_per_s_per_gpu returns_elsewhere_share replica_busiest
+throughput_output_tokens_per_s_per_gpu jobs_per_h_per_gpu prefix_hit_ratio_in_theory
+returns_elsewhere_share replica_busiest
 tool_time_slowest_tenth_share
 """
 """No percentile above those that finished, no gaps between tokens, no reference, no manifest, one replica, no reload,
@@ -59,7 +60,8 @@ EXPECTED = {
     "jct_min_s": 4.0,
     "jct_max_s": 6.0,
     "turn_mean_s": (3.0 + 1.5 + 4.0 + 2.0) / 4,
-    "turn_p95_s": 3.85,  # turns of 1.5, 3 and 4 s, and the 2 s of c
+    "turn_p50_s": 2.5,  # turns of 1.5, 3 and 4 s, and the 2 s of c
+    **{f"turn_p{q}_s": 3.0 + (3 * q / 100 - 2) * 1.0 for q in (90, 95, 99)},
     "programs": 3,
     "programs_finished": 2,
     "programs_finished_share": 2 / 3,
@@ -69,6 +71,10 @@ EXPECTED = {
     "throughput_jobs_per_s": 2 / 8,
     "throughput_steps_per_min": 60 * 3 / 8,
     "throughput_output_tokens_per_s": 60 / 8,
+    "throughput_input_tokens_per_s": (100 + 200 + 50) / 8,
+    "throughput_requests_per_s": 3 / 8,
+    "jobs_per_h_per_agent": 3600 * 2 / (6.0 + 4.0 + 2.0),
+    "effective_concurrency": (3.0 + 1.5 + 4.0) / 8,
     "turns_waiting": 1,
     "longest_waiting_s": 2.0,
     "queued_share": (1.0 + 0.5 + 2.0) / (6.0 + 4.0 + 2.0),
@@ -79,6 +85,7 @@ EXPECTED = {
     "admit_wait_mean_s": (1.0 + 0.0 + 2.0) / 3,
     "requeue_mean_s": 0.5 / 3,
     "prefix_hit_ratio": 112 / 350,
+    **{"program_hit_ratio_mean": 56 / 300, "program_hit_ratio_p25": 28 / 300, "program_hit_ratio_p50": 56 / 300},
     "prefill_repeated_tokens": 0,
     "pin_hit_ratio": 1.0,
     "pin_duration_mean_s": 1.5,
@@ -86,8 +93,13 @@ EXPECTED = {
     "reloads": 0,
     "ttft_mean_s": (1.5 + 0.25 + 2.0) / 3,
     **{f"ttft_p{q}_s": 1.5 + (2 * q / 100 - 1) * 0.5 for q in (50, 90, 95, 99)},  # of 0.25, 1.5 and 2
+    **{"newcomer_ttft_p50_s": 1.5, "newcomer_ttft_p95_s": 1.95},  # of 0.25, 1.5 and 2
     "ttft_worst_mean_s": (0.25 + 2.0) / 2,  # b's and c's; of a's second turn no first token is known
     "ttft_worst_p95_s": 0.25 + 0.95 * 1.75,
+    "output_tokens_s_mean": (1 / FASTER + 1 / SLOWER) / 2,
+    **{f"output_tokens_s_p{q}": 1 / SLOWER + q / 100 * (1 / FASTER - 1 / SLOWER) for q in (25, 50)},
+    "interactivity_tokens_per_s": (19 + 9) / ((3.0 - 1.5) + (8.0 - 4.25)),
+    "jain_index": (50 / 4.5 + 10 / 4) ** 2 / (3 * ((50 / 4.5) ** 2 + (10 / 4) ** 2)),  # c has got nothing in its 2 s
     "tpot_mean_s": (FASTER + SLOWER) / 2,
     **{f"tpot_p{q}_s": FASTER + q / 100 * (SLOWER - FASTER) for q in (50, 90, 95, 99)},
     **dict.fromkeys(UNKNOWN.split()),

@@ -64,6 +64,9 @@ def _areas(areas: Sequence[Area], x: Axis, y: Axis) -> Iterator[str]:
 def _lines(panel: Panel, x: Axis, y: Axis) -> Iterator[str]:
     if panel.level is not None:
         yield f"<path class='level' d='M{x.first_px},{y.px(panel.level):.1f}H{x.last_px}'/>"
+    for stem in panel.stems:
+        path = f"M{x.px(stem.x):.1f},{y.first_px:.1f}V{y.last_px:.1f}"
+        yield f"<g>{stroke(path, stem.look, 'stem')}<title>{escape(stem.hover)}</title></g>"
     for line in panel.lines:
         if len(line.x):
             yield _line(line, x, y)
@@ -87,9 +90,9 @@ def _path(points: Sequence[tuple[float, float]], stepped: bool = False) -> str:
     return "".join([*("M{:.1f},{:.1f}".format(*point) for point in first), *(form.format(*point) for point in rest)])
 
 
-def stroke(path: str, look: ArmStyle) -> str:
+def stroke(path: str, look: ArmStyle, kind: str = "line") -> str:
     dash = f" stroke-dasharray='{DASHES[look.dash]}'" if look.dash else ""
-    return f"<path class='line' stroke='{look.colour}'{dash} d='{path}'/>"
+    return f"<path class='{kind}' stroke='{look.colour}'{dash} d='{path}'/>"
 
 
 def marks(points: Sequence[tuple[float, float]], look: ArmStyle) -> str:

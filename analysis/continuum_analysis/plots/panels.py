@@ -27,6 +27,16 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Stem:
+    """A vertical line in one arm's look at a value of the x axis."""
+
+    x: float
+    look: ArmStyle
+    hover: str
+    """Its meaning, in its tooltip."""
+
+
+@dataclass(frozen=True, slots=True)
 class Bar:
     """One arm's bar in a group of bars; ``low`` and ``high`` are the interval, or the range over seeds."""
 
@@ -84,6 +94,7 @@ class Panel:
     """The upper end of the y axis; None: the largest value."""
     level: float | None = None
     """Where a dashed line marks a value: 100% of the pool, or a ratio of 1."""
+    stems: Sequence[Stem] = ()
     bars: Sequence[Bar] = ()
     dots: bool = False
     """Draw the values of ``bars`` as marks in a row for each group, on a logarithmic scale."""

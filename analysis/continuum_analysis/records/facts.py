@@ -94,6 +94,14 @@ class RunFacts:
         """Programs that finished during the run, or in the window."""
         return [program for program in self.machine if program.finished and self._in_window(program.turns[-1])]
 
+    def in_window_s(self, program: ProgramTimes) -> float:
+        """Return the seconds from a program's first request to its end, or to the last that is known of it, as far as
+        they are in the window."""
+        since_s = program.arrive_s if program.due_s is None else program.due_s
+        until_s = since_s + (program.jct_s if program.finished else program.seen_until_s - program.arrive_s)
+        first_s, last_s = self.window_s or (since_s, until_s)
+        return max(0.0, min(until_s, last_s) - max(since_s, first_s))
+
     def _in_window(self, turn: TurnTimes) -> bool:
         """Return whether a turn ended in the window, on the client's clock."""
         return _is_in(self.window_s, turn.client.finish_s if turn.client is not None else None)

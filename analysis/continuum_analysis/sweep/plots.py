@@ -14,11 +14,13 @@ from continuum_analysis.metrics import METRICS
 from continuum_analysis.plots.arm_styles import ArmStyle, arm_styles
 from continuum_analysis.plots.panels import Line, Panel
 from continuum_analysis.records.timeline import AnalysisError
+from continuum_analysis.slo import read_slo
+from continuum_analysis.sweep.capacity import AT_A_TIME, capacity_of
 from continuum_analysis.sweep.tables import GroupSummary, Sweep, point_text
 
 AXIS_TITLES = {
     "jps": "programs per second",
-    "concurrency": "programs at a time",
+    "concurrency": "agents at a time",
     "chunk_tokens": "chunk size, tokens",
     "max_num_seqs": "most requests at once",
     "turn_scale": "turns, times",
@@ -39,6 +41,8 @@ class Plot:
     """Axes whose values have their own panels; None: all axes that vary, except ``x``."""
     log: bool = False
     """Whether the y axis is logarithmic."""
+    slo: str | None = None
+    """A service level. The sweep then says how many programs at a time keep it (``capacity``)."""
 
 
 def read_plot(given: Mapping[str, Any], sweep: Sweep) -> Plot:
@@ -64,13 +68,17 @@ def sweep_panels(sweep: Sweep, plot: Plot) -> list[Panel]:
     others = plot.panels if plot.panels is not None else tuple(axis for axis in sweep.varying() if axis != plot.x)
     titles = dict.fromkeys(point_text(group.axes, others) for group in sweep.groups)
     panels, looks = [], arm_styles(sweep.policies)
+    capacity = capacity_of(sweep)
+    stems = capacity.stems() if capacity is not None and plot.x == AT_A_TIME else []
+    limits = {level.metric: level.limit for level in read_slo(plot.slo).levels} if plot.slo else {}
     for metric in plot.y:
         for title in titles:
             groups = [group for group in sweep.groups if point_text(group.axes, others) == title]
             lines = [line for policy, look in looks.items() if (line := _line(policy, look, metric, groups, plot.x)).x]
             if lines:
                 x_title = AXIS_TITLES.get(plot.x, plot.x)
-                panels.append(Panel(title, x_title, _axis_title(metric), lines, plot.log))
+                level = limits.get(metric)
+                panels.append(Panel(title, x_title, _axis_title(metric), lines, plot.log, level=level, stems=stems))
     return panels
 
 
@@ -94,6 +102,8 @@ def _axis_title(metric: str) -> str:
         "throughput_jobs_per_s": "programs finished",
         "throughput_steps_per_min": "steps",
         "bubble_mean_s": "time in the queue per program",
+        "throughput_output_tokens_per_s": "output tokens",
+        "output_tokens_s_p25": "output tokens per agent, P25",
     }
     unit = next(m.unit for m in METRICS if m.name == metric)
     name = words.get(metric) or metric.removesuffix("_s").replace("jct_p", "JCT, P").replace("_", " ")

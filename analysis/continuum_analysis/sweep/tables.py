@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.json_io import read_json, write_json
-from continuum_traces.run_dir import ENGINE, SUMMARY
+from continuum_traces.json_io import read_json
+from continuum_traces.run_dir import ENGINE
 
 from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.runs import PREDICTED, REPEAT, SWEEP, Run, cells_of, read_run_metrics, reading_sweep
-from continuum_analysis.compare.summary import ArmSummary, Summary, summarize_runs, write_csv
+from continuum_analysis.compare.summary import ArmSummary, Summary, summarize_runs
 from continuum_analysis.compare.words import COLUMNS, THROUGHPUT, TextTable, metric_column, ratio_column
 from continuum_analysis.compare.worlds import PredictedArm, prediction_table, predictions_between, settings_that_differ
 from continuum_analysis.metrics import Value
 from continuum_analysis.records.timeline import AnalysisError
+from continuum_analysis.slo import Slo, read_slo
 
 SHOWN = ("jct_mean_s", "jct_p95_s", THROUGHPUT, "prefix_hit_ratio")
 """Metrics that every table of a sweep contains."""
@@ -30,6 +31,8 @@ class PlayedCell:
     policy: str
     seed: int
     metrics: Mapping[str, Value]
+    kept: bool = True
+    """Whether the run keeps the service level of the sweep's plot; True without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +130,13 @@ class Sweep:
         ]
         return TextTable([*axes, "policy", "seeds", *(column.heading for column in columns)], rows)
 
-    def as_json(self) -> dict[str, Any]:
-        groups = [
-            {"folder": group.folder, "axes": dict(group.axes), **(group.summary.to_json() if group.summary else {})}
-            | ({"predictions": [row.to_json() for row in group.predictions]} if group.predictions else {})
-            for group in self.groups
-        ]
-        head = {"schema": "continuum-sweep-summary", "version": 1, "name": self.name, "engine": self.engine}
-        return {**head, "warnings": self.warnings(), "groups": groups}
 
-
-def read_sweep(path: Path, baseline: str | None = None) -> Sweep:
+def read_sweep(path: Path, baseline: str | None = None, level: str | None = None) -> Sweep:
     """Read the sweep in a directory. Cells of an older grid that are not in sweep.json are left out.
 
     Args:
         baseline: compare with this policy at every point; None: with vLLM's own scheduler, else the first policy.
+        level: the service level to judge by, instead of the plot's; ignored if the plot has none.
 
     Raises:
         AnalysisError: the directory has no sweep, its runs cannot be compared, or a point has no run of ``baseline``.
@@ -152,9 +147,13 @@ def read_sweep(path: Path, baseline: str | None = None) -> Sweep:
     plan = read_json(path / SWEEP)
     with reading_sweep(path):
         predicted = _predicted(path / PREDICTED)
-        groups = tuple(_group(path, group, baseline, predicted) for group in plan["groups"])
+        plot = dict(plan["plot"])
+        if "slo" in plot:
+            plot["slo"] = level or plot["slo"]
+        slo = read_slo(plot["slo"]) if "slo" in plot else Slo()
+        groups = tuple(_group(path, group, baseline, predicted, slo) for group in plan["groups"])
         policies = dict.fromkeys(cell["policy"] for group in plan["groups"] for cell in group["cells"])
-        return Sweep(path, plan["name"], plan["engine"], plan["plot"], groups, tuple(policies))
+        return Sweep(path, plan["name"], plan["engine"], plot, groups, tuple(policies))
 
 
 def runs_of(path: Path, group: Mapping[str, Any]) -> list[Run]:
@@ -176,31 +175,25 @@ def _point_key(axes: Mapping[str, Any]) -> str:
 
 
 def _group(
-    path: Path, group: Mapping[str, Any], baseline: str | None, predicted: Mapping[str, Sequence[Run]]
+    path: Path, group: Mapping[str, Any], baseline: str | None, predicted: Mapping[str, Sequence[Run]], slo: Slo
 ) -> GroupSummary:
     runs = runs_of(path, group)
     modelled = predicted.get(_point_key(group["axes"]), ())
     predictions = [row for rows in predictions_between(runs, modelled, baseline).values() for row in rows]
-    cells = tuple(PlayedCell(run.manifest.policy, run.manifest.seed, run.metrics.values) for run in runs)
+    cells = tuple(
+        PlayedCell(
+            run.manifest.policy,
+            run.manifest.seed,
+            run.metrics.values,
+            slo.kept_by(run.metrics.facts, run.metrics.values),
+        )
+        for run in runs
+    )
     summary = summarize_runs(path / group["folder"], runs, baseline) if runs else None
     if summary is not None:
         order = dict.fromkeys(cell["policy"] for cell in group["cells"])
         summary = replace(summary, arms={name: summary.arms[name] for name in order if name in summary.arms})
     return GroupSummary(group["folder"], group["axes"], len(group["cells"]), summary, cells, tuple(predictions))
-
-
-def write_tables(sweep: Sweep) -> None:
-    """Write two files: sweep.csv has a row for each complete cell with its axes, policy, seed and every metric, and
-    summary.json summarises each group of cells."""
-    axes = {name: None for group in sweep.groups for name in group.axes}
-    rows = [
-        {**axes, **group.axes, "policy": cell.policy, "seed": cell.seed, **cell.metrics}
-        for group in sweep.groups
-        for cell in group.cells
-    ]
-    if rows:
-        write_csv(sweep.path / "sweep.csv", rows)
-    write_json(sweep.path / SUMMARY, sweep.as_json())
 
 
 def point_text(axes: Mapping[str, Any], shown: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.panels import Panel
+from continuum_analysis.sweep.capacity import capacity_of
 from continuum_analysis.sweep.details import (
     estimates_figure,
     queue_figure,
@@ -19,9 +20,9 @@ from continuum_analysis.sweep.details import (
 from continuum_analysis.sweep.goodput import goodput_panel, goodput_table, summarize_goodput
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.ratios import Ratio, hint_ratios, ratio_panels, ratio_table, sweep_ratios
-from continuum_analysis.sweep.report import sweep_line, write_page
-from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep, write_tables
-from continuum_analysis.sweep.verdict import sweep_trust, sweep_verdict
+from continuum_analysis.sweep.report import sweep_answer, sweep_line, write_page, write_tables
+from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep
+from continuum_analysis.sweep.verdict import sweep_trust
 from continuum_traces.importers.registry import read_any
 from continuum_traces.json_io import write_json
 from continuum_traces.run_dir import create
@@ -44,7 +45,9 @@ Drawn = tuple[Sequence[Panel], TextTable]
 
 
 def _lines(sweep: Sweep) -> Drawn:
-    return sweep_panels(sweep, read_plot(sweep.plot, sweep)), sweep.table()
+    capacity = capacity_of(sweep)
+    table = sweep.table() if capacity is None else capacity.table()
+    return sweep_panels(sweep, read_plot(sweep.plot, sweep)), table
 
 
 def _over(base: str, ratios: Sequence[Ratio], sweep: Sweep) -> Drawn:
@@ -132,7 +135,7 @@ def _write(spec: FigureSpec, options: FigureOptions, out: Path, drawn: Drawn, sw
     panels, table = drawn
     command = " ".join(command_line())
     warnings = sweep.warnings() if sweep and spec.kind != "goodput" else []
-    verdict = sweep_verdict(sweep) if sweep and spec.kind == "lines" else None
+    verdict = sweep_answer(sweep) if sweep and spec.kind == "lines" else None
     page = write_page(
         out,
         "figure",
@@ -141,7 +144,7 @@ def _write(spec: FigureSpec, options: FigureOptions, out: Path, drawn: Drawn, sw
         table=table,
         warnings=warnings,
         facts=[("Beside", spec.paper), *([("Published", spec.claim)] if spec.claim else []), ("Command", command)],
-        kind=spec.kind,
+        kind="capacity" if sweep and capacity_of(sweep) is not None else spec.kind,
         base=BASES.get(spec.kind),
         line=sweep_line(sweep) if sweep else "",
         verdict=verdict,

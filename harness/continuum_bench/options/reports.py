@@ -89,7 +89,8 @@ class SloOptions(OptionGroup):
     """Limits on a request's TTFT, TPOT and ITL and on a program's JCT, such as ttft=2s,tpot=50ms,itl=200ms,jct=300s.
     itl limits the longest gap between two tokens (of runs with --token-times). jct=10x is ten times the program's
     JCT alone (virtual runs record it; others need --alone). Tables then show how many requests and programs keep the
-    limits."""
+    limits. A metric of a whole run, such as ttft_p95=5s or output_tokens_s_p25=20, is a limit that a run keeps or does
+    not."""
 
 
 @dataclass(frozen=True)

@@ -228,9 +228,13 @@ class ArmOptions(OptionGroup):
     """Number of seeds, each with an arrival sequence of its own. Three or more give 95% intervals."""
     until: Annotated[str | None, SERVERS] = None
     """Add seeds until the 95% interval of every policy's JCT ratio is within this distance of its estimate: 3%."""
-    how_many: Annotated[bool, SERVERS, AT_A_TIME, Without("until", "a search has one seed")] = False
-    """Search for the largest number of programs at a time that each policy serves without loss, instead of comparing
-    policies at one rate. Default policies: vllm and working-set."""
+    how_many: Annotated[bool, AT_A_TIME, Without("until", "a search has the seeds that it is given")] = False
+    """Play rising numbers of agents at a time, and say how many each policy serves within a service level. Default
+    policies: vllm and working-set. Against a server the search ends at the first number that breaks the level, and
+    each number takes at most 5 min or --time-limit-s."""
+    slo: Annotated[str | None, Needs("how_many")] = None
+    """The service level of --how-many, in the form of `compare --slo`. Default: ttft_p95=5,output_tokens_s_p25=20, the
+    95th percentile of first tokens in seconds, and the 25th of each agent's output tokens per second."""
     jobs: Annotated[Jobs, Without("base_url", "one run at a time is played against a server")] = None
 
 

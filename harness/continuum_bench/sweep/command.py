@@ -6,12 +6,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from continuum_analysis.sweep.report import sweep_line, write_sweep_report
-from continuum_analysis.sweep.tables import BESIDE, MODELLED, Sweep, read_sweep, write_tables
-from continuum_analysis.sweep.verdict import sweep_verdict
+from continuum_analysis.sweep.capacity import capacity_of
+from continuum_analysis.sweep.report import sweep_answer, sweep_json, sweep_line, write_sweep_report, write_tables
+from continuum_analysis.sweep.tables import BESIDE, MODELLED, Sweep, read_sweep
 
 from continuum_bench.invocation import utc_now
+from continuum_bench.options.run import RunOptions
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
+from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import print_json, print_notice, print_table, print_verdict
 from continuum_bench.sweep.grid import Grid, read_grid
 from continuum_bench.sweep.plan import Cell, plan
@@ -27,13 +29,13 @@ def run_sweep(options: SweepOptions) -> int:
     grid = read_grid(options.grid, options.overrides or ())
     out, quiet = options.out or Path("runs") / grid.name, options.json_output
     if not options.predict:
-        return play_grid(grid, out, options, lambda sweep: _show(sweep, options), quiet)
+        return play_grid(grid, out, options, lambda sweep: show_sweep(sweep, options), quiet)
     grid = with_profiles(grid, out)
     return play_grid(
         grid,
         out,
         options,
-        lambda sweep: _show(sweep, options),
+        lambda sweep: show_sweep(sweep, options),
         quiet,
         lambda store, cells: predict(store, grid, cells, options, quiet or options.quiet),
     )
@@ -62,7 +64,7 @@ def play_grid(
         code = first(store, cells)
         if code == CTRL_C:
             return code
-        outcome = play_missing(store, grid, cells, options, quiet or options.quiet)
+        outcome = play_missing(store, grid, cells, options, RunsDisplay({}, 0, quiet or options.quiet, "cells"))
         sweep = read_sweep(out)
         if any(group.summary for group in sweep.groups):
             write_tables(sweep)
@@ -70,17 +72,20 @@ def play_grid(
     return exit_code(outcome, store, cells) or code
 
 
-def _show(sweep: Sweep, options: SweepOptions) -> None:
+def show_sweep(sweep: Sweep, options: SweepOptions | RunOptions) -> None:
+    """Write the report of a sweep, and print its table and its answer."""
+    capacity = capacity_of(sweep)
     if not options.no_report:
         page = write_sweep_report(sweep)
         if not options.quiet:
             print_notice(f"report: {page}")
     if options.json_output:
-        print_json({**sweep.as_json(), "out": str(sweep.path)})
+        print_json({**sweep_json(sweep), "out": str(sweep.path)})
         return
-    print_table(sweep.table(), f"{sweep.name}: {sweep_line(sweep)}; {MODELLED.get(sweep.engine, sweep.engine)}")
-    if (table := sweep.prediction_table()) is not None:
-        print_table(table, f"{BESIDE}; {MODELLED.get(sweep.engine, sweep.engine)}")
-    print_verdict(" ".join(sweep_verdict(sweep)))
+    table = sweep.table() if capacity is None else capacity.table()
+    print_table(table, f"{sweep.name}: {sweep_line(sweep)}; {MODELLED.get(sweep.engine, sweep.engine)}")
+    if (predicted := sweep.prediction_table()) is not None:
+        print_table(predicted, f"{BESIDE}; {MODELLED.get(sweep.engine, sweep.engine)}")
+    print_verdict(" ".join(sweep_answer(sweep)))
     for warning in sweep.warnings():
         print_notice(f"warning: {warning}")

@@ -17,6 +17,7 @@ from continuum_analysis.sweep.goodput import Bracket
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import utc_now
 from continuum_bench.options.sweep import PlayerOptions
+from continuum_bench.progress import RunsDisplay
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.sweep.plan import Cell, group_of
 from continuum_bench.sweep.run import SweepOutcome, play_missing
@@ -150,7 +151,9 @@ class GoodputStudy:
         names = {cell.name for cell in self.cells}
         self.cells += [cell for cell in cells if cell.name not in names]
         self.store.write_plan(self.grid, self.cells, self.created)
-        outcome = play_missing(self.store, self.grid, cells, self.players, self.players.quiet)
+        outcome = play_missing(
+            self.store, self.grid, cells, self.players, RunsDisplay({}, 0, self.players.quiet, "cells")
+        )
         self.outcome = SweepOutcome(self.outcome.failed | outcome.failed, outcome.interrupted)
         done = [cell.name for cell in cells if self.store.is_done(cell)]
         return {name: analyze_run(self.store.path / name).values for name in done}

@@ -28,6 +28,7 @@ from continuum_bench.options.run import (
     ArmOptions,
     ArrivalOptions,
     EngineOptions,
+    LiveOptions,
     OutputOptions,
     RunOptions,
     TraceOptions,
@@ -112,6 +113,8 @@ class Grid:
     """For engines other than virtual: further options of ``continuum-bench serve``."""
     plot: Mapping[str, Any]
     """Settings of the plot (``continuum_analysis.sweep.plots.Plot``)."""
+    live: LiveOptions | None = None
+    """How a running server is played against; None: as by default."""
 
 
 def read_grid(path: Path | None, overrides: Sequence[str] = ()) -> Grid:

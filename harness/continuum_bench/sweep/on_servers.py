@@ -32,15 +32,23 @@ SERVE_OPTIONS = (
 """Options of ``continuum-bench serve`` that a grid may set under ``serve``."""
 
 
-def play_live(tasks: Sequence[CellTask], engine: str, serve: Mapping[str, Any], on_report: Listener) -> bool:
+def play_live(
+    tasks: Sequence[CellTask],
+    engine: str,
+    serve: Mapping[str, Any],
+    on_report: Listener,
+    live: LiveOptions | None = None,
+) -> bool:
     """Play the cells one after the other, and write each run into its task's folder.
+
+    ``live`` says how the load is generated; None: as by default.
 
     Ctrl-C stops the server too. Return True if it stopped the play.
     """
     for task in tasks:
         on_report(Report(task.name, state="loading"))
         try:
-            _play(task.cell, task.folder, engine, serve)
+            _play(task.cell, task.folder, engine, serve, live or LiveOptions())
         except KeyboardInterrupt:
             return True
         except (BenchError, ServerError, EmulatedError) as error:
@@ -75,21 +83,21 @@ def config_of(cell: Cell, engine: str, serve: Mapping[str, Any], records: Path |
     return server_config(options, cell.arm.options, tuple(map(str, serve.get("vllm_arguments", ()))))
 
 
-def _play(cell: Cell, folder: Path, engine: str, serve: Mapping[str, Any]) -> None:
+def _play(cell: Cell, folder: Path, engine: str, serve: Mapping[str, Any], live: LiveOptions) -> None:
     """Play a cell into ``folder`` as a run directory, with the server's log."""
     if is_url(engine):
-        _replay(cell, folder, engine)
+        _replay(cell, folder, replace(live, base_url=engine))
         return
     records = folder.parent / f"{folder.name}.server"
     config = config_of(cell, engine, serve, records if cell.arm.policy != STOCK else None)
     with Server(config, folder / "server.log") as server:
-        _replay(cell, folder, f"{server.url}/v1", config.record)
+        _replay(cell, folder, replace(live, base_url=f"{server.url}/v1", scheduler_records=config.record))
 
 
-def _replay(cell: Cell, folder: Path, base_url: str, records: Path | None = None) -> None:
+def _replay(cell: Cell, folder: Path, live: LiveOptions) -> None:
     """Play a cell by a command of its own, so that nothing else delays the load generator."""
     out, point = folder.parent / f"{folder.name}.replay", cell.group.point
-    live = LiveOptions(base_url=base_url, label=cell.arm.label, scheduler_records=records)
+    live = replace(live, label=cell.arm.label)
     options = replace(point.options, seed=cell.seed, out=out, no_report=True, json_output=True)
     file = folder.parent / f"{folder.name}.yaml"
     workload = REPLAY if options.traces else point.workload

@@ -29,6 +29,7 @@ from continuum_bench.invocation import utc_now
 from continuum_bench.options.declare import declared
 from continuum_bench.options.run import EngineOptions, RunOptions
 from continuum_bench.options.sweep import PlayerOptions
+from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import print_notice
 from continuum_bench.sweep.grid import Arm, Grid, Point, is_url
 from continuum_bench.sweep.on_servers import config_of
@@ -81,7 +82,7 @@ def predict(store: SweepStore, grid: Grid, cells: Sequence[Cell], players: Playe
     below = SweepStore(store.path / PREDICTED)
     with below.locked():
         below.write_plan(virtual, predicted, utc_now())
-        outcome = play_missing(below, virtual, predicted, players, quiet, "predictions")
+        outcome = play_missing(below, virtual, predicted, players, RunsDisplay({}, 0, quiet, "predictions"))
     return exit_code(outcome, below, predicted, "predictions")
 
 

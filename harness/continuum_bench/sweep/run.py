@@ -29,7 +29,7 @@ class SweepOutcome:
 
 
 def play_missing(
-    store: SweepStore, grid: Grid, cells: Sequence[Cell], players: PlayerOptions, quiet: bool, what: str = "cells"
+    store: SweepStore, grid: Grid, cells: Sequence[Cell], players: PlayerOptions, display: RunsDisplay
 ) -> SweepOutcome:
     """Play the cells that are not done. A cell's directory appears in the sweep when the cell is complete.
 
@@ -38,11 +38,9 @@ def play_missing(
         RunDirError: the directory cannot be written.
     """
     todo = {cell.name: cell for cell in cells if not store.is_done(cell)}
-    costs = {name: cell.cost for name, cell in todo.items()}
     outcome, done = SweepOutcome(), len(cells) - len(todo)
-    if not quiet:
-        print_notice(f"{len(cells)} {what}, {done} done before, {len(todo)} to play, into {store.path}")
-    with RunsDisplay(costs, done, quiet, what) as display:
+    display.expect({name: cell.cost for name, cell in todo.items()}, done, store.path)
+    with display:
         folders = {name: store.begin(cell) for name, cell in todo.items()}
 
         def on_report(report: Report) -> None:
@@ -74,7 +72,7 @@ def _keep(store: SweepStore, cell: Cell, folder: Path) -> str:
 def _play(grid: Grid, tasks: Sequence[CellTask], players: PlayerOptions, on_report: Listener) -> bool:
     """Play the cells, and write each run into its task's folder. Return True if Ctrl-C stopped the play."""
     if grid.engine != "virtual":
-        return play_live(tasks, grid.engine, grid.serve, on_report)
+        return play_live(tasks, grid.engine, grid.serve, on_report, grid.live)
     if players.ray_address is not None:
         from continuum_bench.sweep.on_ray import play_on_ray  # noqa: PLC0415 - Ray is an extra
 

@@ -19,9 +19,9 @@ from continuum_bench.option_values import read_percent
 from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
 from continuum_bench.options.sweep import PlayerOptions
+from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import conclude, print_verdict
 from continuum_bench.sweep.grid import Arm, Grid, Point
-from continuum_bench.sweep.how_many import find_how_many
 from continuum_bench.sweep.plan import Cell, group_of
 from continuum_bench.sweep.run import exit_code, play_missing
 from continuum_bench.sweep.store import SweepStore
@@ -32,8 +32,6 @@ MOST_SEEDS = 100
 
 def run_policies(name: str, options: RunOptions) -> int:
     """Play every policy and seed, as a sweep of one point. Returns the exit code, as ``exit_code``."""
-    if options.how_many:
-        return find_how_many(name, options)
     policies = _policies(options.policy, options.offload)
     given = read_policy_options(options.policy_option or [], policies)
     arms = tuple(Arm(policy, policy, given.get(policy, {})) for policy in policies)
@@ -49,7 +47,7 @@ def run_policies(name: str, options: RunOptions) -> int:
             seeds = range(options.seed, end)
             cells = [Cell(group, arm, seed) for seed in seeds for arm in arms]
             _check_manifests(store, cells)
-            outcome = play_missing(store, grid, cells, PlayerOptions(options.jobs), quiet, "runs")
+            outcome = play_missing(store, grid, cells, PlayerOptions(options.jobs), RunsDisplay({}, 0, quiet))
             stopped = outcome.failed or outcome.interrupted or len(seeds) >= max(MOST_SEEDS, options.seeds)
             if stopped or wanted == inf or _widest(summarize(store.path)) <= wanted:
                 break

@@ -12,4 +12,3 @@ class Vllm(Policy):
 
     name: ClassVar[str] = "vllm"
     soft_holds: ClassVar[bool] = False
-    guards_checkpoints: ClassVar[bool] = False
