@@ -94,6 +94,7 @@ def config_of(model: Model) -> dict[str, Any]:
         vocab=VOCABULARY,
         tied_embeddings=True,
         window_layers=0,
+        state_layers=0,
         experts=0,
     )
     ids = {"bos_token_id": None, "eos_token_id": SPECIAL.index(END_OF_TURN)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ from continuum_server.policy.program_table import Guards
 from continuum_server.policy.registry import POLICIES
 from continuum_server.routers import ROUTERS
 from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimes
-from continuum_server.step_times.specs import Model
+from continuum_server.step_times.specs import DeltaNet, Model
 from continuum_server.virtual import loop
 from continuum_server.virtual.config import EngineShape
 from continuum_server.virtual.engine import build_engine
@@ -44,6 +44,13 @@ NANO = Model(
     vocab=8192,
     max_context_tokens=4096,
 )
+GROUPED = {
+    "gpt-oss": (replace(NANO, layers=4, window_layers=2, window_tokens=24), 120),
+    "gemma-3": (replace(NANO, layers=12, window_layers=10, window_tokens=40), 160),
+    "qwen3.6": (replace(NANO, layers=8, state_layers=6, delta=DeltaNet(1, 2, head_dim=16)), 40),
+}
+"""Models with several KV cache groups like those that people serve, and the blocks of a small pool. Those of the last
+have 32 tokens, the least that holds a state."""
 BITING: dict[str, dict[str, Any]] = {
     **{name: {} for name in POLICIES},
     "autellix": {"first_range_s": 0.1, "first_quantum_s": 0.05, "starvation_ratio": 1.0, "queues": 4},
@@ -121,10 +128,11 @@ def build(
     chunk_tokens: int = 256,
     token_times: bool = False,
     times: StepTimes | None = None,
+    model: Model = NANO,
     **limits: Any,
 ) -> tuple[Any, OneLoop]:
     """A scheduler and its loop with the jobs, nothing run yet. A KV block is 4,096 bytes. ``limits``: of the loop."""
-    shape = EngineShape(NANO, 4096, blocks, 16, max_num_seqs, chunk_tokens, offload=offload)
+    shape = EngineShape(model, 4096, blocks, 16, max_num_seqs, chunk_tokens, offload=offload)
     swap_s = {"swap_token_s": shape.swap_token_s, "deep_token_s": shape.ssd_token_s}
     settings = Settings(policy, options, guards or Guards(), PrefillCurve(0.0, 1e-4, 0.01, "test"), **swap_s)
     sink = SimpleNamespace(write=([] if events is None else events).append)

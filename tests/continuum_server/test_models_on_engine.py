@@ -36,8 +36,8 @@ def test_the_scheduler_keeps_the_blocks_that_fit(model: str, degree: int) -> Non
     scheduler = build_scheduler(shape, Settings(policy="vllm"), Scheduler)
     assert scheduler.kv_cache_manager.block_pool.num_gpu_blocks == capacity.num_blocks
     assert shape.kv_token_bytes == capacity.bytes_per_token
-    (group,) = scheduler.kv_cache_config.kv_cache_groups
-    assert len(group.layer_names) * group.kv_cache_spec.page_size_bytes == 16 * capacity.bytes_per_token
+    for group in scheduler.kv_cache_config.kv_cache_groups:
+        assert len(group.layer_names) * group.kv_cache_spec.page_size_bytes == capacity.bytes_per_block
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)

@@ -109,7 +109,7 @@ class MixedAttention:
         heads = max(model.query_heads / tensor_parallel, 1.0)
         kv_heads = max(model.kv_heads / tensor_parallel, 1.0)
         width = model.head_dim / 128
-        self._growing_ms = (model.layers - model.window_layers) * tiles.scale / 1e3
+        self._growing_ms = model.full_layers * tiles.scale / 1e3
         self._window_ms = model.window_layers * tiles.scale / 1e3
         self._window = model.window_tokens
         self._heads, self._group = heads, heads / kv_heads

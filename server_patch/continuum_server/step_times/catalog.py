@@ -17,6 +17,7 @@ from continuum_traces.names import near
 from continuum_server import defaults
 from continuum_server.step_times.all_reduce import NOTE, slow_link
 from continuum_server.step_times.attention import BANDS, MixedAttention, kernel_of
+from continuum_server.step_times.cache_groups import layout_of
 from continuum_server.step_times.model import (
     DoesNotFit,
     OutOfRange,
@@ -41,8 +42,6 @@ FP8_KV = "+fp8-kv"
 """Suffix of a model's name for vLLM's ``--kv-cache-dtype fp8``."""
 NVLINK_GB_S, PCIE_ROOFLINE_GPUS = 100, 2
 """Over PCIe the roofline was 2 to 7 times too fast on four and more GPUs (L40S), so it is offered for two at most."""
-WINDOW_REQUESTS = 16
-"""Number of requests for whose sliding-window layers memory is reserved (Gemma). Also an assumption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +56,16 @@ class KvCapacity:
     block_size: int
     bytes_per_token: int
     """KV of the layers whose KV grows with the context, on all GPUs together."""
+    bytes_per_block: int
+    """On all GPUs together. A block has one group's layers."""
     weight_bytes: int
     memory_bytes: int
     """Memory of one GPU."""
     utilization: float
     reserved_bytes: int
     """Memory of one GPU that is used neither for weights nor for KV."""
-    window_bytes: int = 0
-    """KV of the window layers of ``WINDOW_REQUESTS`` requests."""
+    groups: str = "full"
+    """The kinds of the KV cache groups. A context takes blocks of the pool in each of them."""
     kv_copies: int = 1
     """Number of GPUs with the same KV: above 1 with MLA, or with fewer KV heads than GPUs. ``bytes_per_token`` includes
     all copies."""
@@ -249,7 +250,7 @@ def kv_capacity(
     block_size: int = defaults.BLOCK_SIZE,
     stages: int = 1,
 ) -> KvCapacity:
-    """Return the size of the KV pool: (memory x utilisation - reserved) x GPUs - weights - window layers.
+    """Return the size of the KV pool: (memory x utilisation - reserved) x GPUs - weights, in blocks of one group.
     With pipeline stages, it is the pool of the stage with the least room.
 
     Weights are assumed to be divided evenly over the GPUs. KV heads are divided too. If there are fewer heads than
@@ -267,30 +268,30 @@ def kv_capacity(
         raise OutOfRange(f"utilisation = {utilization:g}; it must be above 0 and at most 1")
     memory, reserved = int(card.memory_gib * GIB), int(RESERVED_GIB * GIB)
     copies = described.kv_copies(tensor_parallel)
-    window = WINDOW_REQUESTS * described.window_bytes_per_request * copies
-    per_token = described.kv_bytes_per_token * copies
+    layout = layout_of(described, tensor_parallel, block_size)
     stage_room = (memory * utilization - reserved) * tensor_parallel
     blocks = min(
-        int((stage_room - weights - window * share) // (per_token * share * block_size))
+        int((stage_room - weights) // (layout.block_bytes * share))
         for share, weights in _stage_weights(described, stages)
     )
     if blocks < 1:
         raise DoesNotFit(
             f"{described.name} does not fit {tensor_parallel * stages} x {card.name} at utilisation "
             f"{utilization:g}: weights {described.weight_bytes / GIB:.1f} GiB, "
-            f"{(stage_room * stages - window) / GIB:.1f} GiB for weights and KV; use more tensor parallelism, a larger "
+            f"{stage_room * stages / GIB:.1f} GiB for weights and KV; use more tensor parallelism, a larger "
             "GPU, or a higher utilisation"
         )
     return KvCapacity(
         num_blocks=blocks,
-        tokens=blocks * block_size,
-        block_size=block_size,
-        bytes_per_token=per_token,
+        tokens=layout.tokens(blocks, described.max_context_tokens),
+        block_size=layout.block_size,
+        bytes_per_token=described.kv_bytes_per_token * copies,
+        bytes_per_block=layout.block_bytes,
         weight_bytes=described.weight_bytes,
         memory_bytes=memory,
         utilization=utilization,
         reserved_bytes=reserved,
-        window_bytes=window,
+        groups=", ".join(layout.kinds),
         kv_copies=copies,
     )
 

@@ -4,7 +4,9 @@ A step's time is the sum of five parts. (1) Matrix multiplications take two time
 share of the peak, and reading the weights at a share of the bandwidth. (2) Routed experts take both times, one after
 the other; where the experts' kernels were measured, the longer one (``MEASURED_EXPERTS``). Only experts that the
 tokens visit are read. (3) Each layer adds a fixed time. (4) On several GPUs each layer adds two all-reduces. (5)
-Attention takes arithmetic for prompt chunks, and reading of KV for decoding requests.
+Attention takes arithmetic for prompt chunks, and reading of KV for decoding requests. A gated delta net takes the
+arithmetic of its chunked form, and reads and writes the state of each request once a step. With an indexer, attention
+takes the chosen tokens only, and the indexer arithmetic and reading for all.
 
 The seven constants are fitted to the measured Llama tables of A100, H100, H200 and B200 (``python
 benchmarks/step_times_check.py --fit``). docs/results/trust.md has the errors on these GPUs and on the L40S, which
@@ -137,7 +139,17 @@ class RooflineStepTimes(StepTimes):
         latent = 2 * model.kv_lora_rank + model.rope_head_dim
         self._decode_context_s = max(self._context_s, 2 * model.query_heads * latent / attention_flops_s)
         self._expansion_s = 2 * model.layers * model.expansion_parameters / self._matmul_flops_s
-        self._growing = model.layers - model.window_layers
+        self._growing = model.full_layers
+        self._pairs_of = model.indexer.top_k if model.indexer is not None else 0
+        """Largest number of keys for a query of full attention; 0: all."""
+        if model.indexer is not None:  # vLLM multiplies compressed vectors in chunks too, and each GPU has all indexers
+            self._pair_s = 2 * model.query_heads * latent / attention_flops_s
+            self._expansion_s = 0.0
+            work = 2 * model.indexer.layers * model.indexer.heads * model.indexer.head_dim
+            self._score_s = work / (gpu.fp8_tflops * 1e12 * shares.attention)
+            self._key_s = model.indexer.layers * model.indexer.token_bytes * tensor_parallel / self._bytes_s
+        self._state_s = 2 * model.state_layers * model.state_bytes_per_layer / self._bytes_s
+        self._state_token_s = model.state_layers * _delta_flops(model) / attention_flops_s
         self._layers_s = step_overhead_ms / 1e3 + model.layers * shares.layer_us / 1e6
         self._all_reduce_token_s = 0.0
         if tensor_parallel > 1:
@@ -157,12 +169,18 @@ class RooflineStepTimes(StepTimes):
             attention_s += self._chunk_s(chunk)
         if self._mixed is not None and chunks:
             attention_s = self._mixed.ms(chunks, decodes, decode_context_tokens) / 1e3
+        attention_s += self._states_s(chunks, decodes)
         return self._fixed_s(tokens, decodes + len(chunks)) + attention_s
 
     def decode_stretch_s(self, decodes: int, decode_context_tokens: int, steps: int) -> list[float]:
-        fixed_s = self._fixed_s(decodes, decodes)
+        fixed_s = self._fixed_s(decodes, decodes) + self._states_s((), decodes)
         contexts = range(decode_context_tokens, decode_context_tokens + steps * decodes, decodes)
         return [fixed_s + self._decode_s(decodes, context) for context in contexts]
+
+    def _states_s(self, chunks: Sequence[PrefillChunk], decodes: int) -> float:
+        """Return the time of recurrent layers: arithmetic of prompts' tokens, and each request's state in and out."""
+        tokens = sum(chunk.tokens for chunk in chunks)
+        return self._state_s * (decodes + len(chunks)) + self._state_token_s * tokens
 
     def _compute_fixed_s(self, tokens: int, sampled: int) -> float:
         """Return the time of a step without attention. ``sampled`` tokens (one per request) reach the output layer."""
@@ -192,10 +210,11 @@ class RooflineStepTimes(StepTimes):
         if not (batch <= MAX_BATCH and 1 <= mean <= model.max_context_tokens):
             check_range("decoding requests", batch, 1, MAX_BATCH)
             check_range("mean decode context", mean, 1, model.max_context_tokens)
-        layer_tokens = self._growing * context_sum
+        layer_tokens = self._growing * (batch * min(mean, self._pairs_of) if self._pairs_of else context_sum)
         if model.window_layers:
-            layer_tokens += model.window_layers * batch * min(mean, model.window_tokens)  # type: ignore[assignment]
-        return layer_tokens * self._decode_context_s
+            layer_tokens += model.window_layers * batch * min(mean, model.window_tokens)
+        seconds = layer_tokens * self._decode_context_s
+        return seconds + context_sum * max(self._key_s, self._score_s) if self._pairs_of else seconds
 
     def _chunk_s(self, chunk: PrefillChunk) -> float:
         """Return the time of arithmetic for the query-key pairs of a causal chunk, or of reading its KV if longer."""
@@ -204,12 +223,29 @@ class RooflineStepTimes(StepTimes):
         check_range("chunk tokens", tokens, 1, model.max_context_tokens)
         check_range("prefix tokens", prefix, 0, model.max_context_tokens)
         check_range("prefix + chunk tokens", prefix + tokens, 1, model.max_context_tokens + CHUNK_SLACK_TOKENS)
+        if self._pairs_of:
+            chosen = self._growing * window_pairs(tokens, prefix, self._pairs_of) * self._pair_s
+            scored = max(tokens * (prefix + tokens / 2) * self._score_s, (prefix + tokens) * self._key_s)
+            return chosen + scored
         pairs = self._growing * tokens * (prefix + tokens / 2)
         read = self._growing * (prefix + tokens)
         if model.window_layers:
             pairs += model.window_layers * window_pairs(tokens, prefix, model.window_tokens)
             read += model.window_layers * min(prefix + tokens, model.window_tokens + tokens)
         return max(pairs * self._pair_s, read * self._context_s) + prefix * self._expansion_s
+
+
+DELTA_CHUNK = 64
+"""Tokens of a chunk in which the kernels of gated delta nets compute (flash-linear-attention, which vLLM has)."""
+
+
+def _delta_flops(model: Model) -> int:
+    """Return the arithmetic of one token in one gated delta net: within its chunk products of queries, keys, values and
+    the inverse of the decay matrix, and three products with the state."""
+    if model.delta is None:
+        return 0
+    dim = model.delta.head_dim
+    return 2 * model.delta.value_heads * dim * (4 * DELTA_CHUNK + 3 * dim)
 
 
 def window_pairs(tokens: int, prefix: int, window: int) -> float:

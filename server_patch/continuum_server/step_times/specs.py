@@ -23,9 +23,54 @@ class Gpu:
     aliases: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class DeltaNet:
+    """The recurrent layers of Qwen3-Next, 3.5 and 3.6 (gated delta nets), with a state of constant size."""
+
+    key_heads: int
+    value_heads: int
+    head_dim: int
+    """Dimension of a head's keys and of its values. A value head's state is a square matrix of it."""
+    conv_kernel: int = 4
+    """Width of the convolution in front. Its last inputs are part of the state."""
+    state_bytes_each: float = 4.0
+    """Bytes of each number of the matrices: 4 for float32, 2 for bf16. The convolution's inputs are in bf16."""
+
+    @property
+    def conv_width(self) -> int:
+        """Number of channels of the convolution: queries, keys and values."""
+        return (2 * self.key_heads + self.value_heads) * self.head_dim
+
+    @property
+    def state_numbers(self) -> int:
+        return self.value_heads * self.head_dim**2
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of one layer's state."""
+        return int(self.state_numbers * self.state_bytes_each) + 2 * self.conv_width * (self.conv_kernel - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """DeepSeek's sparse attention: an indexer scores all tokens, and attention reads the best ``top_k`` of them."""
+
+    heads: int
+    head_dim: int
+    top_k: int
+    layers: int
+    """Number of layers with an indexer of their own. The others use the choice of a layer before."""
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of the key of one token in one layer: one byte for each number, and a float32 scale per 128."""
+        return self.head_dim + 4 * self.head_dim // 128
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A decoder with gated MLPs, dense or with routed experts, and grouped-query or multi-head latent attention (MLA).
+    """A decoder with gated MLPs, dense or with routed experts. Its layers have grouped-query attention, multi-head
+    latent attention (MLA), sliding windows or gated delta nets.
 
     Step times, KV capacity, the virtual engine's scheduler and the emulated engine's model folder use this description.
     """
@@ -59,6 +104,12 @@ class Model:
     window_layers: int = 0
     """Number of layers that attend only to the last ``window_tokens`` tokens. Their KV does not grow further."""
     window_tokens: int = 0
+    state_layers: int = 0
+    """Number of layers with a recurrent state (``delta``) in place of attention."""
+    delta: DeltaNet | None = None
+    indexer: Indexer | None = None
+    output_gate: bool = False
+    """The output of full attention is multiplied by a gate, whose matrix is as large as that of the queries."""
     experts: int = 0
     experts_used: int = 0
     """Number of routed experts that each token visits."""
@@ -102,13 +153,33 @@ class Model:
         """Number of parameters that every token uses: attention, dense MLPs, shared experts."""
         dense = self.dense_layers if self.experts else self.layers
         mlp = dense * self.intermediate + (self.layers - dense) * self.shared_experts * self.expert_width
-        return self.layers * self.attention_parameters + 3 * self.hidden * mlp
+        attention = (self.layers - self.state_layers) * self.attention_parameters
+        attention += self.state_layers * self.delta_parameters + self.indexer_parameters
+        return attention + 3 * self.hidden * mlp
+
+    @property
+    def delta_parameters(self) -> int:
+        """Number of parameters of one gated delta net, without its convolution."""
+        if self.delta is None:
+            return 0
+        outputs = self.delta.value_heads * self.delta.head_dim
+        return self.hidden * (self.delta.conv_width + 2 * outputs + 2 * self.delta.value_heads)
+
+    @property
+    def indexer_parameters(self) -> int:
+        """Number of parameters of all indexers: queries from the latent vector, one key, and the heads' weights."""
+        if self.indexer is None:
+            return 0
+        width = self.indexer.heads * self.indexer.head_dim
+        each = self.q_lora_rank * width + self.hidden * (self.indexer.head_dim + self.indexer.heads)
+        return self.indexer.layers * each
 
     @property
     def attention_parameters(self) -> int:
         """Number of parameters of one layer's attention."""
         if not self.kv_lora_rank:
-            return 2 * self.hidden * (self.query_heads + self.kv_heads) * self.head_dim
+            gate = self.query_heads if self.output_gate else 0
+            return self.hidden * (2 * (self.query_heads + self.kv_heads) + gate) * self.head_dim
         queries = self.q_lora_rank * (self.hidden + self.query_heads * (self.head_dim + self.rope_head_dim))
         keys = self.hidden * (self.kv_lora_rank + self.rope_head_dim) + self.expansion_parameters
         return queries + keys + self.query_heads * self.head_dim * self.hidden
@@ -131,13 +202,25 @@ class Model:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of one token's keys and values in the layers whose KV grows with the context."""
-        return (self.layers - self.window_layers) * self.kv_bytes_per_layer_token
+        """Bytes of one token's keys and values in the layers whose KV grows with the context, and of indexers' keys."""
+        keys = self.indexer.layers * self.indexer.token_bytes if self.indexer is not None else 0
+        return self.full_layers * self.kv_bytes_per_layer_token + keys
 
     @property
-    def window_bytes_per_request(self) -> int:
-        """Bytes of a request's KV in the window layers when their windows are full."""
-        return self.window_layers * self.window_tokens * self.kv_bytes_per_layer_token
+    def full_layers(self) -> int:
+        """Number of layers that attend to the whole context."""
+        return self.layers - self.window_layers - self.state_layers
+
+    @property
+    def state_bytes_per_layer(self) -> int:
+        """Bytes of a request's state in one recurrent layer."""
+        return self.delta.state_bytes if self.delta is not None else 0
+
+    @property
+    def layer_kinds(self) -> list[str]:
+        """Return ``full``, ``window`` or ``state`` for each layer: full attention is the last layer of each period."""
+        other, period = "state" if self.state_layers else "window", self.layers // self.full_layers
+        return [other if (n + 1) % period else "full" for n in range(self.layers)]
 
     @property
     def bf16_head_dim(self) -> int:

@@ -7,14 +7,18 @@ from continuum_traces.schema import Program
 from continuum_server.step_times.model import PrefillChunk, StepTimes
 
 
-def alone_turns_s(program: Program, times: StepTimes, chunk_tokens: int, block_size: int) -> list[float]:
+def alone_turns_s(
+    program: Program, times: StepTimes, chunk_tokens: int, block_size: int, hits_answers: bool = True
+) -> list[float]:
     """Return the seconds of each turn from its arrival to its end, with no other program on the engine.
 
-    The prefix cache is empty at the first turn. Each later turn hits the full blocks of the program's earlier turns.
+    The prefix cache is empty at the first turn. Each later turn hits the full blocks of the program's earlier turns;
+    without ``hits_answers`` those of their prompts, because vLLM keeps no states and windows behind a prompt's end.
     The pool must be large enough for the program's longest turn.
     """
     turns, prompts = program.turns, program.prompt_tokens()
-    computed = [0] + [prompt + turn.output_tokens - 1 for prompt, turn in zip(prompts, turns, strict=True)]
+    answers = [turn.output_tokens if hits_answers else 0 for turn in turns]
+    computed = [0] + [prompt + answer - 1 for prompt, answer in zip(prompts, answers, strict=True)]
     turns_s = []
     for index, (turn, prompt, reusable) in enumerate(zip(turns, prompts, program.reusable_tokens(), strict=True)):
         hit = min(reusable if index else 0, computed[index], prompt - 1) // block_size * block_size

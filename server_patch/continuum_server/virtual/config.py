@@ -18,6 +18,7 @@ from continuum_server.log_once import LogOnce
 from continuum_server.policy.facts import DecodeLine
 from continuum_server.policy.program_table import Guards
 from continuum_server.routers import ROUTERS
+from continuum_server.step_times.cache_groups import CacheLayout, layout_of
 from continuum_server.step_times.catalog import KvCapacity, find_model, kv_capacity, load_step_times
 from continuum_server.step_times.curves import fit_decode, fit_prefill
 from continuum_server.step_times.model import StepTimes
@@ -100,7 +101,7 @@ def describe(config: EngineConfig) -> EngineDescription:
     """
     shape, times = shape_of(config), times_of(config)
     capacity = capacity_of(config)
-    kv = {**asdict(capacity), "num_blocks": shape.num_blocks, "tokens": shape.num_blocks * config.block_size}
+    kv = {**asdict(capacity), "num_blocks": shape.num_blocks, "tokens": shape.kv_tokens}
     hardware = Hardware(
         gpu=times.provenance.gpu,
         model=times.provenance.model,
@@ -140,13 +141,28 @@ class EngineShape:
     max_model_len: int
     num_blocks: int
     block_size: int
+    """vLLM's ``--block-size``, which is the blocks' size unless the model has states (``layout``)."""
     max_num_seqs: int
     max_num_batched_tokens: int
-    kv_copies: int = 1
-    """Number of GPUs that store the same KV."""
     prefix_caching: bool = True
     gpus: int = 1
+    tensor_parallel: int = 1
     offload: Offload | None = None
+
+    @property
+    def kv_copies(self) -> int:
+        """Number of GPUs that store the same KV."""
+        return self.model.kv_copies(self.tensor_parallel)
+
+    @property
+    def layout(self) -> CacheLayout:
+        """The KV cache groups."""
+        return layout_of(self.model, self.tensor_parallel, self.block_size)
+
+    @property
+    def kv_tokens(self) -> int:
+        """The tokens of the longest contexts that fit the pool."""
+        return self.layout.tokens(self.num_blocks, self.max_model_len, self.max_num_batched_tokens)
 
     @property
     def kv_token_bytes(self) -> int:
@@ -206,7 +222,8 @@ def shape_of(config: EngineConfig) -> EngineShape:
         profile = read_profile(Path(config.profile))
         longest = min(longest, max(point.tokens for point in profile.prefill_points))
         if blocks is None and profile.kv_tokens is not None:
-            blocks = profile.kv_tokens // config.block_size
+            layout = layout_of(model, config.tp, config.block_size)
+            blocks = layout.pool(profile.kv_tokens, longest, config.chunk_tokens)
     if blocks is None:
         blocks = capacity_of(config).num_blocks
     if blocks < 2:
@@ -223,8 +240,8 @@ def shape_of(config: EngineConfig) -> EngineShape:
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.chunk_tokens * config.pp,
-        kv_copies=model.kv_copies(config.tp),
         prefix_caching=config.prefix_caching,
         gpus=config.tp * config.pp,
+        tensor_parallel=config.tp,
         offload=config.offload,
     )

@@ -150,7 +150,7 @@ def build_engine(
     if shape.offload is not None:
         from continuum_server.virtual.vllm_offload import Transfers  # noqa: PLC0415 - older vLLM lacks parts of it
 
-        of_loop["transfers"] = Transfers(scheduler, shape.offload, shape.gpus, clock)
+        of_loop["transfers"] = Transfers(scheduler, shape.offload, shape.gpus, shape.layout.block_bytes, clock)
     loop = VirtualLoop(scheduler, times, clock, on_turn, **of_loop)
     if isinstance(scheduler, ProgramSchedulerMixin):
         scheduler.attach(clock, sink or Discard())
@@ -211,14 +211,18 @@ def _play(
 def _check_jobs(jobs: Sequence[Job], shape: EngineShape, longest: str) -> None:
     """Check that every turn fits ``max_model_len``, which is called ``longest`` in the message, and the pool (of which
     vLLM reserves one block)."""
-    pool = (shape.num_blocks - 1) * shape.block_size
+    layout, most = shape.layout, shape.num_blocks - 1
     for job in jobs:
         prompts = job.program.prompt_tokens()
         for index, (turn, prompt) in enumerate(zip(job.program.turns, prompts, strict=True)):
             tokens = prompt + turn.output_tokens
-            limit = min(shape.max_model_len, pool)
-            if tokens > limit:
-                what = longest if limit == shape.max_model_len else "the KV pool"
-                raise EngineError(
-                    f"program {job.program.program_id!r}, turn {index}: {tokens} tokens do not fit {what} of {limit}"
-                )
+            wanted = layout.blocks(tokens, shape.max_num_batched_tokens)
+            if tokens <= shape.max_model_len and wanted <= most:
+                continue
+            limit = f"{longest} of {shape.max_model_len}"
+            if tokens <= shape.max_model_len:
+                limit = f"the KV pool of {most * layout.block_size}"
+                if len(layout.kinds) > 1:
+                    limit = f"the KV pool: {wanted} blocks of {most}"
+            where = f"program {job.program.program_id!r}, turn {index}"
+            raise EngineError(f"{where}: {tokens} tokens do not fit {limit}")

@@ -28,6 +28,7 @@ from continuum_server.virtual.stretch import Stretches, hash_computed_blocks, pl
 from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.virtual.tokens import TokenContext, shared_token
 from continuum_server.vllm_plugin.scheduler import Discard, ProgramSchedulerMixin
+from continuum_server.vllm_plugin.touch_points import hash_block_size
 
 if TYPE_CHECKING:
     from continuum_server.virtual.vllm_offload import Transfers
@@ -173,7 +174,9 @@ class VirtualLoop:
         self._admits_late = admits_late
         self._stretches = Stretches(scheduler, step_times, max_stretch)
         self._max_calls = max_calls
-        self.block_size = scheduler.block_size
+        self.block_size = hash_block_size(scheduler)
+        """Tokens for which there is one block hash."""
+        self._block_size = scheduler.block_size
         self._plays: dict[str, Play] = {}
         self._settled = False
         """Nothing changed that could let a waiting request start: the last call only made running requests longer."""
@@ -239,7 +242,7 @@ class VirtualLoop:
         if self._refused:
             refused, self._refused = self._refused, []
             return refused
-        stretch_s = self._stretch(horizon_s)
+        stretch_s = self._skip_steps(self._stretch(horizon_s))
         plan_steps(self._scheduler, len(stretch_s))
         output = self.scheduler_time.schedule(self._scheduler)
         self.counters.scheduler_calls += 1
@@ -414,7 +417,8 @@ class VirtualLoop:
         """Return the seconds of the current turn on an empty engine."""
         if not play.alone_s:
             budget = self._scheduler.max_num_scheduled_tokens
-            play.alone_s = alone_turns_s(play.job.program, self._times, budget, self.block_size)
+            one_group = len(self._scheduler.kv_cache_config.kv_cache_groups) == 1
+            play.alone_s = alone_turns_s(play.job.program, self._times, budget, self._block_size, one_group)
         return play.alone_s[play.index]
 
     # ---------------------------------------------------------------------------- event skipping
@@ -422,9 +426,31 @@ class VirtualLoop:
     def _stretch(self, horizon_s: Callable[[], float]) -> list[float]:
         """Return the seconds of each of the next steps, if several can be taken in one scheduler call; else empty."""
         transfers = self.transfers
-        if transfers is not None and (transfers.fenced or not transfers.quiet):
-            return []
+        if transfers is not None and (self._stretches.by_groups or transfers.fenced or not transfers.quiet):
+            return []  # with several groups, the tiers must hear of blocks in each step
         return self._stretches.next(self.now_s, lambda: self._news_s(horizon_s()), self._settled)
+
+    def _skip_steps(self, stretch_s: list[float]) -> list[float]:
+        """Take the steps of the stretch but the last without the scheduler, if the model has several KV cache groups.
+
+        Returns:
+            the seconds of the steps that are left for the scheduler's next call; empty: a single step.
+        """
+        if not stretch_s or not self._stretches.by_groups:
+            return stretch_s
+        plays = [self._plays[request.request_id] for request in self._scheduler.running]
+        done = [request.num_output_tokens for request in self._scheduler.running]
+        outputs = [play.context.output for play in plays]
+        steps = self._stretches.skip(len(stretch_s) - 1, outputs)
+        if steps:
+            start_s, passed_s = self.now_s, stretch_s[:steps]
+            self.step_start_s = start_s
+            self._take_time(Batch(decodes=len(plays)), passed_s)
+            if self._token_times is not None:
+                ids = [request.request_id for request in self._scheduler.running]
+                new = [output[at : at + steps] for output, at in zip(outputs, done, strict=True)]
+                self._token_times.step(start_s, passed_s, ids, new)
+        return []
 
     def _news_s(self, horizon_s: float) -> float:
         """Return the time at which the next turn may arrive or the next transfer ends."""

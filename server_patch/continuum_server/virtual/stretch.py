@@ -2,14 +2,22 @@
 
 In such a stretch every running request generates one token per step, and no prompt is computed. A run with stretches
 writes the same files as a run without.
+
+With one KV cache group the scheduler takes all steps of the stretch in one call, as if they were accepted draft tokens.
+With several groups the order of steps matters, because a request frees blocks while it decodes: those that its window
+has passed, or the state before the last. So ``Stretches.skip`` goes from step to step, and calls vLLM's
+``allocate_slots`` in those in which a request takes, caches or frees a block; the scheduler takes only the last step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import AttentionSpec
 
 from continuum_server.step_times.model import StepTimes
 from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
@@ -29,6 +37,11 @@ class Stretches:
         self._scheduler = scheduler
         self._times = times
         self._max_steps = max_steps
+        groups = scheduler.kv_cache_config.kv_cache_groups
+        self.by_groups = len(groups) > 1
+        """Whether a stretch is taken by ``skip``."""
+        self._acts = sorted({act for group in groups for act in _acts(group.kv_cache_spec)}) if self.by_groups else []
+        self._most_new = len(groups)
 
     def next(self, now_s: float, news_s: Callable[[], float], settled: bool) -> list[float]:
         """Return the seconds of each step of the stretch that begins now; empty: the next step must be taken alone.
@@ -44,7 +57,9 @@ class Stretches:
         running: Sequence[Any] = self._scheduler.running
         if self._waits() and not settled:
             return []
-        steps = self._fit_blocks(running, self._steps_of_tokens(running))
+        steps = self._steps_of_tokens(running)
+        if not self.by_groups:
+            steps = self._fit_blocks(running, steps)
         if steps <= 1:
             return []
         context = sum(request.num_computed_tokens + 1 for request in running)
@@ -71,6 +86,56 @@ class Stretches:
             steps //= 2
         return steps
 
+    def skip(self, steps: int, outputs: Sequence[Sequence[int]]) -> int:
+        """Take at most so many decode steps without a call of ``schedule``; return how many were taken.
+
+        It is fewer if blocks run out, or if a waiting request may fit because more blocks are free than before. Some
+        requests then have the blocks of one more step, which the scheduler finds when it takes that step.
+
+        Args:
+            outputs: the whole answer of each running request, in the scheduler's order.
+        """
+        running: Sequence[Any] = self._scheduler.running
+        starts = [(request.num_computed_tokens, request.num_output_tokens) for request in running]
+        waits, free = self._waits(), free_block_count(self._scheduler)
+
+        def advance(index: int, step: int) -> None:
+            """Let the request have computed ``step`` steps."""
+            request, (computed, generated) = running[index], starts[index]
+            new = outputs[index][request.num_output_tokens : generated + step]
+            if new:
+                request.append_output_token_ids(list(new))
+            request.num_computed_tokens = computed + step
+
+        taken = steps
+        for step, acting in groupby(self._acting(steps, [computed for computed, _ in starts]), itemgetter(0)):
+            for _, index in acting:
+                if free_block_count(self._scheduler) < self._most_new:
+                    taken = step
+                    break
+                advance(index, step)
+                self._scheduler.kv_cache_manager.allocate_slots(running[index], 1)
+            if taken == step or (waits and free_block_count(self._scheduler) > free):
+                taken = step
+                break
+        for index in range(len(running)):
+            advance(index, taken)
+        return taken
+
+    def _acting(self, steps: int, computed: Sequence[int]) -> list[tuple[int, int]]:
+        """Return (step, index of a running request) where its blocks change, in the order of vLLM's scheduler.
+
+        In the first step they may change because the scheduler's last call computed a chunk of a prompt.
+        """
+        acting = {(0, index) for index in range(len(computed))}
+        acting |= {
+            (step, index)
+            for index, tokens in enumerate(computed)
+            for size, rest in self._acts
+            for step in range((rest - tokens) % size, steps, size)
+        }
+        return sorted(acting)
+
     def _until(self, news_s: float, now_s: float, steps_s: list[float]) -> list[float]:
         """Return the steps that start before ``news_s`` and not after the next deadline of a pin or of the policy."""
         deadline_s = self._scheduler.table.next_deadline_s()
@@ -79,6 +144,22 @@ class Stretches:
                 return steps_s[:number]
             now_s += seconds
         return steps_s
+
+
+def _acts(spec: Any) -> Iterator[tuple[int, int]]:
+    """Yield (block size, remainder): with such a number of computed tokens, a step changes the request's blocks.
+
+    It takes a block for its token, or caches the block that its token fills. A window frees the block that it has
+    passed, and a state the one before it.
+    """
+    size = spec.block_size
+    yield size, 0
+    yield size, size - 1
+    window = getattr(spec, "sliding_window", None)
+    if window is not None:
+        yield size, (window - 1) % size
+    if not isinstance(spec, AttentionSpec):
+        yield size, 1
 
 
 def plan_steps(scheduler: Scheduler, steps: int) -> None:

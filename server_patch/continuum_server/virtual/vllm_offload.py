@@ -222,18 +222,17 @@ class Transfers:
         scheduler: built with the result of ``transfer_config``.
         offload: the tiers of ``transfer_config``.
         gpus: number of GPUs of the replica. Each GPU has its own links.
+        block_bytes: bytes of a block of the pool on all GPUs together.
         clock: the clock of the loop.
     """
 
-    def __init__(self, scheduler: Any, offload: Offload, gpus: int, clock: Clock) -> None:
+    def __init__(self, scheduler: Any, offload: Offload, gpus: int, block_bytes: int, clock: Clock) -> None:
         logging.getLogger("vllm.distributed.kv_transfer").setLevel(logging.ERROR)  # it logs stores that find no room
         self._scheduler = scheduler
         self._clock = clock
         self._connector: Any = OffloadingConnector(
             scheduler.vllm_config, KVConnectorRole.WORKER, scheduler.kv_cache_config
         )
-        (group,) = scheduler.kv_cache_config.kv_cache_groups
-        block_bytes = group.kv_cache_spec.page_size_bytes * len(group.layer_names)
         self.copies = ModelledCopies(_links(clock, offload.dram, gpus), block_bytes)
         side: Any = self._connector.connector_worker
         side.worker = self.copies

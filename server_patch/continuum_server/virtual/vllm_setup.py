@@ -9,16 +9,23 @@ import tempfile
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import torch
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.v1.core.kv_cache_utils import (
+    generate_scheduler_kv_cache_config,
+    get_kv_cache_groups,
+    resolve_kv_cache_block_sizes,
+)
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from vllm.v1.structured_output import StructuredOutputManager
 
 from continuum_server.local_model import config_of
+from continuum_server.step_times.specs import DeltaNet
 from continuum_server.virtual.block_pool import shorten_loops
 from continuum_server.virtual.config import EngineShape
 from continuum_server.vllm_plugin.plugin_settings import Settings
@@ -26,29 +33,63 @@ from continuum_server.vllm_plugin.plugin_settings import Settings
 
 def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type[Scheduler]) -> Scheduler:
     """Build a scheduler as vLLM's engine core does, for synchronous scheduling."""
-    model = shape.model
     vllm_config = copy.deepcopy(_vllm_config(shape))  # vLLM changes it
     vllm_config.additional_config = settings.to_config()
-    spec = FullAttentionSpec(
-        block_size=shape.block_size,
-        num_kv_heads=model.kv_heads,
-        head_size=model.bf16_head_dim * shape.kv_copies,
-        dtype=torch.bfloat16,
-    )
-    kv_config = KVCacheConfig(
-        num_blocks=shape.num_blocks,
-        kv_cache_tensors=[],
-        kv_cache_groups=[KVCacheGroupSpec([f"layer.{n}" for n in range(model.layers - model.window_layers)], spec)],
-    )
+    groups = get_kv_cache_groups(vllm_config, layer_specs(shape))
+    of_worker = KVCacheConfig(num_blocks=shape.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    kv_config = generate_scheduler_kv_cache_config([of_worker])
+    retention = getattr(vllm_config.cache_config, "prefix_cache_retention_interval", None)
+    if retention is not None:  # since about 0.30 vLLM keeps only the states and windows at a prompt's end
+        kv_config.prefix_cache_retention_interval = retention
+    sizes: dict[str, Any] = {"block_size": shape.layout.block_size}
+    if len(groups) > 1:
+        sizes["block_size"], sizes["hash_block_size"] = resolve_kv_cache_block_sizes(kv_config, vllm_config)
     scheduler = scheduler_type(
         vllm_config=vllm_config,
         kv_cache_config=kv_config,
         structured_output_manager=StructuredOutputManager(vllm_config),
-        block_size=shape.block_size,
         log_stats=False,
+        **sizes,
     )
     shorten_loops(scheduler)
     return scheduler
+
+
+def layer_specs(shape: EngineShape) -> dict[str, KVCacheSpec]:
+    """Return vLLM's description of each layer's KV, on all GPUs together."""
+    model, layout = shape.model, shape.layout
+    attention: dict[str, Any] = {"block_size": layout.block_size, "dtype": torch.bfloat16}
+    attention["num_kv_heads"], attention["head_size"] = model.kv_heads, model.bf16_head_dim * shape.kv_copies
+    full = FullAttentionSpec(**attention)
+    kinds: dict[str, KVCacheSpec] = {"full": full}
+    if model.window_layers:
+        kinds["window"] = SlidingWindowSpec(**attention, sliding_window=model.window_tokens)
+    if model.delta is not None:
+        kinds["state"] = _state_spec(model.delta, layout.block_size, full.page_size_bytes, shape)
+    specs = {f"layer.{number}": kinds[kind] for number, kind in enumerate(model.layer_kinds)}
+    if model.indexer is not None:
+        attention |= {"num_kv_heads": 1, "head_size": model.indexer.token_bytes * shape.kv_copies // 4}
+        specs |= {f"indexer.{number}": FullAttentionSpec(**attention) for number in range(model.indexer.layers)}
+    return specs
+
+
+def _state_spec(delta: DeltaNet, block_size: int, page_bytes: int, shape: EngineShape) -> MambaSpec:
+    """Return vLLM's description of a recurrent layer. vLLM pads its page to that of full attention."""
+    return MambaSpec(
+        block_size=block_size if shape.prefix_caching else shape.max_model_len,
+        shapes=(
+            (delta.conv_width, delta.conv_kernel - 1),
+            (delta.value_heads, delta.head_dim, delta.head_dim),
+        ),
+        dtypes=(torch.bfloat16, torch.float32 if delta.state_bytes_each == 4.0 else torch.bfloat16),
+        page_size_padded=page_bytes,
+        mamba_cache_mode=_state_mode(shape),
+    )
+
+
+def _state_mode(shape: EngineShape) -> str:
+    """Return vLLM's ``mamba_cache_mode``: with prefix caching, a state is kept where a block ends."""
+    return "align" if shape.model.state_layers and shape.prefix_caching else "none"
 
 
 @lru_cache(maxsize=64)
@@ -59,8 +100,11 @@ def _vllm_config(shape: EngineShape) -> VllmConfig:
         config["tie_word_embeddings"] = False  # or vLLM looks for the output layer in the weights
         (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
         model = ModelConfig(model=folder, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=shape.max_model_len)
-    cache = CacheConfig(block_size=shape.block_size, enable_prefix_caching=shape.prefix_caching)
+    cache = CacheConfig(block_size=shape.layout.block_size, enable_prefix_caching=shape.prefix_caching)
+    cache.mamba_cache_mode = _state_mode(shape)  # type: ignore[assignment]
     cache.num_gpu_blocks = shape.num_blocks
+    if hasattr(cache, "get_resolved_kv_cache_layout"):  # since about 0.31; the groups are the same in every layout
+        cache.kv_cache_layout = "LBNHC"
     scheduler = SchedulerConfig(
         max_num_seqs=shape.max_num_seqs,
         max_num_batched_tokens=shape.max_num_batched_tokens,

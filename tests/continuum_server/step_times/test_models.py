@@ -18,7 +18,7 @@ from continuum_server.step_times.catalog import TENSOR_PARALLEL, find_gpu, find_
 from continuum_server.step_times.hf_config import config_of
 from continuum_server.step_times.model import DoesNotFit, PrefillChunk, UnknownPair
 from continuum_server.step_times.roofline import RooflineStepTimes
-from continuum_server.step_times.specs import EMBEDDING_BYTES, GPUS, MODELS, MXFP4_BYTES, Gpu, Model
+from continuum_server.step_times.specs import EMBEDDING_BYTES, GPUS, MODELS, MXFP4_BYTES, DeltaNet, Gpu, Model
 
 BY_HAND = msgspec.yaml.decode(
     Path(__file__).with_name("models_by_hand.yaml").read_bytes(), type=dict[str, tuple[float, int, int, int]]
@@ -33,6 +33,7 @@ LATENT = {
     "qk_nope_head_dim": "head_dim",
 }
 """Of a model with MLA: keys of its config.json, and the fields of ``Model`` that say the same."""
+LAYER_TYPES = {"full": "full_attention", "state": "linear_attention"}
 NO_GEOMETRY = {"torch_dtype", "hidden_act", "rms_norm_eps"}
 
 
@@ -43,8 +44,9 @@ def test_parameters_and_kv_of_a_token_by_hand() -> None:
         kv_bytes = 2 * 2 * math.prod(kv)  # keys and values in bf16
         found = model.always_parameters + model.expert_parameters + model.embedding_parameters
         assert found == pytest.approx(parameters * 1e9, rel=0.003)
-        assert model.kv_bytes_per_token == kv_bytes
-        assert find_model(model.name + "+fp8-kv").kv_bytes_per_token * 2 == kv_bytes
+        keys = 132 * model.indexer.layers if model.indexer is not None else 0  # 128 numbers in fp8, and a scale
+        assert model.kv_bytes_per_token - keys == kv_bytes
+        assert (find_model(model.name + "+fp8-kv").kv_bytes_per_token - keys) * 2 == kv_bytes
         assert 2 * 2 * model.kv_heads * model.bf16_head_dim == model.kv_bytes_per_layer_token
 
 
@@ -56,17 +58,31 @@ def test_geometry_is_that_of_the_published_config() -> None:
         with suppress(UnknownPair):
             model = find_model(file.name.removesuffix("_config.json").replace("--", "/"))
             published, written = json.loads(file.read_bytes()), config_of(model)
+            if model.delta is not None:
+                published = {**published["text_config"], "architectures": published["architectures"]}
+                assert _delta_of(published) == model.delta
+                assert published["layer_types"] == [LAYER_TYPES[kind] for kind in model.layer_kinds]
+                assert published["model_type"].removesuffix("_text") == written.pop("model_type")
+            if model.indexer is not None:
+                indexer = [published[f"index_{key}"] for key in ("n_heads", "head_dim", "topk")]
+                assert indexer == [model.indexer.heads, model.indexer.head_dim, model.indexer.top_k]
             if model.kv_lora_rank:
                 assert {key: published[key] for key in LATENT} == {k: getattr(model, v) for k, v in LATENT.items()}
                 del written["num_key_value_heads"]  # one latent vector stands for all heads
             keys = {key for key in written.keys() - NO_GEOMETRY if published.get(key) is not None}
-            assert len(keys) >= 10
+            assert len(keys) >= 8
             assert {key: written[key] for key in keys} == {key: published[key] for key in keys}
             method = (published.get("quantization_config") or {}).get("quant_method")
             sizes = model.weight_bytes_each, model.expert_bytes_each
             assert sizes == {None: (2.0, None), "fp8": (1.0, None), "mxfp4": (2.0, MXFP4_BYTES)}[method]
             compared.add(model.name)
     assert len(compared) > 10
+
+
+def _delta_of(published: dict[str, int | str]) -> DeltaNet:
+    heads = [published[f"linear_num_{kind}_heads"] for kind in ("key", "value")]
+    sizes = [published["linear_key_head_dim"], published["linear_conv_kernel_dim"]]
+    return DeltaNet(*heads, *sizes, state_bytes_each={"float32": 4.0}[published["mamba_ssm_dtype"]])  # type: ignore[arg-type,index]
 
 
 def test_fp8_weights_are_half_but_for_the_embeddings() -> None:
@@ -95,10 +111,12 @@ def test_every_pair_fits_or_is_refused_in_one_sentence(gpu: Gpu) -> None:
         share = model.experts_used / model.experts if model.experts else 0.0
         weights = model.layer_bytes + EMBEDDING_BYTES * model.head_parameters + share * model.expert_bytes
         for batch, context in product((1, 16, 128), (1, 512, 2000)):
-            kv = (model.layers - model.window_layers) * context
+            kv = model.full_layers * context
             kv += model.window_layers * min(context, model.window_tokens)
+            states = 2 * model.state_layers * model.state_bytes_per_layer
             took_s = times.step_s((), batch, batch * context)
-            assert took_s > (weights + batch * model.kv_bytes_per_layer_token * kv) / (gpu.bandwidth_tb_s * 1e12)
+            read = weights + batch * (model.kv_bytes_per_layer_token * kv + states)
+            assert took_s > read / (gpu.bandwidth_tb_s * 1e12)
         flops = 2 * (model.always_parameters + share * model.expert_parameters) * 2048
         assert times.prefill_s(2048) > flops / (max(gpu.bf16_tflops, gpu.fp8_tflops) * 1e12)
 
