@@ -25,17 +25,26 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 from continuum_server import step_times
 from continuum_server.step_times.catalog import find_gpu, find_model, table_name
 from continuum_server.step_times.hf_config import MODEL_TYPES, config_of
-from continuum_server.step_times.model import StepTimesError
+from continuum_server.step_times.model import Provenance, StepTimesError
 from continuum_server.step_times.specs import MXFP4_BYTES, Model
-from continuum_server.step_times.table import FORMAT
+from continuum_server.step_times.table import FORMAT, Table, TableStepTimes
 
 PACKAGE = "aiconfigurator-core"
 PACKAGE_VERSION = "0.12.0"
-MODELS = {"llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B", "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B"}
-"""The package's own names of models."""
+MODELS = {
+    "llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B",
+    "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B",
+    "qwen3.6-35b-a3b": "Qwen/Qwen3.5-35B-A3B",
+    "qwen3.6-27b": "Qwen/Qwen3.5-27B",
+    "qwen3.5-122b-a10b": "Qwen/Qwen3.5-122B-A10B",
+    "deepseek-v3.1": "deepseek-ai/DeepSeek-V3",
+    "deepseek-v3.2": "deepseek-ai/DeepSeek-V3.2",
+}
+"""The package's own names of models. It is given the config.json of the others."""
 SYSTEMS = {
     "a100-80gb": "a100_sxm",
     "h100-80gb": "h100_sxm",
@@ -71,6 +80,9 @@ MEASURED = {
 EXPERT_TOKENS = 16384
 """Largest number of tokens for which the package's files contain mixtures of experts."""
 
+LATENT_TOKENS = {"prefill_tokens": 32768, "decode_context_tokens": 131072, "decode_kv_tokens": 131072}
+"""The same for MLA's attention, which was measured as a whole module. Of several decodes only some contexts were."""
+
 TOLERANCE = 0.004
 """Largest relative distance between the line through two kept grid points and the source's values."""
 MAX_BATCH = 512
@@ -89,6 +101,10 @@ def build_table(model: Model, gpu: str, tensor_parallel: int) -> dict[str, Any]:
     """
     source = open_pair(model, gpu, tensor_parallel)
     kernels = quantisation(model)
+    grids = build_grids(source)
+    doubts = implausible(grids)
+    if doubts:
+        raise StepTimesError(f"{model.name} on {tensor_parallel} x {gpu}: not credible: {doubts[0]}")
     return {
         "format": FORMAT,
         "model": model.name,
@@ -99,9 +115,39 @@ def build_table(model: Model, gpu: str, tensor_parallel: int) -> dict[str, Any]:
         "licence": "Apache-2.0, Copyright NVIDIA CORPORATION & AFFILIATES",
         **({"kernels": kernels} if kernels else {}),
         **({"experts": EXPERT_BALANCE} if model.experts else {}),
+        **({"parts": PARTS[kind]} if (kind := "mla" if model.kv_lora_rank else "delta" if model.delta else "") else {}),
         "measured_up_to": measured_up_to(model, gpu, tensor_parallel),
-        **build_grids(source),
+        **grids,
     }
+
+
+PARTS = {
+    "mla": "attention includes its projections, so a step with chunks and decodes counts reading their weights twice",
+    "delta": "delta nets of chunks are counted without attention, as one sequence; decodes replace them by their own",
+}
+"""What differs from other models in how a step's time is divided into parts."""
+OCTAVES = 3
+"""Steps are compared with steps of 2 to this power as much work. Nearer ones may differ because kernels change."""
+SLACK = 0.04
+"""A step with so much more work may be faster by at most this share. Beyond, the values are not credible."""
+
+
+def implausible(grids: dict[str, Any]) -> list[str]:
+    """Return in which steps eight times the work takes less time, by more than ``SLACK``.
+
+    Steps have 1, 2, 4 ... 512 decodes at contexts of 1K, 4K and 16K tokens, or one chunk of 16, 32, 64 ... tokens.
+    """
+    table = msgspec.convert(grids, Table)
+    times = TableStepTimes(table, Provenance("measured-table", "", "", "", "", "", 1, 0.0))
+    sizes = [1 << octave for octave in range(10)]
+    steps = {f"decodes at {n} tokens": {b: times.step_s((), b, b * n) for b in sizes} for n in (1024, 4096, 16384)}
+    steps["tokens in a chunk"] = {16 * b: times.prefill_s(16 * b) for b in sizes}
+    return [
+        f"{work} {what} in {seconds * 1e3:.1f} ms, {work << OCTAVES} in {taken[work << OCTAVES] * 1e3:.1f} ms"
+        for what, taken in steps.items()
+        for work, seconds in taken.items()
+        if taken.get(work << OCTAVES, seconds) < seconds * (1.0 - SLACK)
+    ]
 
 
 EXPERT_BALANCE = "tokens per expert follow a power law with exponent 1.2; experts are split over the GPUs by width"
@@ -118,6 +164,9 @@ def quantisation(model: Model) -> dict[str, str]:
         chosen["moe_quant_mode"] = "fp8"
     if model.kv_bytes_each == 1.0:
         chosen["kvcache_quant_mode"] = "fp8"
+    if model.kv_lora_rank:  # DeepSeek's checkpoints have a scale for each block of weights
+        chosen |= {"gemm_quant_mode": "fp8_block", "moe_quant_mode": "fp8_block"}
+        chosen.setdefault("kvcache_quant_mode", "bfloat16")
     return chosen
 
 
@@ -129,14 +178,12 @@ def open_pair(model: Model, gpu: str, tensor_parallel: int) -> Any:
     """
     if gpu not in SYSTEMS:
         raise StepTimesError(f"{PACKAGE} has no measurements of {gpu}; it has: {', '.join(SYSTEMS)}")
-    if model.kv_lora_rank:
-        raise StepTimesError(f"{model.name}: {PACKAGE} cannot separate MLA's attention from the rest of a step")
     if model.architecture not in MODEL_TYPES:
         raise StepTimesError(f"{model.name}: no tables for {model.architecture}, only for {', '.join(MODEL_TYPES)}")
     try:
         with TemporaryDirectory() as folder:
             (Path(folder) / "config.json").write_text(json.dumps(config_of(model)), encoding="utf-8")
-            path = MODELS.get(model.name, folder)
+            path = MODELS.get(model.name.removesuffix("-fp8"), folder)
             source = open_source(path, SYSTEMS[gpu], tensor_parallel, **quantisation(model))
         chunk_attention_ms(source)(2048, 0)
         decode_attention_ms(source)(8, 4096)
@@ -171,6 +218,8 @@ def build_grids(source: Any) -> dict[str, Any]:
 def measured_up_to(model: Model, gpu: str, tensor_parallel: int) -> dict[str, Any]:
     """Return the largest measured shapes in tokens, for a model's share on one GPU."""
     measured = MEASURED[gpu]
+    if model.kv_lora_rank:
+        return {"vllm": measured.vllm, "gemm_tokens": EXPERT_TOKENS, **LATENT_TOKENS}
     heads = 1 << (model.query_heads // tensor_parallel - 1).bit_length()
     batch_tokens = measured.decode_head_tokens * 128 // (heads * model.head_dim)
     return {
@@ -213,9 +262,12 @@ def chunk_attention_ms(source: Any) -> Callable[[int, int], float]:
 
 
 def decode_attention_ms(source: Any) -> Callable[[int, int], float]:
-    """Return a function from a batch and the context of each request to a decode step's attention time."""
+    """Return a function from a batch and the context of each request to a decode step's attention time.
+
+    It is negative where recurrent layers decode faster than they compute a chunk of as many tokens.
+    """
     shared = shared_ms(source)
-    return lambda b, n: max(0.0, float(source.predict_decode_latency(b, n, 2)) - shared(b))
+    return lambda b, n: float(source.predict_decode_latency(b, n, 2)) - shared(b)
 
 
 def knots(candidates: Sequence[int], function: Function) -> tuple[int, ...]:

@@ -223,6 +223,7 @@ def _provenance(data: Mapping[str, Any], model: Model, stated: Mapping[str, Any]
         f"{measured['gemm_tokens']}, decode to {measured['decode_kv_tokens']} tokens of KV in a batch; beyond that, "
         "and for chunks behind a prefix, the source's own formula",
         data.get("experts", ""),
+        data.get("parts", ""),
         f"contexts beyond {data['decode_context_tokens'][-1]} tokens are extrapolated"
         if model.max_context_tokens > data["decode_context_tokens"][-1]
         else "",

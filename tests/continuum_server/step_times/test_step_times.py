@@ -9,6 +9,7 @@ import re
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,6 +132,28 @@ def test_every_table_says_where_it_comes_from() -> None:
     assert "NVIDIA" in (TABLES / "NOTICE").read_text(encoding="utf-8")
     with pytest.raises(StepTimesError, match="continuum-step-times/1"):
         table_from_json({"format": "continuum-step-times/1"})
+
+
+def _decodes(eight_ms: float) -> dict[str, Any]:
+    """Grids in which one decode takes 10 ms, and eight so many."""
+    return {
+        "shared_tokens": [1, 8, 16384],
+        "shared_ms": [10.0, eight_ms, 100.0],
+        "chunk_tokens": [1, 16384],
+        "chunk_prefix_tokens": [0, 16384],
+        "chunk_attention_ms": [[0.0, 0.0], [0.0, 0.0]],
+        "decode_batch": [1, 512],
+        "decode_context_tokens": [1, 16384],
+        "decode_attention_ms": [[0.0, 0.0], [0.0, 0.0]],
+    }
+
+
+def test_a_step_with_eight_times_the_work_is_not_faster() -> None:
+    """By at most 4%. A table of the source in which it is (DeepSeek-V3.2 on eight B200) is refused."""
+    for file in TABLES.glob("*.json"):
+        assert not build.implausible(json.loads(file.read_text(encoding="utf-8"))), file.name
+    assert not build.implausible(_decodes(9.61))
+    assert build.implausible(_decodes(9.59))[0] == "1 decodes at 1024 tokens in 10.0 ms, 8 in 9.6 ms"
 
 
 def test_building_without_the_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
