@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.codex import COPIED_S
+from continuum_traces.importers.inspect_ai import zipfile
 from continuum_traces.importers.registry import ImportLog, read_any
 from continuum_traces.importers.timeline import AnsweredRequest, Thread, TimedCall, programs_on_timeline, seconds
 from continuum_traces.importers.usage import Imported, RequestUsage
 from continuum_traces.schema import Program
 
+ZSTANDARD = [zipfile.ZIP_ZSTANDARD] if hasattr(zipfile, "ZIP_ZSTANDARD") else []
+"""What Inspect writes today: requirements/embedded.txt has the library that reads it."""
 SAMPLES = Path(__file__).with_name("samples")
 
 
@@ -262,9 +264,10 @@ def test_swe_agent_s_lengths_without_its_sums(tmp_path: Path) -> None:
     assert not any("total" in line for line in lines)
 
 
-def test_inspect_s_archives_hold_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, *ZSTANDARD])
+def test_inspect_s_archives_hold_the_same(tmp_path: Path, compression: int) -> None:
     log = json.loads((SAMPLES / "inspect-log/log.json").read_text())
-    with zipfile.ZipFile(tmp_path / "log.eval", "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(tmp_path / "log.eval", "w", compression) as archive:
         archive.writestr("header.json", "{}")
         for sample in log["samples"]:
             archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))

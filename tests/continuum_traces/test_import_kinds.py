@@ -292,3 +292,123 @@ def test_a_function_call_in_sharegpt_s_form_is_an_answer(tmp_path: Path) -> None
     assert [[call.name for call in turn.tool_calls] for turn in program.turns] == [["look_up"], []]
     assert program.prompt_tokens()[0] == 10
     assert program.turns[1].new_input_tokens == 20
+
+
+# ---------------------------------------------------------------------------------------- one run in several files
+
+
+UUID = "0a1b2c3d-0000-4000-8000-00000000000f"
+
+
+def trajectory(name: str, *prompts: int, **more: Any) -> dict[str, Any]:
+    steps: list[dict[str, Any]] = [{"source": "user", "message": "Go"}]
+    steps += [{"source": "agent", "metrics": {"prompt_tokens": n, "completion_tokens": 20}} for n in prompts]
+    for step in steps:
+        step["observation"] = {"results": []}
+    return {"schema_version": "ATIF-v1.5", "session_id": name, "agent": {"name": "x"}, "steps": steps, **more}
+
+
+def session(name: str, *prompts: int) -> list[dict[str, Any]]:
+    rows = [said(0, "user", {"content": "Go"}, name)]
+    for n, prompt in enumerate(prompts, 1):
+        answer = answered(5 * n, prompt, 20, 80, stop_reason="end_turn")
+        rows += [{**answer, "sessionId": name, "uuid": f"{name}/{n}"}]
+        answer["message"]["id"] = f"{name}/{n}"
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "prompts", "once"),
+    [
+        ("s", "s", [1000, 1100], True),
+        ("s", "s", [1000, 1200], True),  # half of them
+        ("s", "s", [1001, 1200], False),  # a task of the same name
+        (UUID, UUID, [1001, 1200], True),
+        ("s", "t", [1000, 1100], True),  # every length is the same
+        ("s", "t", [1000, 1101], False),
+    ],
+)
+def test_a_run_in_two_formats_counts_once(
+    tmp_path: Path, name: str, other: str, prompts: list[int], once: bool
+) -> None:
+    lines(tmp_path / "agent" / "trajectory.json", trajectory(other, *prompts))
+    lines(tmp_path / "agent" / "sessions" / "a.jsonl", *session(name, 1000, 1100))
+    programs, notes = read(tmp_path)
+    assert [program.source for program in programs.values()] == ["claude-code", "terminal-bench"][: 2 - once]
+    assert sum("counted once" in note for note in notes) == once
+
+
+def openhands(name: str, *ids: str) -> dict[str, Any]:
+    counts = [{"response_id": each, "prompt_tokens": 100 + n, "completion_tokens": 9} for n, each in enumerate(ids)]
+    return {"instance_id": name, "history": [], "metrics": {"token_usages": counts}}
+
+
+@pytest.mark.parametrize(("ids", "number"), [(["r1", "r2"], 1), (["q1", "q2"], 2)])
+def test_a_copy_of_a_file_counts_once_and_a_second_run_twice(tmp_path: Path, ids: list[str], number: int) -> None:
+    lines(tmp_path / "one" / "output.jsonl", openhands("task", "r1", "r2"))
+    lines(tmp_path / "two" / "output.jsonl", openhands("task", *ids))
+    assert [*read(tmp_path)[0]] == ["task", "task#2"][:number]
+
+
+def with_helper(name: str, **more: Any) -> dict[str, Any]:
+    """Return a trajectory in which a sub-agent's step stands behind the first step."""
+    whole = trajectory(name, 1000, 1100, **more)
+    child = {"source": "agent", "metrics": {"prompt_tokens": 77, "completion_tokens": 3}}
+    whole["steps"].insert(2, {**child, "extra": {"is_sidechain": True, "agent_id": "helper"}})
+    return whole
+
+
+def test_sub_agents_of_a_run_that_is_left_out_belong_to_the_other(tmp_path: Path) -> None:
+    lines(tmp_path / "trajectory.json", with_helper("t"))
+    lines(tmp_path / "a.jsonl", *session("s", 1000, 1100))
+    programs, _ = read(tmp_path)
+    assert {name: program.parent_id for name, program in programs.items()} == {"s": None, "helper": "s"}
+
+
+@pytest.mark.parametrize("total", [2100, 2177])
+def test_a_sidechain_s_steps_are_a_sub_agent_s(tmp_path: Path, total: int) -> None:
+    whole = with_helper("t", final_metrics={"total_prompt_tokens": total})
+    programs, notes = read(lines(tmp_path / "trajectory.json", whole))
+    assert {name: each.prompt_tokens() for name, each in programs.items()} == {"t": [1000, 1100], "helper": [77]}
+    assert (programs["helper"].parent_id, programs["helper"].parent_turn) == ("t", 0)
+    assert not any("total" in note for note in notes)
+
+
+def test_a_trajectory_goes_on_in_another_file(tmp_path: Path) -> None:
+    for job in ("one", "two"):
+        more = {"continued_trajectory_ref": "trajectory.cont-1.json", "final_metrics": {"total_prompt_tokens": 2100}}
+        lines(tmp_path / job / "trajectory.json", trajectory(job, 1000, 1100, **more))
+        last = trajectory(f"{job}-cont-1", 500, final_metrics={"total_prompt_tokens": 2600})
+        lines(tmp_path / job / "trajectory.cont-1.json", last)
+    programs, notes = read(tmp_path)
+    assert [each.prompt_tokens() for each in programs.values()] == [[1000, 1100, 500]] * 2
+    assert not any("total" in note for note in notes)
+    (tmp_path / "two" / "trajectory.cont-1.json").unlink()
+    assert any("continuation: its file is missing" in note for note in read(tmp_path)[1])
+
+
+def asked(at: int, span_id: str, prompt: int) -> dict[str, Any]:
+    counts = {"input_tokens": prompt, "output_tokens": 10, "total_tokens": prompt + 10}
+    stamp = "2026-05-05T08:00:{:02d}Z"
+    times = {"timestamp": stamp.format(at), "completed": stamp.format(at + 1)}
+    return {"event": "model", "span_id": span_id, "model": "m", "output": {"usage": counts}, **times}
+
+
+def begins(name: str, parent: str, kind: str = "agent") -> dict[str, Any]:
+    return {"event": "span_begin", "id": name, "span_id": name, "parent_id": parent, "type": kind, "name": f"n{name}"}
+
+
+@pytest.mark.parametrize(
+    ("events", "programs"),
+    [
+        ([begins("a", "s"), asked(1, "a", 100), begins("b", "a"), asked(3, "b", 50), asked(5, "a", 120)], 2),
+        ([begins("a", "s"), asked(1, "a", 100), begins("b", "a", "tool"), asked(3, "b", 50)], 1),
+        ([begins("a", "s"), begins("b", "a"), asked(1, "b", 100), asked(3, "b", 150)], 1),  # the outer one asks nothing
+        ([begins("a", "s"), asked(1, "a", 100), begins("c", "a", "x"), begins("b", "c"), asked(3, "b", 50)], 2),
+    ],
+)
+def test_an_agent_that_an_agent_runs_is_a_program(tmp_path: Path, events: list[Any], programs: int) -> None:
+    log = {"eval": {"task": "t"}, "samples": [{"id": "s", "epoch": 1, "events": events}]}
+    read_programs, _ = read(lines(tmp_path / "log.json", log))
+    assert [each.parent_id for each in read_programs.values()] == [None, "s"][:programs]
+    assert [*read_programs] == ["s", "s/nb"][:programs]

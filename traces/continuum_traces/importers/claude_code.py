@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from continuum_traces.assumptions import Assumptions
@@ -209,7 +209,7 @@ class _Sessions:
             self._owners[event.message_id] = thread
             thread.answers.append(answer)
         if usage.output_tokens >= answer.usage.output_tokens:
-            answer.usage = usage
+            answer.usage = replace(usage, response_id=event.message_id)
         self._stop(answer, event)
         answer.end_s = event.at_s if event.at_s is not None else answer.end_s
         for call_id, call in event.calls.items():

@@ -104,7 +104,8 @@ def _requests(file: Source, name: str, messages: Sequence[Message]) -> tuple[lis
             estimated = estimated or not usage
             request = usage_of(where, usage, _calls(where, message, messages[index + 1 :]))
             counted = (request.prompt_tokens or prompt, request.output_tokens or text_tokens)
-            requests.append(replace(request, prompt_tokens=counted[0], output_tokens=counted[1]))
+            named = str(_response(message).get("id") or "")
+            requests.append(replace(request, prompt_tokens=counted[0], output_tokens=counted[1], response_id=named))
         prompt += text_tokens
     return requests, estimated
 
@@ -121,10 +122,17 @@ def _calls(where: str, message: Message, later: Sequence[Message]) -> tuple[Tool
 
 
 def _usage(where: str, message: Message) -> Mapping[str, Any]:
+    inner(where, message, "extra")
+    return inner(where, _response(message), "usage")
+
+
+def _response(message: Message) -> Mapping[str, Any]:
+    """Return the server's answer of which a message is made; empty if the file has none."""
     if message.get("object") == "response":
-        return inner(where, message, "usage")
-    response = inner(where, message, "extra").get("response")
-    return inner(where, response, "usage") if isinstance(response, dict) else {}
+        return message
+    extra = message.get("extra")
+    response = extra.get("response") if isinstance(extra, dict) else None
+    return response if isinstance(response, dict) else {}
 
 
 def _commands(message: Message) -> list[str]:

@@ -51,7 +51,7 @@ def _programs(file: Source, where: str, run: Mapping[str, Any], events: Sequence
     requests, condensed = list[RequestUsage](), list[RequestUsage]()
     for row in usages:
         name = str(row.get("response_id"))
-        request = replace(usage_of(where, row, calls.get(name, ())), llm_s=latencies.get(name))
+        request = replace(usage_of(where, row, calls.get(name, ())), llm_s=latencies.get(name), response_id=name)
         (condensed if name in condensing else requests).append(request)
     name = str(run.get("instance_id") or "run")
     totals = inner(where, metrics, "accumulated_token_usage")

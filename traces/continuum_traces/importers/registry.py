@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -46,6 +46,7 @@ from continuum_traces import importers
 from continuum_traces.assumptions import NO_DURATION, Assumptions, from_header, of_tool_times
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.block_ids import SharedBlocks
+from continuum_traces.importers.identity import Read, each_once
 from continuum_traces.importers.importer import Importer, Signs, Source, head_of
 from continuum_traces.importers.shared_prefix import with_shared_prefixes
 from continuum_traces.importers.usage import (
@@ -159,8 +160,13 @@ def read_any(path: Path, form: str | None = None, log: ImportLog | None = None) 
         raise TraceError(f"{path}: unknown format {form!r}; {which(form, IMPORTERS)}")
     log = ImportLog() if log is None else log
     times: Counter[str] = Counter()
-    for importer, files in _sources(path, form, log):
-        for program in _unique(_programs(importer, files, log, path.is_dir()), times, importer.name == OWN):
+    reads: Iterable[Read] = (
+        read for importer, files in _sources(path, form, log) for read in _programs(importer, files, log, path.is_dir())
+    )
+    if path.is_dir():
+        reads = each_once(list(reads), log.assumptions)
+    for name, group in groupby(reads, key=lambda read: read.form):
+        for program in _unique((read.program for read in group), times, name == OWN):
             if any(turn.tool_calls for turn in program.turns):
                 log.assumptions.add(of_tool_times([program]))
             yield program
@@ -168,11 +174,11 @@ def read_any(path: Path, form: str | None = None, log: ImportLog | None = None) 
         raise TraceError(f"{path}: no file in it can be read")
 
 
-def _programs(importer: Importer, files: Sequence[Path], log: ImportLog, in_folder: bool) -> Iterator[Program]:
+def _programs(importer: Importer, files: Sequence[Path], log: ImportLog, in_folder: bool) -> Iterator[Read]:
     """Yield the programs of files of one format, checked as strictly as files of our own. A single file is read twice,
     so that its programs need not be held; of formats that join parts, and of folders, all are."""
     if importer.name == OWN and not in_folder:
-        yield from _own(Source(files[0], log.assumptions))
+        yield from (Read(program, OWN) for program in _own(Source(files[0], log.assumptions)))
         return
     if importer.join is None and not in_folder:
         first, second = Source(files[0], log.assumptions, log.on_progress), Source(files[0])
@@ -180,9 +186,12 @@ def _programs(importer: Importer, files: Sequence[Path], log: ImportLog, in_fold
         return
     parts = [part for file in files for part in _parts(importer, file, log, in_folder)]
     if importer.name == OWN:
-        yield from parts
+        yield from (Read(program, OWN) for program in parts)
         return
-    described = parts if importer.join is None else list(importer.join(parts, log.assumptions))
+    try:
+        described = parts if importer.join is None else list(importer.join(parts, log.assumptions))
+    except _FAULTS as error:
+        raise _fault(importer, files, error) from error
     yield from _described(importer, files, log, in_folder, lambda: described, described)
 
 
@@ -193,22 +202,23 @@ def _described(
     in_folder: bool,
     again: Callable[[], Iterable[Imported]],
     described: Iterable[Imported],
-) -> Iterator[Program]:
+) -> Iterator[Read]:
     """Yield programs as ``described``, which ``again`` yields once more."""
     where = ", ".join(map(str, files[:3]))
     try:
         messages: list[Sequence[str]] = []
         blocks = SharedBlocks(_noting(described, messages), log.assumptions)
-        pairs: Iterable[tuple[Program, str]] = (
-            (blocks.program(n, each, log.assumptions), each.empty) for n, each in enumerate(again())
+        pairs: Iterable[tuple[Program, Imported]] = (
+            (blocks.program(n, each, log.assumptions), replace(each, messages=())) for n, each in enumerate(again())
         )
         if any(messages):
-            programs, empty = zip(*pairs, strict=True)
-            pairs = zip(with_shared_prefixes(programs, messages, log.assumptions), empty, strict=True)
-        for program, empty_because in pairs:
-            reason = _reason(program, empty_because)
+            programs, rest = zip(*pairs, strict=True)
+            pairs = zip(with_shared_prefixes(programs, messages, log.assumptions), rest, strict=True)
+        for program, each in pairs:
+            reason = _reason(program, each.empty)
             if reason is None:
-                yield program
+                ids = frozenset(request.response_id for request in each.requests) - {""}
+                yield Read(program, importer.name, ids)
             elif in_folder or not program.turns:
                 log.leave_out(f"{where}: program {program.program_id!r}", reason, program.program_id)
             else:

@@ -358,7 +358,8 @@ def _answer(span: _Span, assumptions: Assumptions) -> AnsweredRequest:
     if span.counts.differs:
         assumptions.assume("request", TOTAL_DIFFERS, example=span.where)
     usage, model = request_of(span.counts), span.first(_MODEL)
-    usage = replace(usage, reasoning_tokens=min(usage.output_tokens, usage.reasoning_tokens))
+    named = str(span.first(("gen_ai.response.id", "response.id", "llm.response.id")) or "")
+    usage = replace(usage, reasoning_tokens=min(usage.output_tokens, usage.reasoning_tokens), response_id=named)
     return AnsweredRequest(usage, span.start_s, span.end_s, model=str(model) if model else None)
 
 

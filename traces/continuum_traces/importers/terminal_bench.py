@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import PurePath
 from typing import Any, TypeGuard
 
-from continuum_traces.assumptions import Assumptions
+from continuum_traces.assumptions import Assumption, Assumptions
+from continuum_traces.grouped import grouped
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.usage import (
     UNKNOWN,
@@ -49,6 +50,13 @@ class Part:
     """By their names, the turn that started them; None: before the first."""
     names: frozenset[str]
     """Names under which other trajectories refer to it."""
+    file: PurePath
+    goes_on: str = ""
+    """The file that continues it."""
+    totals: Mapping[str, Any] = field(default_factory=dict)
+    """The source's own sums."""
+    within: Sequence[RequestUsage] = ()
+    """Requests of sub-agents whose steps stand between its own."""
 
 
 def read_terminal_bench(file: Source) -> Iterator[Part]:
@@ -63,7 +71,9 @@ def read_terminal_bench(file: Source) -> Iterator[Part]:
 
 def join_terminal_bench(parts: Iterable[Part], assumptions: Assumptions) -> Iterator[Imported]:
     """Yield the programs, each with its parent, which may be in another file."""
-    trajectories = list(parts)
+    trajectories = list(_continued(list(parts), assumptions))
+    for part in trajectories:
+        assumptions.add(*_differing(part))
     parents = {
         child: (part.imported.program.program_id, turn)
         for part in trajectories
@@ -85,15 +95,83 @@ def _parts(file: Source, where: str, data: Object, parent_id: str | None) -> Ite
     name = str(next((data[key] for key in keys if data.get(key)), file.path.parent.name))
     program = Program(name, (), "terminal-bench", inner(where, data, "agent").get("model_name"), parent_id=parent_id)
     requests, children = list[RequestUsage](), dict[str, int | None]()
-    for request, started in _requests(file, where, steps):
+    sides = grouped((_side(where, step), (n, step)) for n, step in enumerate(steps))
+    for request, started in _requests(file, where, [step for _, step in sides.pop("", [])]):
         children |= dict.fromkeys(started, len(requests) if request else None)
         requests += [request] if request else []
+    inside = list[Part]()
+    for agent, side in sides.items():
+        before = [step for step in steps[: side[0][0]] if not _side(where, step)]
+        turns = sum(request is not None for request, _ in _requests(Source(file.path), where, before))
+        children[agent] = turns - 1 if turns else None
+        their = {"trajectory_id": agent, "agent": data.get("agent"), "steps": [_on_its_own(step) for _, step in side]}
+        inside += _parts(file, where, their, name)
     metrics = inner(where, data, "final_metrics")
     totals = {total: metrics.get(f"total_{field}_tokens") for total, field in TOTALS.items()}
-    file.assumptions.add(*differing_totals(name, totals, requests))
-    yield Part(Imported(program, requests, _opening(steps)), children, frozenset({name, file.path.name}))
+    yield Part(
+        Imported(program, requests, _opening(steps)),
+        children,
+        frozenset({name, file.path.name}),
+        file.path,
+        PurePath(str(data.get("continued_trajectory_ref") or "")).name if parent_id is None else "",
+        totals,
+        [request for part in inside for request in part.imported.requests],
+    )
+    yield from inside
     for index, child in enumerate(listed(where, data, "subagent_trajectories", dict)):
         yield from _parts(file, f"{where}: subagent_trajectories[{index}]", child, name)
+
+
+def _side(where: str, step: Object) -> str:
+    """Return the sub-agent whose step stands between the main agent's; empty: the step is the main agent's."""
+    extra = inner(where, step, "extra")
+    return str(extra.get("agent_id") or "sidechain") if extra.get("is_sidechain") else ""
+
+
+def _on_its_own(step: Object) -> Object:
+    return {**step, "extra": {**step["extra"], "is_sidechain": False}}
+
+
+def _continued(parts: Sequence[Part], assumptions: Assumptions) -> Iterator[Part]:
+    """Yield the parts, those that go on in other files as one."""
+    by_file = {part.file: part for part in parts if part.imported.program.parent_id is None}
+    following = {part.file.with_name(part.goes_on) for part in parts if part.goes_on}
+    for part in parts:
+        if part.imported.program.parent_id is not None or part.file not in following:
+            yield _whole(part, by_file, assumptions)
+
+
+def _whole(part: Part, by_file: Mapping[PurePath, Part], assumptions: Assumptions) -> Part:
+    seen = {part.file}
+    while part.goes_on:
+        after = by_file.get(part.file.with_name(part.goes_on))
+        if after is None or after.file in seen:
+            assumptions.assume(
+                "continuation", "its file is missing: left out", example=part.imported.program.program_id
+            )
+            return replace(part, totals={}, goes_on="")
+        seen.add(after.file)
+        requests = [*part.imported.requests, *after.imported.requests]
+        shift = len(part.imported.requests)
+        children = {name: shift - 1 if turn is None else turn + shift for name, turn in after.children.items()}
+        part = Part(
+            replace(part.imported, requests=requests),
+            {**part.children, **children},
+            part.names | after.names,
+            after.file,
+            after.goes_on,
+            after.totals,
+            [*part.within, *after.within],
+        )
+    return part
+
+
+def _differing(part: Part) -> list[Assumption]:
+    """Return the sums of the source that are neither those of the requests, nor with those of sub-agents between
+    them."""
+    name, requests = part.imported.program.program_id, part.imported.requests
+    alone = list(differing_totals(name, part.totals, requests))
+    return alone if alone and list(differing_totals(name, part.totals, [*requests, *part.within])) else []
 
 
 def _references(where: str, step: Object) -> Iterator[str]:
