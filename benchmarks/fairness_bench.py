@@ -48,10 +48,18 @@ class Engine:
     """A scheduler, a clock, the requests that are running, and the functions to call at later times."""
 
     def __init__(
-        self, policy: str, options: Mapping[str, Any], guards: Guards, part: float = 1.0, **limits: Any
+        self,
+        policy: str,
+        options: Mapping[str, Any],
+        guards: Guards,
+        part: float = 1.0,
+        least_blocks: int = 0,
+        **limits: Any,
     ) -> None:
-        """``part``: of the memory and of the speed of the GPU. ``limits``: further settings of the engine."""
-        config = EngineConfig(gpu=GPU, kv_blocks=round(part * KV_BLOCKS), block_size=BLOCK, guards=guards, **limits)
+        """``part``: of the memory and of the speed of the GPU, but at least so many blocks of memory. ``limits``:
+        further settings of the engine."""
+        blocks = max(least_blocks, round(part * KV_BLOCKS))
+        config = EngineConfig(gpu=GPU, kv_blocks=blocks, block_size=BLOCK, guards=guards, **limits)
         self._part = part
         shape, self._times = shape_of(config), times_of(config)
         settings = settings_of(config, policy, options)
@@ -70,7 +78,18 @@ class Engine:
 
     def send(self, ask: Ask, answered: Answered, key: str | None = None, weight: float = 1.0) -> None:
         caller = {} if key is None else {CLIENT_KEY: key, NAMESPACE_KEY: key, WEIGHT_KEY: weight}
-        xargs = tags_to_xargs(ask.tags) | caller
+        xargs, left = tags_to_xargs(ask.tags) | caller, ask.copies
+
+        def one_answered(answer: list[int]) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                answered(answer)
+
+        for _ in range(ask.copies):
+            self._send(ask, xargs, one_answered)
+
+    def _send(self, ask: Ask, xargs: dict[str, Any], answered: Answered) -> None:
         request = Request(
             request_id=str(next(self._numbers)),
             prompt_token_ids=ask.prompt,

@@ -4,12 +4,14 @@
 
 Each row is a closed loop of attacking clients. Beside them arrive honest programs. All run on vLLM's scheduler in
 virtual time, with an A100's modelled step times and 1,200 KV blocks (``fairness_bench.py``). Mean seconds of the honest
-programs; in brackets, as a multiple of what they take alone under that policy on half of the engine: half of the
-memory, and steps that take twice as long. ``stock`` is policy vllm with ``--fair none``.
+programs; in brackets, as a multiple of what they take alone under that policy on their share of the engine. Half of the
+engine is half of the memory, and steps that take twice as long. ``stock`` is policy vllm with ``--fair none``.
 
     python benchmarks/fairness_keys.py --search 600 [--policies working-set]
 
 draws behaviours of the attacking clients at random for 600 s and prints those that cost the honest programs most.
+Honest programs differ too. A third of the attacks come from two keys: the honest programs are then compared with a
+third of the engine. In another third, nine more keys have one small stream each, too little to count as a share.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from statistics import mean
 from continuum_server.policy.program_table import Guards
 from continuum_traces.schema import Tags
 from fairness_bench import PAUSE_S, Engine
-from fairness_rows import TOOL_S, Ask, ids
+from fairness_rows import BLOCK, KV_BLOCKS, TOOL_S, Ask, ids
 
 ATTACKER, HONEST = "a" * 16, "b" * 16
 KEYS: dict[str, tuple[str | None, str | None]] = {
@@ -45,10 +47,17 @@ class Victims:
     apart_s: float = 0.25
     turns: int = 5
     prompt: int = 2200
+    prefix: int = 0
+    """Leading tokens of the prompt that are the same in all of them, and in some attackers' prompts."""
     output: int = 40
     more: int = 100
     """Tokens that each turn adds to the prompt beside the answer."""
     first_s: float = 3.0
+
+    @property
+    def least_blocks(self) -> int:
+        """KV blocks in which one of them fits alone."""
+        return (self.prompt + (self.turns - 1) * self.more + self.turns * self.output) // BLOCK + 2
 
     def ask(self, name: str, turn: int, context: list[int]) -> Ask:
         tags = Tags(program_id=name, is_last_step=True if turn == self.turns - 1 else None)
@@ -65,10 +74,23 @@ class Attack:
     victims: Victims = Victims()
     limit_s: float = 150.0
     sends: str = ""
+    keys: int = 1
+    """Keys that the clients have, in turn."""
+    streams: int = 0
+    """Further keys, each with one stream of short prompts and long answers."""
+
+    @property
+    def part(self) -> float:
+        """The honest programs' share of the engine. A key with a small stream needs no share."""
+        return 1.0 / (1 + self.keys) if self.clients else 0.5
 
 
 FAIR = 1.3
-"""Times half an engine: above it, the search counts a behaviour as bad."""
+"""Times the share of an engine: above it, the search counts a behaviour as bad."""
+COLLUDING = "c" * 16
+"""The attacking clients' second key."""
+POOL = BLOCK * (KV_BLOCKS - 1)
+"""Tokens that a request can have at most."""
 SPREAD = Victims(24, 2.0)
 TWO_TURNS = Victims(turns=2)
 
@@ -107,6 +129,16 @@ def _nothing(client: int, number: int) -> tuple[Ask, float]:
     raise AssertionError("no client sends")
 
 
+def _stream(client: int, number: int) -> tuple[Ask, float]:
+    return Ask(ids(f"stream {client} {number}", 64), 200, Tags(f"stream-{client}")), PAUSE_S
+
+
+def _guest(client: int, number: int, prompt: int = 9000) -> tuple[Ask, float]:
+    return Ask(ids(f"{client} {number}", prompt), 16, Tags(f"g{client}-{number}")), PAUSE_S
+
+
+STREAM = Attack(0, _stream)
+LONGER = Victims(prompt=9000)
 ATTACKS = {
     "compact": Attack(40, _compact, TWO_TURNS, sends="pretended compactions"),
     "light": Attack(8, _light, sends="light agents that go on for ever, and a stream"),
@@ -116,25 +148,38 @@ ATTACKS = {
     "one-offs": Attack(100, _one_off, SPREAD, sends="one-offs of 290 tokens in, 64 out"),
     "long-answers": Attack(64, _long_answers, SPREAD, sends="one-offs of 290 tokens in, 800 out"),
     "continued": Attack(40, _continued, sends="prompts that continue"),
+    "guests": Attack(40, _guest, sends="fresh ids, each with a prompt of 9,000 tokens"),
+    "guests-pool": Attack(8, partial(_guest, prompt=18_000), sends="fresh ids, prompts of 18,000 tokens"),
+    "guests-two-keys": Attack(40, _guest, sends="the former but one, from two keys", keys=2),
+    "guests-large": Attack(40, _guest, LONGER, sends="the same, beside programs of 9,000 tokens"),
+    "nine-streams": Attack(8, _light, sends="`light`, and nine keys with a small stream each", streams=9),
+    "nine-streams-large": Attack(8, _light, LONGER, sends="the same, beside programs of 9,000 tokens", streams=9),
 }
 
 
 @cache
-def half_s(victims: Victims, policy: str) -> float:
-    """Return the mean seconds of the honest programs alone on half of the engine."""
-    return seconds(Attack(0, _nothing, victims), policy, "none", Guards(), part=0.5)[0]
+def share_s(victims: Victims, policy: str, part: float) -> float:
+    """Return the mean seconds of the honest programs alone on this part of the engine.
+
+    A program that does not fit the part's memory gets as much memory as it needs, and the part's speed.
+    """
+    return seconds(Attack(0, _nothing, victims), policy, "none", Guards(), part)[0]
 
 
 def seconds(attack: Attack, policy: str, keys: str, guards: Guards, part: float = 1.0) -> tuple[float, int]:
     """Return the mean seconds of the honest programs, and how many ended. Those that did not count up to the limit."""
-    engine, victims = Engine(policy, {}, guards, part), attack.victims
+    victims = attack.victims
+    engine = Engine(policy, {}, guards, part, victims.least_blocks)
     key, honest = KEYS[keys]
     for client in range(attack.clients):
-        engine.at(client * 0.01, partial(_send, engine, attack, client, 0, key))
+        of_client = key if client % attack.keys == 0 else COLLUDING
+        engine.at(client * 0.01, partial(_send, engine, attack, client, 0, of_client))
+    for number in range(attack.streams):
+        engine.at(0.5, partial(_send, engine, STREAM, number, 0, f"{number:016d}"))
     begun = [victims.first_s + number * victims.apart_s for number in range(victims.number)]
     ended: dict[int, float] = {}
     for number, begin_s in enumerate(begun):
-        context = ids(f"task {number}", victims.prompt)
+        context = ids("system", victims.prefix) + ids(f"task {number}", victims.prompt - victims.prefix)
         engine.at(begin_s, partial(_turn, engine, victims, number, 0, context, honest, ended))
     engine.run(lambda: len(ended) == victims.number, attack.limit_s)
     assert engine.scheduler.wall.errors == 0
@@ -170,15 +215,22 @@ def invented(seed: int) -> Attack:
     """Return clients that choose ids, prompts, aborts, answers and pauses at random, each in its own way."""
     chance = random.Random(f"attack {seed}")
     kinds = [_habit(chance) for _ in range(chance.randint(1, 3))]
+    prompt = chance.choice((600, 2200, 2200, 6000, 9000))
+    victims = Victims(
+        chance.choice((4, 8)), chance.choice((0.25, 2.0)), 3, prompt, 40, 100, prefix=chance.choice((0, 0, 512))
+    )
+    keys, streams = chance.choice(((1, 0), (2, 0), (1, 9)))
 
     def ask(client: int, number: int) -> tuple[Ask, float]:
         return kinds[client % len(kinds)](client, number)
 
-    return Attack(chance.choice((4, 8, 20, 40, 64)), ask, Victims(turns=3), limit_s=60.0, sends=f"invented {seed}")
+    clients = chance.choice((4, 8, 20, 40, 64))
+    return Attack(clients, ask, victims, 100.0, f"invented {seed}", keys, streams)
 
 
 def _habit(chance: random.Random) -> Callable[[int, int], tuple[Ask, float]]:
-    prompt, output = chance.choice((12, 64, 290, 900, 2600, 9000)), chance.choice((1, 16, 64, 400, 3000))
+    prompt = chance.choice((12, 64, 290, 900, 2600, 9000, 14_000, POOL - 300))
+    output = min(chance.choice((1, 16, 64, 400, 3000)), POOL - 100 - prompt)
     names, texts = (
         chance.choice(("none", "fresh", "own", "shared")),
         chance.choice(("new", "same", "longer", "compact")),
@@ -186,7 +238,8 @@ def _habit(chance: random.Random) -> Callable[[int, int], tuple[Ask, float]]:
     abort_at = chance.choice((None, None, 1, 50))
     pause_s, tool = chance.choice((PAUSE_S, PAUSE_S, 0.3, 2.0)), chance.choice((None, "bash"))
     length, ttl_s = chance.choice((1, 4, 10**6)), chance.choice((None, None, 600.0))
-    parent = chance.choice((None, None, None, "root"))
+    parent = chance.choice((None, None, None, "root", "before"))
+    copies, prefix = chance.choice((1, 1, 1, 4)), chance.choice((0, 0, 512))
 
     def ask(client: int, number: int) -> tuple[Ask, float]:
         program, turn = divmod(number, length)
@@ -194,12 +247,15 @@ def _habit(chance: random.Random) -> Callable[[int, int], tuple[Ask, float]]:
         text = {
             "new": lambda: ids(f"{client} {number}", prompt),
             "same": lambda: ids(f"{client}", prompt),
-            "longer": lambda: ids(f"{client} {program}", min(prompt + 16 * turn, 16_000)),
-            "compact": lambda: ids(f"{client}", 64) + (ids(f"{client} {number}", prompt) if number % 2 else []),
+            "longer": lambda: ids(f"{client} {program}", min(prompt + 16 * turn, POOL - 100 - output)),
+            "compact": lambda: ids(f"{client}", 64) + (ids(f"{client} {number}", prompt - 64) if number % 2 else []),
         }[texts]()
+        text = ids("system", min(prefix, len(text) - 1)) + text[prefix:] if len(text) > 1 else text
+        above = f"f{client}-{program - 1}" if parent == "before" else parent
         last = True if length < 10**6 and turn == length - 1 else None
-        tags = Tags(name, parent_id=parent, is_last_step=last, kv_ttl_s=ttl_s) if name else Tags()
-        return Ask(text, output, tags, tool, abort_at if abort_at is None else min(abort_at, output)), pause_s
+        tags = Tags(name, parent_id=above, is_last_step=last, kv_ttl_s=ttl_s) if name else Tags()
+        leaves_at = abort_at if abort_at is None else min(abort_at, output)
+        return Ask(text, output, tags, tool, leaves_at, copies), pause_s
 
     return ask
 
@@ -218,14 +274,16 @@ def _rows(options: argparse.Namespace) -> Iterator[str]:
             policy, guards = _guards(column, options)
             mean_s, ended = seconds(attack, policy, key, guards)
             least = ">= " if ended < attack.victims.number else ""
-            cells.append(f"{least}{mean_s:.1f} ({least}{mean_s / half_s(attack.victims, policy):.2f})")
+            share = mean_s / share_s(attack.victims, policy, attack.part)
+            cells.append(f"{least}{mean_s:.1f} ({least}{share:.2f})")
         yield f"| `{name}`: {attack.sends} | {key} | {' | '.join(cells)} |"
 
 
 def _search(options: argparse.Namespace) -> Iterator[str]:
     """Yield a line for each behaviour that is the worst so far, and at the end a line for each policy.
 
-    A behaviour is judged by the honest programs' mean time beside it / their mean time alone on half of the engine.
+    A behaviour is judged by the honest programs' mean time beside it / their mean time alone on their share of the
+    engine.
     """
     began_s, worst, seed = time.monotonic(), 0.0, options.seed  # noqa: TID251 - a script's budget
     ratios: dict[str, list[float]] = {column: [] for column in options.policies}
@@ -234,11 +292,11 @@ def _search(options: argparse.Namespace) -> Iterator[str]:
         for column, key in product(options.policies, options.attackers):
             policy, guards = _guards(column, options)
             mean_s, ended = seconds(attack, policy, key, guards)
-            ratio = mean_s / half_s(attack.victims, policy)
+            ratio = mean_s / share_s(attack.victims, policy, attack.part)
             ratios[column].append(ratio)
             if ratio > worst:
                 worst = ratio
-                yield f"{ratio:.2f} times half an engine: seed {seed}, {policy}, {mean_s:.1f} s, {ended} ended"
+                yield f"{ratio:.2f} times its share: seed {seed}, {policy}, {mean_s:.1f} s, {ended} ended"
         seed += 1
     for column, of_column in ratios.items():
         bad = sum(ratio > FAIR for ratio in of_column)

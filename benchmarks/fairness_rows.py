@@ -45,6 +45,8 @@ class Ask:
     """The tool that its answer calls."""
     abort_at: int | None = None
     """The client leaves when the answer has so many tokens."""
+    copies: int = 1
+    """Answers to generate, as the sampling parameter n: vLLM makes as many requests of it."""
 
 
 Row = Callable[[int, int], list[Ask]]
