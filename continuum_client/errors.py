@@ -78,3 +78,12 @@ class Once:
 
 once = Once()
 """The warnings of all clients of the process."""
+
+
+MAX_FAILURE_CHARS = 500
+"""The part of a server's error that is recorded."""
+
+
+def is_servers_fault(status: int) -> bool:
+    """Whether an HTTP status says that the server, the key or the load was at fault, not what was asked."""
+    return status in (401, 403, 408, 409, 429) or status >= 500

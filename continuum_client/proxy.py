@@ -32,7 +32,7 @@ from continuum_client.call import GENERATING, MESSAGES, Call, Outgoing
 from continuum_client.child_process import Tally
 from continuum_client.conversation import Conversations
 from continuum_client.dialects import Release
-from continuum_client.errors import InvalidTag
+from continuum_client.errors import MAX_FAILURE_CHARS, InvalidTag, is_servers_fault
 from continuum_client.observe import Events, WatchedReply, parsed
 from continuum_client.options import ClientState
 from continuum_client.own_requests import OWN_TIMEOUT_S
@@ -63,6 +63,9 @@ class Watcher(Protocol):
 
     def tool(self, name: str, seconds: float) -> None:
         """Receive a tool that ran between two turns."""
+
+    def server(self, failure: str | None) -> None:
+        """Receive how the server has failed a request, and None when it answers one that was sent after that."""
 
 
 class Refused(Exception):
@@ -112,6 +115,8 @@ class Proxy:
         self._tool_key = state.recorder.tool_key if state.recorder is not None else tool_by_command
         self._conversations = Conversations(self._begin)
         self._count = 0
+        self._failed_s: float | None = None
+        """When the server failed a request; None: it has answered one since."""
         self._ended: WeakKeyDictionary[TaggedProgram, tuple[float, list[ToolAsked]]] = WeakKeyDictionary()
         """When each conversation's latest turn ended, and the tools that its reply calls."""
 
@@ -201,9 +206,25 @@ class Proxy:
                 return await self._generate(request, raw, call)
             return await self._plain(request, raw)
         except BrokenOff as error:
+            self._server_failed(f"{self.root} {error}")
             return error.response or _error(f"{self.root} {error}")
         except aiohttp.ClientError as error:
+            self._server_failed(f"{self.root} does not answer: {error}")
             return _error(f"{self.root} does not answer: {error}")
+
+    def _server_failed(self, failure: str) -> None:
+        self._failed_s = self._state.clock()
+        if self._watcher is not None:
+            self._watcher.server(failure)
+
+    def _server_answered(self, sent_s: float, error: str | None = None) -> None:
+        """Note the answer to a request; ``error``: it did not end well, for a reason of the server's."""
+        if error is not None:
+            self._server_failed(f"{self.root} broke off its answer: {error}")
+        elif self._failed_s is not None and sent_s > self._failed_s:
+            self._failed_s = None
+            if self._watcher is not None:
+                self._watcher.server(None)
 
     async def _plain(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """Forward a request as it is."""
@@ -234,12 +255,17 @@ class Proxy:
             tagged_raw = raw if body is None else with_fields(raw, body, tagged.extra_body or {})
             return self._post(request, headers, tagged_raw)
 
+        sent_s = self._state.clock()
         try:
             answer = await call.send(send)
         except Refused as refused:
+            if is_servers_fault(refused.status_code):
+                self._server_failed(f"{self.root} answered {refused}"[:MAX_FAILURE_CHARS])
+            else:
+                self._server_answered(sent_s)
             return await pass_on(request, refused.answer, _once(refused.raw))
         async with answer:
-            return await self._answered(request, call, answer)
+            return await self._answered(request, call, answer, sent_s)
 
     async def _post(self, request: web.Request, headers: Mapping[str, str], body: bytes) -> aiohttp.ClientResponse:
         """Send a turn. Return the answer.
@@ -253,7 +279,9 @@ class Proxy:
         async with answer:
             raise Refused(answer, await answer.read())
 
-    async def _answered(self, request: web.Request, call: Call, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    async def _answered(
+        self, request: web.Request, call: Call, answer: aiohttp.ClientResponse, sent_s: float
+    ) -> web.StreamResponse:
         watched = call.begin_reply()
         assert watched is not None  # on_end is set
         unpacker = Unpacker(answer.headers.get(ENCODING, ""))
@@ -262,10 +290,14 @@ class Proxy:
         try:
             if "text/event-stream" in answer.headers.get("content-type", ""):
                 changed = watched.hide_usage or unpacker.on
-                return await pass_on(request, answer, _watched(watched, chunks), changed, without)
-            whole = b"".join([chunk async for chunk in chunks])
-            watched.whole(parsed(whole))
-            return await pass_on(request, answer, _once(whole), unpacker.on, without)
+                response = await pass_on(request, answer, _watched(watched, chunks), changed, without)
+            else:
+                whole = b"".join([chunk async for chunk in chunks])
+                watched.whole(parsed(whole))
+                response = await pass_on(request, answer, _once(whole), unpacker.on, without)
+            ending = watched.reply.ending(watched.asked)
+            self._server_answered(sent_s, ending.error if ending.end in ("cut", "failed") else None)
+            return response
         except BaseException as error:
             if isinstance(error, BrokenOff):
                 watched.end("the server broke off")

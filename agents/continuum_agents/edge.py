@@ -13,10 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+import openai
+
 from continuum_agents.channel import Channel
-from continuum_agents.protocol import CHECK, Done, Failed, Ready, Start, ToolEnded, TurnEnded, read_start
+from continuum_agents.protocol import CHECK, Done, Failed, Ready, ServerState, Start, ToolEnded, TurnEnded, read_start
 from continuum_client import OpenAI
 from continuum_client.dialects import find_dialect
+from continuum_client.errors import MAX_FAILURE_CHARS, is_servers_fault
 from continuum_client.program import Program
 from continuum_client.recorder import Recorder, tool_as_named
 from continuum_client.reply import check_content
@@ -123,11 +126,18 @@ class Reports:
         self.count = 0
         """The number of calls that were answered."""
         self._channel = channel
+        self._failure: str | None = None
 
     def turn_ended(self) -> None:
         """Report a reply."""
         self._channel.say(TurnEnded())
         self.count += 1
+
+    def server(self, failure: str | None) -> None:
+        """Report that the server has failed a call; None: that it answers again."""
+        if failure != self._failure:
+            self._failure = failure
+            self._channel.say(ServerState(failure))
 
     def tool_ended(self, name: str, seconds: float) -> None:
         """Report a tool that ran after the latest reply."""
@@ -153,8 +163,15 @@ class Turns(Reports):
         """Make the call in this block belong to the program. The call at the step limit is the program's last."""
         if self.step_limit and self.count + 1 >= self.step_limit:
             self.program.last_step()
-        with self.program.active():
-            yield
+        try:
+            with self.program.active():
+                yield
+        except openai.APIError as error:  # litellm's exceptions derive from openai's
+            status = getattr(error, "status_code", None)
+            if status is None or is_servers_fault(int(status)):
+                self.server(f"{type(error).__name__}: {error}"[:MAX_FAILURE_CHARS])
+            raise
+        self.server(None)
 
 
 def tool_name(name: str) -> str:

@@ -2,8 +2,9 @@
 
 One process runs one program. It sends ``ready`` when its framework is loaded, and the harness then sends one ``start``.
 If the harness closes stdin before ``start``, the process is not needed; if it closes stdin later, the process has to
-stop. The process sends ``turn`` and ``tool`` when a turn or a tool has ended, and ``done`` or ``error`` at the end. On
-SIGTERM it kills its tool, ends its program and sends ``done``.
+stop. The process sends ``turn`` and ``tool`` when a turn or a tool has ended, ``server`` when the server has failed a
+call or answers again, and ``done`` or ``error`` at the end. On SIGTERM it kills its tool, ends its program and sends
+``done``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 MARK_VARIABLE = "CONTINUUM_AGENT_MARK"
-"""An environment variable of the agent and all its child processes. By this variable the harness finds tools that
-outlive the agent, because they run in sessions of their own."""
+"""An environment variable of the agent and its child processes, by which the agent finds commands in its terminals."""
 
 CHECK = "--check"
 """With this argument an agent's process runs no program. It reads a start, and exits with status 1 and one line on
@@ -91,6 +91,15 @@ class ToolEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerState:
+    """The server has failed a call, or has answered a later one."""
+
+    kind: ClassVar[str] = "server"
+    failure: str | None = None
+    """What happened; None: it answers again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The program has ended."""
 
@@ -109,8 +118,10 @@ class Failed:
     message: str
 
 
-Event = Ready | TurnEnded | ToolEnded | Done | Failed
-_EVENTS: dict[str, type[Event]] = {event.kind: event for event in (Ready, TurnEnded, ToolEnded, Done, Failed)}
+Event = Ready | TurnEnded | ToolEnded | ServerState | Done | Failed
+_EVENTS: dict[str, type[Event]] = {
+    event.kind: event for event in (Ready, TurnEnded, ToolEnded, ServerState, Done, Failed)
+}
 
 
 def to_line(message: Start | Event) -> str:

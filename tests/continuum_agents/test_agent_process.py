@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,7 +15,9 @@ from pathlib import Path
 import pytest
 from continuum_agents.protocol import Done, Event
 from continuum_bench.agents import process as agent_process
+from continuum_bench.agents.keeper import below, kept
 from continuum_bench.agents.process import AgentDied, AgentProcess
+from waiting import until
 
 from continuum_client import child_process
 
@@ -48,6 +52,45 @@ def said(tmp_path: Path, *commands: str) -> list[Event]:
     return asyncio.run(listen())
 
 
+@pytest.mark.parametrize("ending", ["exit 0", "kill -9 $$", "sleep 987"])
+def test_nothing_that_it_started_outlives_it(tmp_path: Path, ending: str) -> None:
+    """Neither a session of its own nor an empty environment nor a parent that has ended hides a process."""
+    hidden = f"env -i setsid sh -c 'setsid sleep 986 & echo $! > {tmp_path}/orphan' &"
+    script = tmp_path / "agent"
+    script.write_text("\n".join(("#!/bin/sh", READY, hidden, "wait", DONE, ending)))
+    script.chmod(0o755)
+
+    async def play() -> list[int]:
+        process = await AgentProcess.spawn(script, "any", {}, tmp_path / "log")
+        await process.wait_until_ready(60.0)
+        assert await anext(process.events()) == Done("Submitted")
+        await process.end(0.2)
+        return below(os.getpid())
+
+    assert asyncio.run(play()) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "orphan").read_text()), 0)
+
+
+def test_the_end_of_the_harness_is_the_end_of_all_that_it_started(tmp_path: Path) -> None:
+    """Also by a signal that it cannot see."""
+    words = kept(["sh", "-c", f"env -i setsid sleep 985 & echo $! > {tmp_path}/pid; sleep 985"])
+    harness = subprocess.Popen([sys.executable, "-c", f"import subprocess; subprocess.run({words!r})"])
+    until(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()))
+    started = below(harness.pid)
+    harness.kill()
+    harness.wait()
+    assert len(started) >= 3
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
+
+
+@pytest.mark.parametrize(("command", "status"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", -9), ("kill $$", -15)])
+def test_a_kept_command_ends_as_it_does_alone(command: str, status: int) -> None:
+    done = subprocess.run(kept(["sh", "-c", f"{command}"]), input=b"", capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (status, b"", b"")
+    assert subprocess.run(kept(["cat"]), input=b"words", capture_output=True).stdout == b"words"
+
+
 def test_what_imports_print_is_passed_over(tmp_path: Path) -> None:
     assert said(tmp_path, "echo 'Welcome to 1.0!'", "echo", READY, DONE) == [Done("Submitted")]
 
@@ -77,7 +120,7 @@ def test_one_that_cannot_be_started(tmp_path: Path) -> None:
 
 
 async def _end(process: asyncio.subprocess.Process, folder: Path) -> None:
-    await AgentProcess(process, "no such mark", folder).end()
+    await AgentProcess(process, folder).end()
 
 
 async def _pass_on(process: asyncio.subprocess.Process, folder: Path) -> None:

@@ -17,8 +17,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from continuum_agents.protocol import BATCH_LABEL, DOCKER, PROGRAM_LABEL, Done, Failed, Start, ToolEnded, TurnEnded
+from continuum_agents.protocol import (
+    BATCH_LABEL,
+    DOCKER,
+    PROGRAM_LABEL,
+    Done,
+    Failed,
+    ServerState,
+    Start,
+    ToolEnded,
+    TurnEnded,
+)
 
+from continuum_bench.agents import keeper
 from continuum_bench.agents.environment import Environment
 from continuum_bench.agents.process import AgentDied, AgentProcess
 from continuum_bench.agents.results import DIED, ERROR, INTERRUPTED, TIME_LIMIT, ProgramRecord, Results
@@ -191,6 +202,7 @@ class Runner:
             record.status = TIME_LIMIT
             record.error = f"stopped after {self._batch.time_limit_s:g} s"
             record.passed = False if self._batch.work.scored or arrival.task.test is not None else None
+            record.blame_server()
         finally:
             record.end_s = self._sink.offset_s()  # not the end of the process, which comes later
 
@@ -207,19 +219,23 @@ async def _listen(process: AgentProcess, record: ProgramRecord) -> None:
         elif isinstance(event, ToolEnded):
             record.tools = (*record.tools, event.name)
             record.tool_s = round(record.tool_s + event.seconds, 6)
+        elif isinstance(event, ServerState):
+            record.server_failure = event.failure
         elif isinstance(event, Done):
             record.status, record.submission, record.passed = event.exit_status, event.submission, event.passed
+            record.blame_server()
             return
         elif isinstance(event, Failed):
             record.status, record.error = ERROR, event.message
+            record.blame_server()
             return
     raise await process.died()
 
 
 async def _passes(test: str, workspace: Path) -> bool:
     """Return whether the task's test passes on the code that the agent left."""
-    process = await asyncio.create_subprocess_shell(
-        test,
+    process = await asyncio.create_subprocess_exec(
+        *keeper.kept(["/bin/sh", "-c", test]),
         cwd=workspace,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
@@ -231,8 +247,10 @@ async def _passes(test: str, workspace: Path) -> bool:
     except asyncio.TimeoutError:
         return False
     finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, keeper.KILL)
+            await process.wait()
 
 
 async def play(batch: BatchSettings, arrivals: list[ArrivingTask], sink: Results) -> bool:

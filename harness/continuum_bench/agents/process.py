@@ -1,4 +1,4 @@
-"""The process of one agent: starts it, sends its program, reads its events, and kills it with all its children."""
+"""The process of one agent: starts it, sends its program, reads its events, and ends it with all that it started."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import shutil
 import signal
 import sys
 import tempfile
-import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
 from continuum_agents.protocol import MARK_VARIABLE, Event, ProtocolError, Ready, Start, read_event, to_line
+
+from continuum_bench.agents import keeper
 
 LINE_BYTES = 64 * 2**20
 GRACE_S = 10.0
@@ -28,9 +28,9 @@ class AgentDied(Exception):
 class AgentProcess:
     """A running agent, made by ``spawn``. ``end`` must be called."""
 
-    def __init__(self, process: asyncio.subprocess.Process, mark: str, scratch: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, scratch: Path) -> None:
         self._process = process
-        self._mark = mark
+        """The keeper, whose child the agent is."""
         self._scratch = scratch
 
     @classmethod
@@ -38,21 +38,22 @@ class AgentProcess:
         """Start a process. Its stderr is appended to ``log``.
 
         Raises:
-            AgentDied: the system cannot start another process.
+            AgentDied: there is no such Python, or the system cannot start another process.
         """
-        mark = uuid.uuid4().hex
+        if shutil.which(python) is None:
+            raise AgentDied(f"its process could not be started: {python} cannot be executed")
         scratch = Path(tempfile.mkdtemp(prefix="continuum-"))  # the paths of sockets must be short
         # -I ignores PYTHONPATH and the working directory; -P, for this process's own Python, only the latter
         flag = "-P" if str(python) == sys.executable else "-I"
         try:
             with log.open("ab") as stderr:
                 process = await asyncio.create_subprocess_exec(
-                    *(str(python), flag, "-m", module),
+                    *keeper.kept([str(python), flag, "-m", module]),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=stderr,
                     limit=LINE_BYTES,
-                    env={**os.environ, **environment, MARK_VARIABLE: mark, "TMUX_TMPDIR": str(scratch)},
+                    env={**os.environ, **environment, MARK_VARIABLE: scratch.name, "TMUX_TMPDIR": str(scratch)},
                     start_new_session=True,  # Ctrl-C reaches only the harness, which then ends the programs
                 )
         except BaseException as error:
@@ -60,7 +61,7 @@ class AgentProcess:
             if isinstance(error, OSError):
                 raise AgentDied(f"its process could not be started: {error}") from error
             raise
-        return cls(process, mark, scratch)
+        return cls(process, scratch)
 
     async def wait_until_ready(self, timeout_s: float) -> None:
         """Wait until the process has loaded its framework.
@@ -123,7 +124,7 @@ class AgentProcess:
         return AgentDied(f"the agent's process ended with status {status}")
 
     async def end(self, grace_s: float = GRACE_S) -> None:
-        """Ask the process to stop if it still runs, then kill it and everything that it started."""
+        """Ask the process to stop if it still runs, then kill it and everything that it started, and wait for that."""
         try:
             if self._process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -136,25 +137,8 @@ class AgentProcess:
                 await asyncio.wait_for(self._process.wait(), grace_s)
 
     def kill(self) -> None:
-        """Send SIGKILL to the process's group and to all processes with its mark. Does not wait."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        kill_marked(self._mark)
+        """Kill the process and everything that it started. Does not wait."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, keeper.KILL)
         shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-def kill_marked(mark: str) -> None:
-    """Kill every process with this mark in its environment, until none is left."""
-    for _ in range(20):
-        running = marked(mark)
-        for pid in running:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        if not running:
-            return
-
-
-def marked(mark: str) -> list[int]:
-    """Return the ids of the running processes with this mark."""
-    processes = psutil.process_iter(["environ"])
-    return [each.pid for each in processes if (each.info["environ"] or {}).get(MARK_VARIABLE) == mark]

@@ -36,8 +36,13 @@ TIME_LIMIT = "TimeLimit"
 DIED = "AgentDied"
 ERROR = "Error"
 INTERRUPTED = "Interrupted"
-UNFINISHED = (DIED, ERROR, INTERRUPTED)
+SERVER_FAILED = "ServerFailed"
+"""The server failed the last call of the program, however its agent ended then."""
+UNFINISHED = (DIED, ERROR, INTERRUPTED, SERVER_FAILED)
 """Statuses of programs that did not end by themselves. They have no prediction and are run again on resume."""
+
+
+NOT_WRITTEN = ("submission", "server_failure")
 
 
 @dataclass(slots=True)
@@ -51,7 +56,8 @@ class ProgramRecord:
     """When the agent was given its task; later than the arrival if all workers were busy."""
     end_s: float | None = None
     status: str = ERROR
-    """The framework's status (Submitted, LimitsExceeded, ...), or TimeLimit, AgentDied, Error, Interrupted."""
+    """The framework's status (Submitted, LimitsExceeded, ...), or TimeLimit, AgentDied, Error, Interrupted,
+    ServerFailed."""
     turns: int = 0
     tools: tuple[str, ...] = ()
     tool_s: float = 0.0
@@ -60,6 +66,13 @@ class ProgramRecord:
     """Result of the task's test or of the framework's scorer; None: no test, or the program did not finish."""
     error: str | None = None
     submission: str = field(default="", repr=False)
+    server_failure: str | None = field(default=None, repr=False)
+    """How the server has failed a call; None: it has answered a later one. Not written."""
+
+    def blame_server(self) -> None:
+        """If the server failed the last call, that is why the program ended, not its agent."""
+        if self.server_failure is not None:
+            self.status, self.error, self.passed = SERVER_FAILED, self.server_failure, None
 
     @property
     def finished(self) -> bool:
@@ -113,7 +126,7 @@ class Results(ExitStack):
     def ended(self, record: ProgramRecord) -> None:
         """Record a program that ended, and its prediction if the program finished."""
         self.records.append(record)
-        line = {name: value for name, value in asdict(record).items() if name != "submission"}
+        line = {name: value for name, value in asdict(record).items() if name not in NOT_WRITTEN}
         self._programs.append(json.dumps(line, separators=(",", ":")).encode() + b"\n")
         if record.finished:
             self.predictions[record.instance_id] = self._prediction(record)
