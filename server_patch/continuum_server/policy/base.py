@@ -76,6 +76,9 @@ class Policy:
     """True: ``preemption_victims`` is called when the first waiting request does not fit. Requires ``steps``."""
     soft_holds: ClassVar[bool] = True
     """Whether a client may ask to keep KV that nobody else wants (``kv_ttl_s``)."""
+    guards_checkpoints: ClassVar[bool] = True
+    """Whether the windows and states at the end of a prompt are kept while its answer is generated. Models whose
+    layers are all full attention have none."""
     pins_yield_to: ClassVar[Yielding] = "never"
     """Which pins a waiting request may release, unless the operator's guards override it."""
     tenants: Tenants

@@ -16,6 +16,7 @@ from continuum_server.policy.facts import ProgramState, TurnState
 from continuum_server.policy.pins import Pin
 from continuum_server.policy.program_table import ProgramTable
 from continuum_server.vllm_plugin import touch_points
+from continuum_server.vllm_plugin.kv_groups import CheckpointGuard
 from continuum_server.vllm_plugin.wall import Wall
 
 
@@ -27,6 +28,7 @@ class HeldKv:
         table: decides what is held. After a failure the plugin sets another one.
         tell: records an event.
         rank_again: reorders waiting turns whose class changed.
+        guard: what is kept of running requests.
     """
 
     def __init__(
@@ -35,9 +37,11 @@ class HeldKv:
         table: ProgramTable,
         tell: Callable[[SchedulerEvent], None],
         rank_again: Callable[[Iterable[TurnState]], None],
+        guard: CheckpointGuard,
     ) -> None:
         self.table = table
         self._engine, self._tell, self._rank_again = engine, tell, rank_again
+        self._guard = guard
         self.blocks: dict[str, touch_points.Blocks] = {}
         """Blocks to which the plugin has a reference, by ``ProgramState.program_id``."""
 
@@ -129,6 +133,8 @@ class HeldKv:
                     blocks = allocate(request, *args, **kwargs)
                     if blocks is not None:
                         break
+            while blocks is None and touch_points.is_running(request) and self._guard.give_up():
+                blocks = allocate(request, *args, **kwargs)
             if blocks is None:
                 run("choice of a preemption", None, refused, request, kwargs)
             return blocks

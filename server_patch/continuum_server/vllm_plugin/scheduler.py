@@ -23,7 +23,7 @@ from continuum_server.policy.base import Rank
 from continuum_server.policy.facts import Machine, Step, Stored, TurnFinish, TurnState
 from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.registry import make_policy
-from continuum_server.vllm_plugin import touch_points
+from continuum_server.vllm_plugin import kv_groups, touch_points
 from continuum_server.vllm_plugin.held_kv import HeldKv
 from continuum_server.vllm_plugin.loads import Loads
 from continuum_server.vllm_plugin.plugin_settings import read_settings
@@ -85,7 +85,8 @@ class ProgramSchedulerMixin(Scheduler):
         self.online: Online | None = None
         """``Online`` on a live server; None in the virtual engine."""
         self.tags = TagReader()
-        self.held = HeldKv(self, self.table, self.tell, self.rank_again)
+        self.guard = kv_groups.CheckpointGuard(self, policy.guards_checkpoints)
+        self.held = HeldKv(self, self.table, self.tell, self.rank_again, self.guard)
         self._turn_of: dict[str, TurnState] = {}
         """The turn of each request, by request id. Kept outside the program table, which may fail."""
         self._open: set[str] = set()
@@ -188,6 +189,7 @@ class ProgramSchedulerMixin(Scheduler):
             run("load of a request", request_id, self._reloads, request_id, tokens, now_s)
         for request_id, hit_tokens in touch_points.first_scheduled(output):
             run("start of a request", request_id, self._started, request_id, hit_tokens, now_s)
+        self.wall.attempt("guard of checkpoints", self.guard.after_step, output)
         if self.preemption is not None:
             self.preemption.plan(now_s)
 
@@ -208,6 +210,7 @@ class ProgramSchedulerMixin(Scheduler):
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self.wall.run("end of a request", request.request_id, self._finished, request)
         self._turn_of.pop(request.request_id, None)
+        self.wall.attempt("guard of checkpoints", self.guard.release, request.request_id)
         return super()._free_request(request, *args, **kwargs)
 
     def shutdown(self) -> None:
@@ -217,6 +220,7 @@ class ProgramSchedulerMixin(Scheduler):
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
         self.wall.run("reset of the prefix cache", None, self.release_all, "shutdown")
+        self.wall.attempt("guard of checkpoints", self.guard.release_all)
         return super().reset_prefix_cache(*args, **kwargs)
 
     # -------------------------------------------------------------------------------- after a failure
@@ -311,6 +315,7 @@ class ProgramSchedulerMixin(Scheduler):
 
     def preempted(self, request_id: str, now_s: float) -> None:
         """Note that a request was preempted. If the policy preempted it, vLLM's output lists it once more."""
+        self.guard.release(request_id)
         turn = self.table.turn(request_id)
         if turn is not None and turn.running:
             self.table.preempt(turn, now_s)
@@ -343,12 +348,12 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _finished_well(self, request: Request, turn: TurnState, tool: str | None, now_s: float) -> None:
         siblings = self.table.identity.programs.with_key(turn.program.id_key) if turn.is_last else []
-        full: touch_points.Blocks = []
+        kept: touch_points.Blocks = []
         ids: list[int] = []
 
         def blocks() -> list[int]:  # there are many, so they are only read if the policy wants a hold
-            full.extend(touch_points.full_blocks(self, request))
-            ids.extend(touch_points.block_ids(full))
+            kept.extend(kv_groups.kept(self, request).blocks)
+            ids.extend(touch_points.block_ids(kept))
             return ids
 
         stored = self._stored(request)
@@ -356,8 +361,8 @@ class ProgramSchedulerMixin(Scheduler):
         self.held.release_program(turn.program, now_s, "last" if turn.is_last else "hit")
         finish = TurnFinish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored)
         hold = self.table.finish(finish, blocks, request.output_token_ids)
-        if hold is not None and (full or blocks()):
-            self.held.hold(turn.program, full)
+        if hold is not None and (kept or blocks()):
+            self.held.hold(turn.program, kept)
             pin = self.table.pins.add(turn, now_s, hold, ids)
             if hold.ttl_s > 0.0:
                 estimates = {"delay_estimate_s": hold.delay_estimate_s, "eta": hold.eta}

@@ -44,14 +44,6 @@ SET_ASIDE = ("kv_holding_waiting", "skipped_waiting")
 """The attribute with requests that vLLM keeps outside its waiting queue: its name since about 0.32, and before."""
 
 
-def full_blocks(scheduler: Scheduler, request: Request) -> Blocks:
-    """Return the request's full blocks, which can be held.
-
-    A partly filled last block has no hash, so no later prompt could hit it. vLLM's null block has none either.
-    """
-    return [block for block in blocks_of(scheduler, request) if block._block_hash is not None]
-
-
 def hold_blocks(scheduler: Scheduler, blocks: Blocks) -> None:
     """Add a reference to each block, so that the blocks are kept when their request is freed."""
     scheduler.kv_cache_manager.block_pool.touch(blocks)

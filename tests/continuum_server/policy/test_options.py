@@ -62,7 +62,7 @@ def live(policy: str, options: dict[str, Any], machine: Machine) -> None:
             engine.abort(request)
 
 
-IN_THE_OVERVIEW = {"vllm", "program-fcfs"}
+IN_THE_OVERVIEW = {"vllm", "vllm-guard", "program-fcfs"}
 """Policies whose whole rule is a row of the overview; the others have a section of their own."""
 
 

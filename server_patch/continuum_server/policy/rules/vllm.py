@@ -12,3 +12,4 @@ class Vllm(Policy):
 
     name: ClassVar[str] = "vllm"
     soft_holds: ClassVar[bool] = False
+    guards_checkpoints: ClassVar[bool] = False

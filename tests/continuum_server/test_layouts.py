@@ -1,0 +1,174 @@
+"""Holds and guards of models with several KV cache groups, in vLLM's own scheduler: a held turn's next one hits."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layouts import DENSE, LATEST, LAYOUTS, SPECULATIVE, Engine
+
+PROMPT = [n % 900 for n in range(700)]
+NEXT = range(2000, 2050)
+PAIRS = [pair for pair in product(LAYOUTS, SPECULATIVE) if pair != ("llama-4", "mtp")]
+"""vLLM has no chunked attention with MTP."""
+EACH = pytest.mark.parametrize("retention", [LATEST, DENSE])
+
+
+def next_hits(layout: str, retention: int | None, speculative: str, pressure: str = "none", **rest: Any) -> list[int]:
+    """What the next turn finds: a continuation of the answer, and a prompt that leaves the answer out.
+
+    Args:
+        pressure: when all free blocks are evicted: ``none``, ``after`` the first turn, or also in its ``steps``.
+    """
+    found = []
+    for continues in (True, False):
+        engine = Engine(layout, retention, speculative, blocks=400, **rest)
+        request = engine.add("p", PROMPT, 100)
+        while engine.scheduler.requests:
+            engine.step()
+            if pressure == "steps":
+                engine.evict()
+        if pressure == "after":
+            engine.evict()
+        context = [*PROMPT, *request.output_token_ids] if continues else PROMPT
+        found.append(engine.hit("p", [*context, *NEXT]))
+        assert engine.leaked() == 0
+    return found
+
+
+@EACH
+@pytest.mark.parametrize(("layout", "speculative"), PAIRS)
+def test_the_next_turn_finds_under_pressure_what_an_idle_pool_gives(
+    layout: str, speculative: str, retention: int | None
+) -> None:
+    """With pressure in each step only what the answer adds may be lost, where each block of it has its own state."""
+    idle = next_hits(layout, retention, speculative)
+    assert min(idle) >= 576
+    assert next_hits(layout, retention, speculative, "after") == idle
+    least = [idle[-1]] * 2 if layout == "qwen3-next" and retention is DENSE else idle
+    assert next_hits(layout, retention, speculative, "steps") == least
+
+
+SPARSE = pytest.mark.parametrize("layout", ["gemma-3", "gpt-oss", "qwen3-next", "window-mla", "mistral"])
+"""Layouts in which a request loses windows or states."""
+
+
+@SPARSE
+@pytest.mark.parametrize(("policy", "found"), [("vllm", False), ("vllm-guard", True)])
+def test_the_guard_alone_keeps_the_end_of_a_prompt_while_others_take_all_that_is_free(
+    layout: str, policy: str, found: bool
+) -> None:
+    """Stock vLLM frees it and may evict it, though the full attention of the whole context is still there."""
+    engine = Engine(layout, policy=policy, blocks=400)
+    request = engine.add("p", PROMPT, 150)
+    while engine.scheduler.requests:
+        assert not engine.scheduler.held.blocks
+        engine.step()
+        if engine.scheduler.requests:
+            engine.evict()
+    assert bool(engine.hit("p", [*PROMPT, *request.output_token_ids, *NEXT])) is found
+    assert engine.leaked() == 0
+
+
+def test_a_model_of_full_attention_alone_is_not_guarded() -> None:
+    engine = Engine("llama", policy="vllm-guard")
+    engine.add("p", PROMPT, 150)
+    for _ in range(20):
+        engine.step()
+    assert engine.scheduler.guard.block_count == 0
+
+
+@pytest.mark.parametrize("layout", ["gemma-3", "qwen3-next"])
+def test_a_guard_is_given_up_before_a_running_request_is_preempted(layout: str) -> None:
+    """The guard of the prompt that was computed last goes first."""
+    engine = Engine(layout, policy="vllm-guard", blocks=400)
+    for name in "ab":
+        engine.add(name, [n % 700 + ord(name) for n in range(200)], 2000)
+        engine.step()
+    for _ in range(300):
+        engine.step()
+    guard = engine.scheduler.guard
+    both = guard.block_count
+    assert both == 2 * guard.blocks_of("a/1") == 2 * guard.blocks_of("b/2") > 0
+    taken = engine.pool.get_new_blocks(engine.pool.get_num_free_blocks())
+    while guard.blocks_of("b/2"):
+        assert guard.blocks_of("a/1") == both // 2
+        engine.step()
+        assert len(engine.scheduler.running) == 2
+    engine.pool.free_blocks(taken)
+    engine.abort(engine.scheduler.requests["a/1"])
+    assert guard.block_count == 0
+    engine.abort(engine.scheduler.requests["b/2"])
+    assert engine.leaked() == 0
+
+
+@SPARSE
+def test_the_prefix_cache_can_be_reset_while_requests_run(layout: str) -> None:
+    engine = Engine(layout, policy="vllm-guard", blocks=400)
+    engine.add("p", PROMPT, 150)
+    for _ in range(5):
+        engine.step()
+    assert engine.scheduler.guard.block_count > 0
+    assert engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+    assert engine.leaked() == 0
+
+
+@SPARSE
+def test_nothing_is_held_where_the_next_turn_would_find_nothing(layout: str) -> None:
+    """The window or the state was evicted: the guard was given up, and its blocks were taken."""
+    engine = Engine(layout, blocks=400)
+    request = engine.add("p", PROMPT, 150)
+    while engine.scheduler.requests:
+        engine.scheduler.guard.release_all()
+        engine.evict()
+        engine.step()
+    assert not engine.scheduler.held.blocks
+    assert not engine.scheduler.table.pins
+    assert engine.hit("p", [*PROMPT, *request.output_token_ids, *NEXT]) == 0
+
+
+@given(
+    pair=st.sampled_from(PAIRS),
+    retention=st.sampled_from([LATEST, DENSE]),
+    in_flight=st.sampled_from([0, 1]),
+    policy=st.sampled_from(["static-ttl", "vllm-guard", "working-set"]),
+    blocks=st.integers(110, 300),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=settings.default.max_examples // 2)
+def test_no_block_leaks(
+    pair: tuple[str, str], retention: int | None, in_flight: int, policy: str, blocks: int, seed: int
+) -> None:
+    """Programs that return, whose prompts change, that are aborted and preempted, in a pool that is too small."""
+    layout, speculative = pair
+    random = Random(seed)
+    engine = Engine(
+        layout,
+        retention,
+        speculative,
+        policy=policy,
+        blocks=blocks,
+        chunk_tokens=128,
+        in_flight=in_flight,
+        accepts=lambda drafts: random.randint(0, drafts),
+    )
+    contexts: dict[str, list[int]] = {}
+    for _ in range(random.randint(5, 40)):
+        name = random.choice("abcdef")
+        prompt = contexts.get(name, [])[: random.choice([10_000, 10_000, 64])] + [random.randrange(900)] * 60
+        if random.random() < 0.5 and not engine.runs(name) and len(prompt) < 300:
+            contexts[name] = prompt
+            engine.add(name, prompt, random.randint(1, 60), is_last_step=int(random.random() < 0.1))
+        elif random.random() < 0.1 and engine.scheduler.requests:
+            engine.abort(random.choice([*engine.scheduler.requests.values()]))
+        elif random.random() < 0.1 and not engine.scheduler.running:
+            engine.evict()
+        for _ in range(random.randint(0, 20)):
+            engine.step()
+    assert engine.leaked() == 0
+    assert engine.scheduler.wall.errors == 0
+    assert engine.scheduler.guard.block_count == 0
