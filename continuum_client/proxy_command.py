@@ -13,6 +13,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from continuum_traces.names import harmless
+
 from continuum_client.child_process import NOT_EXECUTABLE, NOT_FOUND, run_command
 from continuum_client.dialects import AUTO, DIALECTS, find_dialect
 from continuum_client.endpoints import shown
@@ -118,7 +120,7 @@ async def serve(proxy: Proxy) -> int:
 
 
 def _say(message: str) -> None:
-    sys.stderr.write(f"continuum-proxy: {message}\n")
+    sys.stderr.write(f"continuum-proxy: {harmless(message)}\n")
 
 
 def address(text: str) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from textwrap import TextWrapper
 from typing import Annotated, Any, cast, get_type_hints
 
 import typer
+from continuum_traces.names import harmless
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from continuum_bench.ctrl_c import INTERRUPTED, forget, raising
@@ -150,7 +151,7 @@ def exit_with(work: Callable[[], int]) -> None:
         with raising():
             code = work()
     except USER_ERRORS as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {harmless(str(error))}", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt as error:
         forget()

@@ -44,7 +44,7 @@ from continuum_analysis.sweep.capacity import Capacity, capacity_of
 from continuum_analysis.sweep.report import sweep_json, sweep_line, write_sweep_report, write_tables
 from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep
 from continuum_traces.json_io import write_text, writing
-from continuum_traces.names import which
+from continuum_traces.names import harmless, which
 from continuum_traces.records import read_verdicts
 from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS
 
@@ -358,6 +358,6 @@ def _write_table(table: Any, form: str, out: Path | None) -> None:
 def _write(text: str, out: Path | None) -> None:
     """Write a table to the file, or print it."""
     if out is None:
-        sys.stdout.write(text)
+        sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
     else:
         print_notice(f"table: {write_text(out, text)}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS
 from continuum_analysis.compare.runs import load_runs
@@ -15,8 +16,10 @@ from continuum_analysis.compare.words import TextTable, arm_table
 from continuum_analysis.plots.panels import Panel
 from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_report
-from rich.console import Console
+from continuum_traces.names import harmless
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table
 
 from continuum_bench.options.run import OutputOptions
@@ -25,13 +28,29 @@ WIDTH = 160
 """Columns of tables if the output is no terminal and COLUMNS is not set."""
 BAR = 50
 """Length of the longest bar in characters."""
-_out = Console(highlight=False, soft_wrap=True)
-ERR = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Terminal(Console):
+    """A console that writes texts of others harmlessly, wherever in a table or a line they are: neither their control
+    characters nor rich's markup in them has an effect."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render as rich does, with harmless texts."""
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else harmless(segment.text)
+            yield segment if text == segment.text else segment._replace(text=text)
+
+
+_out = Terminal(soft_wrap=True)
+ERR = Terminal(stderr=True, soft_wrap=True)
 
 
 def print_line(text: str) -> None:
     """Print a line of the result, at once."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(harmless(text) + "\n")
     sys.stdout.flush()
 
 
@@ -49,7 +68,7 @@ def duration(seconds: float) -> str:
 
 def print_notice(text: str) -> None:
     """Print a line for people on standard error. JSON output on standard output stays valid."""
-    ERR.print(text, markup=False)
+    ERR.print(text)
 
 
 def print_json(data: object) -> None:
@@ -83,7 +102,7 @@ def print_summary(summary: Summary, caption: str) -> None:
         first, *rest = zip(shown.headings, *shown.rows, strict=True)
         table = rich_table(TextTable(first, rest))
     intervals = "; in brackets: 95% intervals over seeds" if len(summary.seeds) >= ENOUGH_SEEDS else ""
-    _out.print(caption + modelled(summary) + intervals, markup=False)
+    _out.print(caption + modelled(summary) + intervals)
     console.print(table)
     for warning in summary.warnings:
         print_notice(f"warning: {warning}")
@@ -96,12 +115,12 @@ def modelled(summary: Summary) -> str:
 
 def print_verdict(text: str) -> None:
     """Print a verdict below its table, wrapped between words in a terminal."""
-    Console(highlight=False, soft_wrap=not _out.is_terminal).print(text, markup=False)
+    Terminal(soft_wrap=not _out.is_terminal).print(text)
 
 
 def print_table(table: TextTable, title: str, words: Sequence[str] = ()) -> None:
     """Print a table. The first column and those with the headings ``words`` are aligned to the left."""
-    _out.print(title, markup=False)
+    _out.print(title)
     table_console().print(rich_table(table, words))
 
 
@@ -109,17 +128,17 @@ def print_bars(panel: Panel) -> None:
     """Print the lines of a panel as bars: a group of bars for each x, the longest ``BAR`` characters long."""
     values = {(x, line.name): y for line in panel.lines for x, y in zip(line.x, line.y, strict=True)}
     longest, largest = max(len(line.name) for line in panel.lines), max(values.values())
-    _out.print(f"{panel.y_title}, by {panel.x_title}:", markup=False)
+    _out.print(f"{panel.y_title}, by {panel.x_title}:")
     for x in sorted({x for x, _ in values}):
         of_x = [(line.name, values[x, line.name]) for line in panel.lines if (x, line.name) in values]
         for at, (label, y) in enumerate(of_x):
             bar = "█" * round(BAR * y / largest)
-            _out.print(f"{'' if at else f'{x:g}':>8}  {label:<{longest}}  {bar} {y:#.3g}", markup=False)
+            _out.print(f"{'' if at else f'{x:g}':>8}  {label:<{longest}}  {bar} {y:#.3g}")
 
 
-def table_console() -> Console:
+def table_console() -> Terminal:
     """Return the console of tables, which has a width also where the output is no terminal."""
-    return Console(highlight=False, width=None if _out.is_terminal or "COLUMNS" in os.environ else WIDTH)
+    return Terminal(width=None if _out.is_terminal or "COLUMNS" in os.environ else WIDTH)
 
 
 def rich_table(table: TextTable, words: Sequence[str] = ()) -> Table:
@@ -130,5 +149,5 @@ def rich_table(table: TextTable, words: Sequence[str] = ()) -> Table:
         longest = max(len(word) for cell in cells for word in (cell.split() or [""]))
         made.add_column(heading, justify="left" if index == 0 or heading in words else "right", min_width=longest)
     for row in table.rows:
-        made.add_row(*row)
+        made.add_row(*map(harmless, row))  # before rich measures how wide they are
     return made

@@ -23,7 +23,7 @@ from rich.text import Text
 from continuum_bench.errors import BenchError, OptionError
 from continuum_bench.live.endpoint import NO_ANSWER, check_url, get_json
 from continuum_bench.options.serve import TopOptions
-from continuum_bench.show import print_json, table_console
+from continuum_bench.show import Terminal, print_json, table_console
 
 STATES = {
     "running": "running",
@@ -191,7 +191,7 @@ def show_top(options: TopOptions) -> int:
         BenchError: a URL is none, or no server answers the first time.
         OptionError: a live view is asked for where no terminal is.
     """
-    console = Console(highlight=False)
+    console = Terminal()
     if not (options.once or console.is_terminal):
         raise OptionError("top: the output is no terminal; use --once")
     key = os.environ.get(options.api_key_env) or None

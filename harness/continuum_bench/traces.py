@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import shorten
@@ -137,7 +136,7 @@ def validate_trace(source: Path) -> int:
     if recognised is not None and recognised.importer.name == OWN:
         faults = validate(source)
         for fault in faults:
-            sys.stdout.write(f"{fault}\n")
+            print_line(str(fault))
         print_notice(f"{source}: {len(faults) or 'no'} fault{'' if len(faults) == 1 else 's'}")
         return 2 if faults else 0
     log = ImportLog(_print_left_out)

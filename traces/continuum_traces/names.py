@@ -1,4 +1,4 @@
-"""Words for messages: suggestions for a misspelled name, and counts. Standard library only."""
+"""Words for messages: suggestions for a misspelled name, counts, and texts of others. Standard library only."""
 
 from __future__ import annotations
 
@@ -37,6 +37,27 @@ def near(name: object, choices: Iterable[str], most: int = 1) -> str:
 def counted(number: int, thing: str) -> str:
     """Return ``1 run`` or ``3 runs``."""
     return f"{number} {thing}{'s' * (number != 1)}"
+
+
+def harmless(text: str) -> str:
+    """Return a text without characters that a terminal obeys or hides: each is written as in Python's source.
+
+    These are control characters (but line ends and tabs), marks of direction, and invisible characters. Texts that
+    servers, models and files contain are printed in this form.
+
+    >>> harmless("\x1b[2J")
+    '\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each in _KEPT or each.isprintable() else _source_of(each) for each in text)
+
+
+_KEPT = "\n\t\xa0"
+
+
+def _source_of(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def _plain(name: str) -> str:
