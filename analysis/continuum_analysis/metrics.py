@@ -424,8 +424,8 @@ def replica_busiest(f: RunFacts) -> Value:
 
 @_metric("share", 1, "higher")
 def pin_hit_ratio(f: RunFacts) -> Value:
-    """pins that ended because the program's next turn was scheduled (in the preview's files: arrived during the pin) /
-    pins"""
+    """pins that ended because the program's next turn was scheduled and found the KV (in the preview's files: arrived
+    during the pin) / pins"""
     return _ratio(sum(pin.reason == "hit" for pin in f.pins), len(f.pins))
 
 

@@ -51,6 +51,7 @@ def cause_of(events: Sequence[SchedulerEvent], limits: Limits = BLOCK) -> Return
         ("cached", [*first(), *pin(5.0, "expired"), *second(9.0, 112)]),  # expired, and nobody took the blocks
         ("reloaded", [*first(), *second(4.0, 112), RELOAD]),
         ("elsewhere", [*first(), *pin(5.0, "expired"), *(replace(e, replica=1) for e in second(4.0, 0))]),
+        ("state", [*first(), *pin(4.0, "gone"), *second(4.0, 0)]),
         ("expired", [*first(), *pin(5.0, "expired"), *second(6.25, 0)]),
         ("pressure", [*first(), *pin(3.5, "pressure"), *second(4.0, 16)]),
         ("dropped", [*first(), *pin(3.5, "shutdown"), *second(4.0, 0)]),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from itertools import product
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from continuum_server.vllm_plugin import kv_groups, touch_points
+from continuum_traces.schema import SchedulerEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import DENSE, LATEST, LAYOUTS, SPECULATIVE, Engine
@@ -172,3 +175,69 @@ def test_no_block_leaks(
     assert engine.leaked() == 0
     assert engine.scheduler.wall.errors == 0
     assert engine.scheduler.guard.block_count == 0
+
+
+# --------------------------------------------------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("tokens", [1, 63, 64, 65, 700])
+def test_what_a_waiting_request_wants_is_what_vllm_takes(layout: str, tokens: int) -> None:
+    """Its prompt is computed in one step: vLLM then took as many blocks of the pool as were wanted."""
+    engine = Engine(layout, blocks=1000, chunk_tokens=2048)
+    request = engine.add("p", PROMPT[:tokens], 20)
+    wanted = kv_groups.blocks_wanted(engine.scheduler, request, {})
+    engine.step()
+    taken = {block.block_id for block in touch_points.blocks_of(engine.scheduler, request) if not block.is_null}
+    states = 3 if layout == "qwen3-next" and tokens > 64 else 0  # vLLM takes a block for the prompt's state besides
+    assert len(taken) <= wanted <= len(taken) + states
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_footprint_is_what_a_request_keeps_while_it_decodes(layout: str) -> None:
+    """Within a block of each group, at lengths of less and of more than a window."""
+    for tokens in (20, 100, 700):
+        engine = Engine(layout, policy="vllm", blocks=1000, chunk_tokens=2048)
+        request = engine.add("p", PROMPT[:tokens], 200)
+        for _ in range(150):
+            engine.step()
+        kept = {block.block_id for block in touch_points.blocks_of(engine.scheduler, request) if not block.is_null}
+        machine = engine.scheduler.table.policy.machine
+        room = machine.room(request.num_tokens) / engine.scheduler.table.block_size
+        groups = engine.scheduler.kv_cache_config.kv_cache_groups
+        assert len(kept) - 1 <= room
+        assert layout == "llama-4" or room <= len(kept) + 2 * len(groups)  # a chunk is full at its end only
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tokens_have_the_bytes_of_one_group_s_blocks(layout: str) -> None:
+    """The pool's bytes are those of its blocks, which all groups share."""
+    scheduler = Engine(layout).scheduler
+    page = scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec.page_size_bytes
+    assert kv_groups.token_bytes(scheduler) * kv_groups.kv_tokens(scheduler) == pytest.approx(1000 * page)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_pin_has_the_tokens_that_the_next_turn_finds(layout: str) -> None:
+    """Of two pins that share a part of their blocks, both; together they have that part once."""
+    engine = Engine(layout, blocks=1000)
+    contexts = {name: engine.turn(name, [*PROMPT[:320], *[ord(name)] * 320], 16) for name in "ab"}
+    pins = engine.scheduler.table.pins
+    kept = {pin.program.name: pin.kept_tokens for pin in pins.values()}
+    assert pins.block_count == engine.free_at_start - engine.pool.get_num_free_blocks()
+    assert max(kept.values()) < pins.kept_tokens <= sum(kept.values())
+    for name, context in contexts.items():
+        assert engine.hit(name, [*context, *NEXT]) == kept[name] > 0
+    assert engine.leaked() == 0
+
+
+@SPARSE
+@pytest.mark.parametrize(("repeated", "how"), [(700, "hit"), (500, "gone")])
+def test_a_pin_is_hit_if_its_kv_is_found(layout: str, repeated: int, how: str) -> None:
+    """A prompt that changes before its end goes on where no window or state was kept."""
+    engine, events = Engine(layout, blocks=400), list[SchedulerEvent]()
+    engine.scheduler.sink = SimpleNamespace(write=events.append)
+    context = engine.turn("p", PROMPT, 8)
+    found = engine.hit("p", [*context[:repeated], *NEXT])
+    assert (found > 0) is (how == "hit")
+    assert [event.reason for event in events if event.event == "unpin"] == [how]

@@ -31,7 +31,7 @@ STATE: dict[str, Any] = {
     },
     "metrics": Metrics().to_json(),
     "keys": [],
-    **{"now_s": 100.0, "block_tokens": 16, "pool_blocks": 50, "pinned_tokens": 160, "soft_holds": []},
+    **{"now_s": 100.0, "pool_blocks": 50, "pinned_tokens": 160, "pinned_blocks": 10, "soft_holds": []},
     "pins": [[f"held-{number}", 0, 16, 99.0, 105.0] for number in range(LISTED)],
     "program_list": [["p", "tag", 2, 40, "held", 98.0, 105.0, 0.5], ["q", "tag", 1, 4, "idle", None, None, None]] * 100,
 }
@@ -319,7 +319,6 @@ def test_ages_and_shares_are_added_to_the_engine_s_rows() -> None:
     pin = {"program_id": "held-0", "turn": 0, "tokens": 16, "since_s": 99.0, "expires_in_s": 5.0}
     assert engine["pins"][0] == pin
     assert (engine["pinned_blocks"], engine["pinned_share"]) == (10, 0.2)
-    assert "block_tokens" not in engine
 
 
 # ------------------------------------------------------------------------------------- how often an engine is asked

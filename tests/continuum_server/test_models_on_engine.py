@@ -14,9 +14,9 @@ from continuum_server.step_times.catalog import find_model, kv_capacity
 from continuum_server.step_times.specs import MODELS
 from continuum_server.virtual.config import EngineConfig, shape_of
 from continuum_server.virtual.vllm_setup import _vllm_config, build_scheduler
+from continuum_server.vllm_plugin.kv_groups import blocks_wanted
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
-from continuum_server.vllm_plugin.touch_points import blocks_wanted
 from transformers import LlamaConfig
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
@@ -61,6 +61,7 @@ def test_hashes_and_pool_of_a_model_with_two_kv_cache_groups() -> None:
     assert (scheduler.block_size, scheduler.table.policy.machine.block_size) == (32, 16)
     tokens = scheduler.table.policy.machine.kv_tokens
     assert 145_000 < tokens < 160_000, "a context takes a block for each 16 tokens, and some for its window"
-    assert scheduler.table.block_size == tokens // 10_000
+    assert scheduler.table.block_size == tokens / 10_000
+    assert scheduler.table.policy.machine.room(16_000) / scheduler.table.block_size == 1_000 + 33
     request = Request("r", [1] * 16_000, SamplingParams(max_tokens=1), None)
     assert 1_000 < blocks_wanted(scheduler, request, {}) < 1_100

@@ -208,7 +208,9 @@ EventKind = Literal[
     "reload",  # the turn's KV cache is loaded from a lower tier, before its start or resume: tokens, bytes
 ]
 
-UnpinReason = Literal["hit", "expired", "last", "pressure", "abort", "shutdown"]
+UnpinReason = Literal["hit", "gone", "expired", "last", "pressure", "abort", "shutdown"]
+"""``hit``: the next turn was scheduled. ``gone``: it was, but found less than was held, because its prompt goes on from
+a place of which the model's window or state was not kept."""
 
 
 @dataclass(slots=True)  # not frozen: that would take the engine five times as long, five times a turn

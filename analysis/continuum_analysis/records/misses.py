@@ -22,6 +22,7 @@ CAUSES = {
     "reloaded": "hit: its KV came back from a lower tier",
     "found": "hit: only the client recorded this turn; the server's records would say what kept the KV",
     "elsewhere": "miss: the turn before ran on another replica",
+    "state": "miss: its pin held until it was scheduled, but the window or state at which its prompt goes on was gone",
     "expired": "miss: its pin expired before it returned",
     "pressure": "miss: its pin was given up because another request needed the room",
     "dropped": "miss: its pin ended in another way before it was scheduled (a request aborted, a cache reset)",
@@ -191,6 +192,7 @@ _ENDINGS = {
     "abort": "dropped",
     "shutdown": "dropped",
     "last": "dropped",
+    "gone": "state",
     "hit": "rewritten",
 }
 """Causes by the reason why the pin ended. A turn that took over its pin but found fewer tokens than the pin held had

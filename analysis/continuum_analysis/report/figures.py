@@ -26,6 +26,7 @@ from continuum_analysis.report.figure_kit import (
 
 ENDINGS = {
     "hit": ("#117733", ""),
+    "gone": ("#CC6677", "o"),
     "expired": ("#DDCC77", "/"),
     "pressure": ("#AA3377", "x"),
     "last": ("#88CCEE", "."),

@@ -42,6 +42,7 @@ CAUSE_COLOURS = {
     "reloaded": ("#44AA99", "-"),
     "found": ("#44AA99", "/"),
     "elsewhere": ("#EE8866", "."),
+    "state": ("#CC6677", "o"),
     "expired": ("#DDCC77", "/"),
     "pressure": ("#AA3377", "x"),
     "dropped": ("#CC99BB", "+"),

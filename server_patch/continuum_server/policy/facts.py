@@ -281,6 +281,20 @@ class DecodeLine:
         return self.fixed_s / kv_tokens + self.token_s
 
 
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """How many blocks of the KV pool a context takes in each KV cache group of the model."""
+
+    groups: tuple[tuple[int, int | None], ...]
+    """Tokens of a block, and the most blocks of one context: a window or a state ends growing; None: it never does."""
+    block_tokens: float
+    """Tokens of ``Machine.kv_tokens`` for each block of the pool."""
+
+    def blocks(self, tokens: int) -> int:
+        wanted = ((-(-tokens // size), most) for size, most in self.groups)
+        return sum(blocks if most is None else min(blocks, most) for blocks, most in wanted)
+
+
 @dataclass(slots=True)
 class Machine:
     """The machine on which the engine runs."""
@@ -298,6 +312,13 @@ class Machine:
     """Seconds of decode steps; None: unknown."""
     block_size: int = 16
     """Tokens of a KV block."""
+    footprint: Footprint | None = None
+    """What contexts take of the pool; None: in proportion to their length."""
+
+    def room(self, tokens: int) -> float:
+        """Return how many of ``kv_tokens`` a context takes. With windows or states, short contexts take more than they
+        have tokens."""
+        return tokens if self.footprint is None else self.footprint.blocks(tokens) * self.footprint.block_tokens
 
     def reload_s(self, stored: Stored | None) -> float:
         """Return the seconds to load the stored tokens while the links are idle; infinite if none are stored."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -24,10 +24,12 @@ class Pin:
     turn_index: int
     since_s: float
     deadline_s: float
-    tokens: int
-    """Tokens in its blocks, shared or not."""
+    tokens: float
+    """Tokens of the KV pool in its blocks, shared or not."""
     blocks: Sequence[Hashable] = ()
     client: str = ""
+    kept_tokens: int = 0
+    """Tokens of the context that the program's next turn can find in these blocks."""
     soft_until_s: float = -math.inf
     """Until when the KV is kept as a soft hold after the deadline."""
 
@@ -36,17 +38,17 @@ class Pins(Mapping[str, Pin]):
     """Each program's pin, by ``ProgramState.program_id``, and the soft holds.
 
     Args:
-        block_size: number of tokens per block of the KV pool.
+        block_size: number of tokens of the KV pool per block of it.
         max_tokens: number of tokens that all pins may hold. A block that several share counts once.
         max_ttl_s: longest hold.
         max_per_client: number of pins of one API key; None: no limit.
     """
 
-    def __init__(self, block_size: int, max_tokens: float, max_ttl_s: float, max_per_client: int | None) -> None:
+    def __init__(self, block_size: float, max_tokens: float, max_ttl_s: float, max_per_client: int | None) -> None:
         self.soft: dict[str, Pin] = {}
         """Each program's soft hold: KV that its client asked to keep as long as nobody else wants the memory. The
         oldest comes first, and is released first."""
-        self.soft_tokens = 0
+        self.soft_tokens: float = 0
         """Tokens in the blocks of all soft holds. A block that several share counts several times."""
         self._block_size = block_size
         self._max_tokens = max_tokens
@@ -55,7 +57,7 @@ class Pins(Mapping[str, Pin]):
         self._pins: dict[str, Pin] = {}
         self._blocks = DistinctBlocks()
         self._of_client: Counter[str] = Counter()
-        self.tokens_of: Counter[str | None] = Counter()
+        self.tokens_of: defaultdict[str | None, float] = defaultdict(int)
         """Number of tokens in the pins of each API key (``ProgramState.namespace``). Each pin counts in full."""
         self._deadlines: list[tuple[float, int, Pin]] = []
         """A heap. Entries of pins that have ended are skipped."""
@@ -74,9 +76,19 @@ class Pins(Mapping[str, Pin]):
         return program_id in self._pins
 
     @property
-    def tokens(self) -> int:
-        """Number of tokens in all pinned blocks. A block that several pins share counts once."""
+    def tokens(self) -> float:
+        """Tokens of the KV pool in all pinned blocks. A block that several pins share counts once."""
         return len(self._blocks) * self._block_size
+
+    @property
+    def block_count(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def kept_tokens(self) -> int:
+        """Tokens of contexts that pins keep. Where several pins share a part of their blocks, that part counts once."""
+        blocks = len(self._blocks) + self._blocks.repeats
+        return sum(pin.kept_tokens for pin in self._pins.values()) * len(self._blocks) // max(1, blocks)
 
     def holds(self, program: ProgramState) -> bool:
         """Whether the program's KV is held, by a pin or softly."""
@@ -108,10 +120,18 @@ class Pins(Mapping[str, Pin]):
             return None
         return hold if ttl_s == hold.ttl_s else replace(hold, ttl_s=ttl_s)
 
-    def add(self, turn: TurnState, now_s: float, hold: Hold, blocks: Sequence[Hashable]) -> Pin:
-        """Add a pin or a soft hold for these blocks, which the scheduler holds. The program must have neither."""
+    def add(
+        self, turn: TurnState, now_s: float, hold: Hold, blocks: Sequence[Hashable], kept_tokens: int | None = None
+    ) -> Pin:
+        """Add a pin or a soft hold for these blocks, which the scheduler holds. The program must have neither.
+
+        Args:
+            kept_tokens: tokens of the context that the next turn can find in them; None: all of the blocks' tokens.
+        """
         tokens, soft_until_s = len(blocks) * self._block_size, now_s + hold.soft_s
-        pin = Pin(turn.program, turn.index, now_s, now_s + hold.ttl_s, tokens, blocks, turn.client or "", soft_until_s)
+        kept = int(tokens) if kept_tokens is None else kept_tokens
+        ends_s, client = now_s + hold.ttl_s, turn.client or ""
+        pin = Pin(turn.program, turn.index, now_s, ends_s, tokens, blocks, client, kept, soft_until_s)
         if hold.ttl_s <= 0.0:
             self.soften(pin)
             return pin

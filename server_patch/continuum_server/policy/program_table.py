@@ -91,10 +91,10 @@ class ProgramTable:
 
     Args:
         kv_tokens: number of tokens that the KV pool holds.
-        block_size: number of tokens per block of the KV pool.
+        block_size: number of tokens of ``kv_tokens`` per block of the KV pool.
     """
 
-    def __init__(self, policy: Policy, guards: Guards, kv_tokens: int, block_size: int = 16) -> None:
+    def __init__(self, policy: Policy, guards: Guards, kv_tokens: int, block_size: float = 16) -> None:
         self.policy = policy
         self.guards = guards
         self.block_size = block_size

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from continuum_traces.schema import SchedulerEvent, UnpinReason
@@ -15,7 +16,7 @@ from vllm.v1.request import Request
 from continuum_server.policy.facts import ProgramState, TurnState
 from continuum_server.policy.pins import Pin
 from continuum_server.policy.program_table import ProgramTable
-from continuum_server.vllm_plugin import touch_points
+from continuum_server.vllm_plugin import kv_groups, touch_points
 from continuum_server.vllm_plugin.kv_groups import CheckpointGuard
 from continuum_server.vllm_plugin.wall import Wall
 
@@ -73,9 +74,9 @@ class HeldKv:
         finally:  # the record says what the table says, even after a failure
             ended = was_pinned and program.program_id not in pins
             if ended:
-                event = SchedulerEvent(now_s, "unpin", program.name, pin.turn_index, reason=reason, tokens=pin.tokens)
-                self._tell(event)
-        if ended and reason != "hit" and program.turn is not None:
+                event = SchedulerEvent(now_s, "unpin", program.name, pin.turn_index, reason=reason)
+                self._tell(replace(event, tokens=pin.kept_tokens))
+        if ended and reason not in ("hit", "gone") and program.turn is not None:
             self._rank_again([program.turn])
         return ended
 
@@ -159,7 +160,7 @@ class HeldKv:
         victims = table.victims(turn, must)
         if must or not victims:
             return [[pin] for pin in victims]
-        wanted = touch_points.blocks_wanted(engine, request, arguments)
+        wanted = kv_groups.blocks_wanted(engine, request, arguments)
         missing = wanted - touch_points.free_block_count(engine)
         enough = touch_points.holds_that_free([self.blocks[pin.program.program_id] for pin in victims], missing)
         return [victims[:enough], *([pin] for pin in victims[enough:])] if enough else ()

@@ -14,15 +14,22 @@ does, and was compared with vLLM 0.26, 0.32 and 0.33. It relies on behaviour tha
 
 from __future__ import annotations
 
+from inspect import signature
 from itertools import chain
 from typing import Any, NamedTuple
 
-from vllm.v1.core.kv_cache_utils import KVCacheBlock, resolve_block_hashes
+from vllm.v1.core.kv_cache_utils import (
+    KVCacheBlock,
+    get_max_concurrency_for_kv_cache_config,
+    resolve_block_hashes,
+)
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager, SingleTypeKVCacheManager
 from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.request import Request
+
+from continuum_server.policy.facts import Footprint
 
 Blocks = list[KVCacheBlock]
 
@@ -98,6 +105,85 @@ def _behind(coordinator: Any, group: int, block_hashes: Any, tokens: int) -> Blo
         if index < len(hashes):
             matched += pool.get_cached_block(hashes[index], [group]) or ()
     return matched
+
+
+def kv_tokens(scheduler: Scheduler) -> int:
+    """Return the number of tokens that the KV pool holds.
+
+    If the model has several KV cache groups, a context takes blocks of the pool in each of them. Then this is vLLM's
+    own number, for contexts of the longest length; ``footprint`` says what shorter contexts take.
+    """
+    config, blocks = scheduler.kv_cache_config, pool_blocks(scheduler)
+    if is_plain(scheduler):
+        return scheduler.block_size * blocks
+    return int(get_max_concurrency_for_kv_cache_config(scheduler.vllm_config, config) * scheduler.max_model_len)
+
+
+def block_tokens(scheduler: Scheduler) -> float:
+    """Return the tokens of ``kv_tokens`` per block of the pool."""
+    return scheduler.block_size if is_plain(scheduler) else kv_tokens(scheduler) / pool_blocks(scheduler)
+
+
+def footprint(scheduler: Scheduler) -> Footprint | None:
+    """Return how many blocks a context takes while its request runs; None: in proportion to its length."""
+    if is_plain(scheduler):
+        return None
+    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+    groups = tuple((manager.block_size, _most_blocks(scheduler, manager)) for manager in managers)
+    return Footprint(groups, block_tokens(scheduler))
+
+
+def _most_blocks(scheduler: Scheduler, manager: SingleTypeKVCacheManager) -> int | None:
+    """Return the most blocks of this group that a decoding request keeps; None: it keeps all.
+
+    While a prompt is computed, a window has the blocks of the chunk in addition.
+    """
+    spec: Any = manager.kv_cache_spec
+    if keeps_all(manager):
+        return None
+    if isinstance(spec, MambaSpec):
+        return int(-(-spec.max_memory_usage_bytes(scheduler.vllm_config) // spec.page_size_bytes))
+    window: Any = getattr(spec, "sliding_window", None) or getattr(spec, "attention_chunk_size", None)
+    return -(-int(window or scheduler.max_model_len) // manager.block_size) + 1
+
+
+def blocks_wanted(scheduler: Scheduler, request: Request, arguments: dict[str, Any]) -> int:
+    """Return the free blocks that a waiting request's whole context needs, given ``allocate_slots``'s arguments."""
+    computed = arguments.get("new_computed_blocks")
+    groups = computed.blocks if computed is not None else ()
+    reserved = int(arguments.get("reserved_blocks") or 0)
+    if is_plain(scheduler):
+        adopted = [block for group in groups for block in group if not block.is_null]
+        whole = -(-request.num_tokens // scheduler.block_size)
+        return whole + reserved - len(adopted) + [block.ref_cnt for block in adopted].count(0)
+    coordinator: Any = scheduler.kv_cache_manager.coordinator
+    local = request.num_computed_tokens + int(arguments.get("num_new_computed_tokens") or 0)
+    tokens = min(request.num_tokens, scheduler.max_model_len)
+    given = {
+        "request_id": request.request_id,
+        "num_tokens": tokens,
+        "new_computed_blocks": groups or tuple([] for _ in coordinator.single_type_managers),
+        "num_encoder_tokens": 0,
+        "total_computed_tokens": local + int(arguments.get("num_external_computed_tokens") or 0),
+        "num_local_computed_tokens": local,
+        "num_tokens_main_model": tokens,
+        "apply_admission_cap": True,
+    }
+    takes = signature(coordinator.get_num_blocks_to_allocate).parameters  # vLLM adds some from version to version
+    wanted = coordinator.get_num_blocks_to_allocate(**{name: given[name] for name in takes if name in given})
+    return int(wanted) + reserved
+
+
+def token_bytes(scheduler: Scheduler) -> float:
+    """Return how many bytes one token's KV takes on one worker. All groups share the pool, so a block of it has the
+    bytes of the group with the largest."""
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    block = max(group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in groups)
+    return float(block / block_tokens(scheduler))
+
+
+def pool_blocks(scheduler: Scheduler) -> int:
+    return int(scheduler.cache_config.num_gpu_blocks or 1)
 
 
 class CheckpointGuard:

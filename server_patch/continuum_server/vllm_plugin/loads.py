@@ -6,7 +6,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput
 
 from continuum_server.policy.estimate import RecentMean
-from continuum_server.vllm_plugin import touch_points
+from continuum_server.vllm_plugin import kv_groups, touch_points
 
 RECENT = 256
 """Number of reports of ended loads over which the time of a load is averaged."""
@@ -24,7 +24,7 @@ class Loads:
     """
 
     def __init__(self, scheduler: Scheduler, token_s: float | None) -> None:
-        self._token_bytes = touch_points.token_bytes(scheduler)
+        self._token_bytes = kv_groups.token_bytes(scheduler)
         """Bytes of a token's KV on one worker."""
         self._measures = touch_points.offloads(scheduler)
         """The workers measure each transfer. With any other connector, the time until a load is reported counts."""

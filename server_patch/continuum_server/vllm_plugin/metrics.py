@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 TTL_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 DELAY_BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-REASONS = ("hit", "expired", "last", "pressure", "abort", "shutdown")
+REASONS = ("hit", "gone", "expired", "last", "pressure", "abort", "shutdown")
 STATUSES = ("stop", "length", "abort", "error")
 
 

@@ -25,7 +25,7 @@ from continuum_server.policy.facts import ProgramState
 from continuum_server.policy.pins import Pin
 from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.programs import name_of
-from continuum_server.vllm_plugin import touch_points
+from continuum_server.vllm_plugin import kv_groups, touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.middleware import UTILITY
 from continuum_server.vllm_plugin.output_tools import OutputTools
@@ -158,11 +158,11 @@ class Online:
             "pins": _rows(table.pins.values(), namespace),
             "soft_holds": _rows(table.pins.soft.values(), namespace),
             "pins_held": len(table.pins),
-            "pinned_tokens": table.pins.tokens,
-            "block_tokens": table.block_size,
+            "pinned_tokens": table.pins.kept_tokens,
+            "pinned_blocks": table.pins.block_count,
             "longest_wait_s": self._metrics.longest_wait_s(now_s),
             "free_blocks": touch_points.free_block_count(scheduler),
-            "pool_blocks": touch_points.pool_blocks(scheduler),
+            "pool_blocks": kv_groups.pool_blocks(scheduler),
             "programs": len(table.identity.programs),
             "program_list": self._program_rows(namespace),
             "keys": table.tenants.rows(now_s),
@@ -250,6 +250,6 @@ def _rows(pins: Iterable[Pin], namespace: str | None) -> list[tuple[Any, ...]]:
     prefix = name_of("", namespace)
     own = (pin for pin in pins if namespace is None or pin.program.namespace == namespace)
     return [
-        (pin.program.name.removeprefix(prefix), pin.turn_index, pin.tokens, pin.since_s, pin.deadline_s)
+        (pin.program.name.removeprefix(prefix), pin.turn_index, pin.kept_tokens, pin.since_s, pin.deadline_s)
         for pin in islice(own, LISTED)
     ]

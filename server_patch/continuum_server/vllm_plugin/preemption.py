@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.request import Request
 
 from continuum_server.policy.facts import TurnState
-from continuum_server.vllm_plugin import touch_points
+from continuum_server.vllm_plugin import kv_groups, touch_points
 
 if TYPE_CHECKING:
     from continuum_server.vllm_plugin.scheduler import ProgramSchedulerMixin
@@ -47,7 +47,7 @@ class Preemption:
         turns = (scheduler.table.turn(request.request_id) for request in scheduler.running)
         victims = scheduler.table.preempted_for(asker, (turn for turn in turns if turn is not None), now_s)
         if victims:
-            self._wanted = touch_points.blocks_wanted(scheduler, *refused) if refused is not None else 0
+            self._wanted = kv_groups.blocks_wanted(scheduler, *refused) if refused is not None else 0
             self._chosen = self._enough(victims)
         if self._chosen:
             scheduler.table.act_soon(always=True)

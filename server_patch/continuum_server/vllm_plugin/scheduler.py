@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from continuum_traces.schema import SchedulerEvent, UnpinReason
@@ -107,7 +108,7 @@ class ProgramSchedulerMixin(Scheduler):
         )
 
     def _new_table(self) -> ProgramTable:
-        settings, kv_tokens = self._settings, touch_points.kv_tokens(self)
+        settings, kv_tokens = self._settings, kv_groups.kv_tokens(self)
         machine = Machine(
             settings.prefill,
             kv_tokens,
@@ -116,10 +117,10 @@ class ProgramSchedulerMixin(Scheduler):
             settings.deep_token_s,
             settings.decode,
             block_size=touch_points.hash_block_size(self),
+            footprint=kv_groups.footprint(self),
         )
         policy = make_policy(settings.policy, settings.policy_options, machine)
-        blocks = touch_points.pool_blocks(self)
-        table = ProgramTable(policy, settings.guards, kv_tokens, max(1, kv_tokens // blocks))
+        table = ProgramTable(policy, settings.guards, kv_tokens, kv_groups.block_tokens(self))
         table.tenants.context_tokens = lambda turn: self.requests[turn.request_id].num_tokens
         table.tenants.seats = self.max_num_running_reqs
         return table
@@ -249,7 +250,7 @@ class ProgramSchedulerMixin(Scheduler):
         self.held.forget_all()
         for pin in self.table.pins.values():
             event = SchedulerEvent(self.clock(), "unpin", pin.program.name, pin.turn_index)
-            self.tell(replace(event, reason="abort", tokens=pin.tokens))
+            self.tell(replace(event, reason="abort", tokens=pin.kept_tokens))
         for turn in self._turn_of.values():
             self._end_in_record(turn)
         self.loads.clear()
@@ -294,7 +295,16 @@ class ProgramSchedulerMixin(Scheduler):
         first = self.table.start(turn, now_s, hit_tokens, self.block_size, reloaded, reload_s)
         kind: Any = "start" if first else "resume"
         self._emit(now_s, kind, turn, prompt_tokens=turn.prompt_tokens, hit_tokens=hit_tokens)
-        self.held.release_program(turn.program, now_s, "hit")  # the running turn now references the blocks itself
+        # the running turn now references the blocks itself
+        self.held.release_program(turn.program, now_s, self._how_it_ended(turn, hit_tokens))
+
+    def _how_it_ended(self, turn: TurnState, hit_tokens: int) -> UnpinReason:
+        """Return why the pin of a program ends whose turn starts."""
+        pin = self.table.pins.get(turn.program.program_id)
+        if pin is None or kv_groups.is_plain(self):
+            return "hit"
+        findable = min(pin.kept_tokens, turn.repeated_tokens) - 2 * self.block_size  # the last blocks may have changed
+        return "hit" if hit_tokens >= findable else "gone"
 
     def _reloads(self, request_id: str, tokens: int, now_s: float) -> None:
         """Note that vLLM began to load the request's KV from a tier. The request starts when the KV is loaded."""
@@ -302,7 +312,7 @@ class ProgramSchedulerMixin(Scheduler):
         if turn is not None:
             self.loads.start(request_id, tokens, now_s)
             self._tell_policy()
-            size = round(tokens * touch_points.token_bytes(self) * touch_points.workers(self))
+            size = round(tokens * kv_groups.token_bytes(self) * touch_points.workers(self))
             self._emit(now_s, "reload", turn, tokens=tokens, bytes=size)
 
     def _loaded(self, output: KVConnectorOutput) -> None:
@@ -348,25 +358,26 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _finished_well(self, request: Request, turn: TurnState, tool: str | None, now_s: float) -> None:
         siblings = self.table.identity.programs.with_key(turn.program.id_key) if turn.is_last else []
-        kept: touch_points.Blocks = []
-        ids: list[int] = []
 
-        def blocks() -> list[int]:  # there are many, so they are only read if the policy wants a hold
-            kept.extend(kv_groups.kept(self, request).blocks)
-            ids.extend(touch_points.block_ids(kept))
-            return ids
+        @cache
+        def kept() -> kv_groups.Kept:  # there are many blocks, so they are only read if the policy wants a hold
+            return kv_groups.kept(self, request)
+
+        @cache
+        def ids() -> list[int]:
+            return touch_points.block_ids(kept().blocks)
 
         stored = self._stored(request)
         # the old pin can be released now, because the request still references its blocks
         self.held.release_program(turn.program, now_s, "last" if turn.is_last else "hit")
         finish = TurnFinish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored)
-        hold = self.table.finish(finish, blocks, request.output_token_ids)
-        if hold is not None and (kept or blocks()):
-            self.held.hold(turn.program, kept)
-            pin = self.table.pins.add(turn, now_s, hold, ids)
+        hold = self.table.finish(finish, ids, request.output_token_ids)
+        if hold is not None and kept().blocks:
+            self.held.hold(turn.program, kept().blocks)
+            pin = self.table.pins.add(turn, now_s, hold, ids(), kept().tokens)
             if hold.ttl_s > 0.0:
                 estimates = {"delay_estimate_s": hold.delay_estimate_s, "eta": hold.eta}
-                self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.tokens, **estimates)
+                self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.kept_tokens, **estimates)
         for program in siblings:
             self.held.release_program(program, now_s, "last")
             self.table.end_program(program)
@@ -375,11 +386,11 @@ class ProgramSchedulerMixin(Scheduler):
         """Return how much of the request's KV tiers hold. Tiers that cannot be asked are assumed to hold all of it."""
         if self.table.policy.machine.swap_token_s is None:
             return None
-        chunks = touch_points.stored_chunks(self, request)
-        if chunks is None:
+        stored = touch_points.stored_tokens(self, request)
+        if stored is None:
             return Stored(request.num_tokens)
-        anywhere, in_dram, tokens = chunks
-        return Stored(anywhere * tokens, (anywhere - in_dram) * tokens)
+        anywhere, in_dram = stored
+        return Stored(anywhere, anywhere - in_dram)
 
     def _obey(self, now_s: float) -> None:
         """Get the policy's orders for the next step, and carry them out."""

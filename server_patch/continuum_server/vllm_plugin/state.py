@@ -85,12 +85,10 @@ class _Question:
 
 def engine_state(snapshot: Mapping[str, Any], limit: int = LISTED) -> dict[str, Any]:
     """Return an engine's state as users see it: ids, numbers and names of tools, but no text of prompts."""
-    now_s, share = snapshot["now_s"], snapshot["pinned_tokens"] / snapshot["block_tokens"]
+    now_s, share = snapshot["now_s"], snapshot["pinned_blocks"] / snapshot["pool_blocks"]
     lists = {name: [_pin(row, now_s) for row in snapshot[name][:limit]] for name in ("pins", "soft_holds")}
     programs = [_program(row, now_s) for row in snapshot["program_list"][:limit]]
-    rest = {name: value for name, value in snapshot.items() if name != "block_tokens"}
-    more = {"pinned_blocks": int(share), "pinned_share": share / snapshot["pool_blocks"]}
-    return {**rest, **lists, "program_list": programs, **more}
+    return {**snapshot, **lists, "program_list": programs, "pinned_share": share}
 
 
 def _pin(values: Sequence[Any], now_s: float) -> dict[str, Any]:

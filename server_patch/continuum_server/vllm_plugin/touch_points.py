@@ -24,11 +24,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from vllm.sampling_params import SamplingParams
-from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_max_concurrency_for_kv_cache_config
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput
@@ -66,22 +65,6 @@ def hash_block_size(scheduler: Scheduler) -> int:
     return int(getattr(scheduler, "hash_block_size", scheduler.block_size))
 
 
-def pool_blocks(scheduler: Scheduler) -> int:
-    return int(scheduler.cache_config.num_gpu_blocks or 1)
-
-
-def kv_tokens(scheduler: Scheduler) -> int:
-    """Return the number of tokens that the KV pool holds.
-
-    If the model has several KV cache groups (such as full attention and sliding windows), a context takes blocks of the
-    pool in each group. Then this is vLLM's own number, for contexts of the longest length.
-    """
-    config, longest = scheduler.kv_cache_config, scheduler.max_model_len
-    if len(config.kv_cache_groups) < 2:
-        return scheduler.block_size * pool_blocks(scheduler)
-    return int(get_max_concurrency_for_kv_cache_config(scheduler.vllm_config, config) * longest)
-
-
 def release_blocks(scheduler: Scheduler, blocks: Blocks) -> None:
     """Remove a reference from each block, from the last block on, so that vLLM evicts a prefix after the rest."""
     scheduler.kv_cache_manager.block_pool.free_blocks(reversed(blocks))
@@ -114,16 +97,6 @@ def holds_that_free(holds: Sequence[Blocks], missing: int) -> int:
 
 def free_block_count(scheduler: Scheduler) -> int:
     return int(scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
-
-
-def blocks_wanted(scheduler: Scheduler, request: Request, arguments: dict[str, Any]) -> int:
-    """Return the free blocks that a waiting request's whole context needs, given ``allocate_slots``'s arguments."""
-    computed = arguments.get("new_computed_blocks")
-    groups = computed.blocks if computed is not None else ()
-    adopted = [block for group in groups for block in group if not block.is_null]
-    whole = ceil(request.num_tokens * pool_blocks(scheduler) / kv_tokens(scheduler))
-    whole += int(arguments.get("reserved_blocks") or 0)
-    return int(whole - len(adopted) + [block.ref_cnt for block in adopted].count(0))
 
 
 def wrap_allocate_slots(scheduler: Scheduler, wrap: Callable[[AllocateSlots], AllocateSlots]) -> None:
@@ -355,13 +328,6 @@ def loaded(output: KVConnectorOutput) -> tuple[int, float]:
     return (0, 0.0) if stats is None else (stats.load.bytes, stats.load.time)
 
 
-def token_bytes(scheduler: Scheduler) -> float:
-    """Return how many bytes one token's KV takes on one worker."""
-    groups = scheduler.kv_cache_config.kv_cache_groups
-    block = sum(group.kv_cache_spec.page_size_bytes * len(group.layer_names) for group in groups)
-    return float(block * pool_blocks(scheduler) / kv_tokens(scheduler))
-
-
 def workers(scheduler: Scheduler) -> int:
     return int(scheduler.vllm_config.parallel_config.world_size)
 
@@ -378,28 +344,68 @@ def _offloading(scheduler: Scheduler) -> Any:
     return side if has_tiers and getattr(side, "manager", None) is not None else None
 
 
-def stored_chunks(scheduler: Scheduler, request: Request) -> tuple[int, int, int] | None:
-    """Return how many of the request's first full chunks vLLM's offloading connector holds or is writing.
+def stored_tokens(scheduler: Scheduler, request: Request) -> tuple[int, int] | None:
+    """Return how many of the request's first tokens could be loaded by vLLM's offloading connector now.
 
-    The result is (chunks in any tier, chunks in DRAM, tokens of a chunk); None without that connector. Tiers evict the
-    last chunks first, so bisection finds the end of those that they hold. The tiers are asked and not their manager,
-    because the manager's lookup would start to move chunks to DRAM.
+    The result is (tokens in any tier, tokens in DRAM), with chunks that are being written; None without that connector.
+    The tiers are asked and not their manager, because the manager's lookup would start to move chunks to DRAM.
     """
     side = _offloading(scheduler)
     if side is None:
         return None
-    manager = side.manager
     from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key  # noqa: PLC0415 - as above
 
-    config = side.config.kv_group_configs[0]
-    hashes = request.block_hashes[config.hashes_per_chunk - 1 :: config.hashes_per_chunk]
-    keys = [make_offload_key(block_hash, config.group_idx) for block_hash in hashes]
-    dram, below = getattr(manager, "primary_tier", manager), getattr(manager, "secondary_tiers", ())
+    dram = getattr(side.manager, "primary_tier", side.manager)
+    below = getattr(side.manager, "secondary_tiers", ())
     context = ReqContext("")
 
-    def missing(tiers: Sequence[Any]) -> Callable[[Any], bool]:
-        return lambda key: all(tier.lookup(key, context) is LookupResult.MISS for tier in tiers)
+    def end(tiers: Sequence[Any]) -> int:
+        def missing(key: Any) -> bool:
+            return all(tier.lookup(key, context) is LookupResult.MISS for tier in tiers)
 
-    in_dram = bisect_left(keys, True, key=missing([dram]))
-    in_any = bisect_left(keys, True, key=missing([dram, *below])) if below else in_dram
-    return max(in_any, in_dram), in_dram, config.tokens_per_chunk
+        return loadable(groups, missing)
+
+    groups = []
+    for config in side.config.kv_group_configs:
+        hashes = request.block_hashes[config.hashes_per_chunk - 1 :: config.hashes_per_chunk]
+        keys = [make_offload_key(block_hash, config.group_idx) for block_hash in hashes]
+        groups.append(Chunks(keys, config.tokens_per_chunk, getattr(config, "sliding_window_size_in_chunks", None)))
+    in_dram = end([dram])
+    return max(end([dram, *below]) if below else in_dram, in_dram), in_dram
+
+
+class Chunks(NamedTuple):
+    """A context's chunks in one KV cache group."""
+
+    keys: Sequence[Any]
+    tokens: int
+    """Tokens of a chunk."""
+    window: int | None
+    """How many chunks before the position at which a request goes on it needs; None: all."""
+
+
+def loadable(groups: Sequence[Chunks], missing: Callable[[Any], bool]) -> int:
+    """Return the length of the longest prefix, in tokens, of which each group has the chunks that it needs.
+
+    Tiers evict the last chunks first, so bisection finds the end of those that a group of full attention has.
+    """
+    whole = [group for group in groups if group.window is None]
+    ends = [bisect_left(group.keys, True, key=missing) * group.tokens for group in whole]
+    end = min(ends or [max(len(group.keys) * group.tokens for group in groups)])
+    before = -1
+    while end != before:
+        before = end
+        for group in groups:
+            if group.window is not None:
+                end = min(end, _end_of_window(group, end, missing))
+    return end
+
+
+def _end_of_window(group: Chunks, most_tokens: int, missing: Callable[[Any], bool]) -> int:
+    """Return the last position, in tokens, before which all chunks of a window are there."""
+    run = 0
+    for index in reversed(range(min(most_tokens // group.tokens, len(group.keys)))):
+        run = 0 if missing(group.keys[index]) else run + 1
+        if run == group.window:
+            return (index + run) * group.tokens
+    return run * group.tokens  # the context's beginning is shorter than a window
