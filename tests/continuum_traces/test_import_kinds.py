@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_traces.importers.importer import HEAD_ROWS
+from continuum_traces.importers.call_logs import read_call_logs
+from continuum_traces.importers.importer import HEAD_ROWS, Source
 from continuum_traces.importers.registry import ImportLog, read_any
 from continuum_traces.schema import Program
 
@@ -412,3 +413,58 @@ def test_an_agent_that_an_agent_runs_is_a_program(tmp_path: Path, events: list[A
     read_programs, _ = read(lines(tmp_path / "log.json", log))
     assert [each.parent_id for each in read_programs.values()] == [None, "s"][:programs]
     assert [*read_programs] == ["s", "s/nb"][:programs]
+
+
+# ---------------------------------------------------------------------------------------- logs of calls
+
+
+def spent(number: int, session: str, prompt: int) -> dict[str, Any]:
+    at = f"2026-05-05T08:00:{10 * number:02d}Z"
+    row = {"request_id": f"q{number}", "call_type": "acompletion", "spend": 0.1, "model": "m", "messages": "{}"}
+    counts = {"prompt_tokens": prompt, "completion_tokens": 5, "total_tokens": prompt + 5}
+    return {**row, **counts, "session_id": session, "startTime": at, "endTime": at[:-2] + "4Z"}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_spend_logs_are_joined_by_their_session(tmp_path: Path, wrapped: bool) -> None:
+    rows = [spent(1, "a", 100), spent(2, "b", 300), spent(3, "a", 200), spent(4, "b", 400)]
+    (tmp_path / "spend.json").write_text(json.dumps({"data": rows} if wrapped else rows))
+    programs, _ = read(tmp_path / "spend.json")
+    assert {name: each.prompt_tokens() for name, each in programs.items()} == {"a": [100, 200], "b": [300, 400]}
+    assert [each.turns[0].gap_s for each in programs.values()] == [16, 16]
+
+
+def responded(number: int, asked: Any, prompt: int, *output: dict[str, Any], **more: Any) -> dict[str, Any]:
+    counts = {"input_tokens": prompt, "output_tokens": 5, "total_tokens": prompt + 5}
+    answer = {"id": f"resp{number}", "object": "response", "output": list(output), "usage": counts}
+    return {"request": {"model": "m", "input": asked, **more}, "response": answer, "timestamp": 1_777_968_000 + number}
+
+
+CALL = {"type": "function_call", "call_id": "k", "name": "look", "arguments": "{}"}
+SEEN = {"type": "function_call_output", "call_id": "k", "output": "a moth"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "more"),
+    [
+        ([{"role": "user", "content": "What is it?"}, {**CALL, "status": "completed"}, SEEN], {}),
+        ([SEEN], {"previous_response_id": "resp1"}),
+    ],
+)
+def test_calls_of_the_responses_api_are_joined(tmp_path: Path, asked: list[Any], more: dict[str, Any]) -> None:
+    thought = {"type": "reasoning", "summary": []}
+    rows = [responded(1, "What is it?", 100, thought, CALL), responded(9, asked, 150, **more)]
+    rows.append(responded(5, "Another one", 70))
+    programs, _ = read(lines(tmp_path / "calls.jsonl", *rows))
+    assert [each.prompt_tokens() for each in programs.values()] == [[100, 150], [70]]
+    assert [call.name for call in next(iter(programs.values())).turns[0].tool_calls] == ["look"]
+
+
+def test_of_the_texts_of_calls_only_what_opens_a_conversation_is_kept(tmp_path: Path) -> None:
+    opening = [{"role": "system", "content": "x" * 4000}, {"role": "user", "content": "Go"}]
+    said_since = [{"role": "assistant", "content": "y" * 4000}, {"role": "user", "content": "z" * 4000}]
+    counts = {"usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+    rows = [{"messages": [*opening, *said_since * n], "response": counts} for n in range(3)]
+    calls = list(read_call_logs(Source(lines(tmp_path / "calls.jsonl", *rows))))
+    assert {call.opening for call in calls} == {("x" * 4000, "Go")}
+    assert len({id(call.opening[0]) for call in calls}) == 1

@@ -205,6 +205,10 @@ def _guidellm_row(where: str, row: _GuidellmRow) -> Row:
 # --------------------------------------------------------------------------------------------- vllm bench
 
 SAVE = "; run vllm bench serve with --save-result --save-detailed"
+NO_STARTS = (
+    "start_times: missing; vllm bench serve writes them from vLLM 0.15 on (--save-result --save-detailed), SGLang's "
+    "bench_serving does not"
+)
 
 
 class VllmBench(Struct):

@@ -19,6 +19,7 @@ from continuum_bench.errors import BenchError
 from continuum_bench.json_files import documents, objects, read_as
 from continuum_bench.request_logs.fields import within
 from continuum_bench.request_logs.formats import (
+    NO_STARTS,
     SAVE,
     Guidellm,
     Row,
@@ -103,7 +104,10 @@ def _guidellm_runs(path: Path, data: dict[str, Any]) -> Iterator[LoggedRun]:
 
 
 def _vllm_run(path: Path, where: str, data: dict[str, Any]) -> LoggedRun:
-    where, run = where.removesuffix(":1"), read_as(where.removesuffix(":1"), data, VllmBench, SAVE)
+    where = where.removesuffix(":1")
+    if "ttfts" in data and "start_times" not in data:
+        raise BenchError(f"{where}: {NO_STARTS}")
+    run = read_as(where, data, VllmBench, SAVE)
     name = run.name(path.name.removesuffix(".gz").rpartition(".")[0])
     return _run(path, name, vllm_bench(where, run), ServerFacts(model=run.model_id))
 

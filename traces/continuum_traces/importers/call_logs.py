@@ -1,7 +1,10 @@
-"""Import logs of single calls: OpenHands' ``log_completions``, LiteLLM's payloads, proxies' request and response.
+"""Import logs of single calls: OpenHands' ``log_completions``, LiteLLM's payloads and spend logs, proxies' request and
+response, of chat completions, Anthropic's messages or the Responses API.
 
 Each object is one request, with its messages and its answer. Calls are joined into programs by the rule that the server
 uses: a call goes on from the one whose messages and answer its own messages begin with; of several, from the longest.
+Calls without messages are joined by their session. Of a text only a digest is kept, but for what opens a conversation:
+that is kept once, however often it is sent.
 """
 
 from __future__ import annotations
@@ -9,11 +12,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 from continuum_traces.assumptions import Assumptions
-from continuum_traces.importers.importer import Importer, Signs, Source
+from continuum_traces.importers.dialogue import first
+from continuum_traces.importers.importer import Importer, Signs, Source, cell
 from continuum_traces.importers.texts import message_text
 from continuum_traces.importers.timeline import seconds
 from continuum_traces.importers.usage import (
@@ -21,17 +25,22 @@ from continuum_traces.importers.usage import (
     Imported,
     RequestUsage,
     calls_sharing_a_time,
+    counts_of,
     inner,
     listed,
     number,
-    usage_of,
+    request_of,
 )
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program
+from continuum_traces.usage import Usage
 
 Object = Mapping[str, Any]
-ENDS = ("timestamp", "endTime", "end_time")
-STARTS = ("startTime", "start_time", "request_time")
+ENDS = ("timestamp", "endTime", "end_time", "completed_at", "response_timestamp")
+STARTS = ("startTime", "start_time", "request_time", "started_at", "request_timestamp")
+REQUESTS = ("request", "request_body", "requestBody", "body", "kwargs", "req")
+RESPONSES = ("response", "response_body", "responseBody", "resp", "raw_response")
+SESSIONS = ("session_id", "trace_id", "litellm_session_id", "metadata.session_id", "metadata.trace_id")
 NO_TIMES = "no times in it, or not in every call: calls taken in the order of the files, 0 s between them"
 
 
@@ -45,55 +54,100 @@ class LoggedCall:
     after: tuple[str, ...]
     """The same, then the answer's."""
     opening: tuple[str, ...]
-    """The texts of the messages."""
+    """The texts of the messages before the first answer."""
     tools: tuple[str, ...]
     end_s: float | None
     model: str | None
     user: str | None
+    goes_on_from: str = ""
+    """The id of the answer from which the call goes on, if the request names it."""
 
 
 def read_call_logs(file: Source) -> Iterator[LoggedCall]:
-    """Logged calls, one or more a file: ``messages`` and ``response`` (or inside ``request``), with usage and times.
-    Calls are joined into programs where one's messages begin with another's messages and answer. The tools of an answer
-    share the time until the next call."""
-    for where, row in file.rows("response"):
-        request = row if "messages" in row else inner(where, row, "request")
-        messages = listed(where, request, "messages", dict)
-        response = inner(where, row, "response")
-        usage = inner(where, response, "usage")
-        if not usage:
+    """Logged calls, one or more a file: ``messages`` or ``input`` and ``response`` (or inside ``request``), with usage
+    and times; LiteLLM's spend logs. Calls are joined into programs where one's messages begin with another's messages
+    and answer, or by their session. The tools of an answer share the time until the next call."""
+    texts: dict[str, str] = {}
+    for where, row in file.rows():
+        request = next((inner(where, row, name) for name in REQUESTS if isinstance(row.get(name), dict)), row)
+        response = next((_object(row[name]) for name in RESPONSES if row.get(name)), {})
+        usage = _usage(where, row, response)
+        if not usage.prompt_tokens:
             file.assume("call", "no token counts: left out")
             continue
-        counts = usage_of(where, usage)
-        total = number(where, usage, "total_tokens", counts.prompt_tokens + counts.output_tokens)
-        differs = total != counts.prompt_tokens + counts.output_tokens
+        differs = usage.total_tokens is not None and usage.differs
         file.assume("call", "total_tokens is not the sum of prompt and answer: not used", int(differs))
         several = len(listed(where, response, "choices", dict)) > 1
         file.assume("call", "several answers to one prompt: the first, with the tokens of all", int(several))
-        yield _call(where, row, request, messages, response, counts)
+        yield _call(where, row, request if request is not row else {**row}, response, request_of(usage), texts)
+
+
+def _object(value: Any) -> Object:
+    """Return an object that is one, or whose JSON text this is; empty if it is neither."""
+    read = cell(value)
+    return read if isinstance(read, dict) else {}
+
+
+def _usage(where: str, row: Object, response: Object) -> Usage:
+    """Return the counts of the answer, or of the row beside it."""
+    for place, counted in (("response: usage", response.get("usage")), ("usage", row.get("usage"))):
+        usage = counts_of(f"{where}: {place}", _object(counted))
+        if usage.prompt_tokens:
+            return usage
+    return counts_of(where, {name: each for name, each in row.items() if name.endswith("tokens")})
+
+
+def _messages(where: str, request: Object) -> list[Object]:
+    """Return the messages of a request: of chats, or the items of the Responses API."""
+    name = "messages" if request.get("messages") else "input"
+    value = cell(request.get(name))
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    return list(listed(where, {name: value}, name, dict)) if isinstance(value, list) else []
 
 
 def _call(
-    where: str, row: Object, request: Object, messages: Sequence[Object], response: Object, usage: RequestUsage
+    where: str, row: Object, request: Object, response: Object, usage: RequestUsage, texts: dict[str, str]
 ) -> LoggedCall:
-    choices = listed(where, response, "choices", dict)
-    answer = inner(where, choices[0], "message") if choices else {"content": response.get("content")}
-    functions = [inner(where, call, "function") for call in listed(where, answer, "tool_calls", dict)]
-    parts = answer.get("content") if isinstance(answer.get("content"), list) else []
-    used = [part.get("name") for part in parts or () if isinstance(part, dict) and part.get("type") == "tool_use"]
+    messages = _messages(where, request)
+    answers = _answers(where, response)
+    names = [name for answer in answers for name in _tools(where, answer)]
     end_s, took_s = _seconds(where, row)
     prompt = tuple(map(_digest, messages))
-    model = response.get("model") or request.get("model")
+    opening = takewhile(lambda pair: pair[1].get("role") != "assistant", zip(prompt, messages, strict=True))
+    model = response.get("model") or request.get("model") or row.get("model")
+    after = tuple(_digest(each) for each in answers if each.get("type") != "reasoning")
     return LoggedCall(
-        replace(usage, llm_s=took_s),
+        replace(usage, llm_s=took_s, response_id=str(response.get("id") or "")),
         prompt,
-        (*prompt, _digest({"role": "assistant", **answer})),
-        tuple(map(message_text, messages)),
-        tuple(str(name or UNKNOWN) for name in (*(each.get("name") for each in functions), *used)),
+        (*prompt, *after),
+        tuple(texts.setdefault(key, message_text(message)) for key, message in opening),
+        tuple(names),
         end_s,
         str(model) if model else None,
-        str(row.get("session_id") or row.get("trace_id") or "") or None,
+        str(first(row, SESSIONS) or "") or None,
+        str(request.get("previous_response_id") or ""),
     )
+
+
+def _answers(where: str, response: Object) -> list[Object]:
+    """Return the answer as messages: one, or the items of the Responses API."""
+    choices = listed(where, response, "choices", dict)
+    if choices:
+        return [{"role": "assistant", **inner(where, choices[0], "message")}]
+    if isinstance(response.get("output"), list):
+        return list(listed(where, response, "output", dict))
+    return [{"role": "assistant", "content": response.get("content")}]
+
+
+def _tools(where: str, answer: Object) -> Iterator[str]:
+    """Yield the names of the tools that an answer, or a part of it, calls."""
+    for call in listed(where, answer, "tool_calls", dict):
+        yield str(inner(where, call, "function").get("name") or UNKNOWN)
+    parts = answer.get("content") if isinstance(answer.get("content"), list) else []
+    for part in [answer, *(parts or ())]:
+        if isinstance(part, dict) and part.get("type") in ("tool_use", "function_call"):
+            yield str(part.get("name") or UNKNOWN)
 
 
 def _digest(message: Object) -> str:
@@ -102,6 +156,8 @@ def _digest(message: Object) -> str:
     names = [
         (each.get("id"), inner("", each, "function").get("name")) for each in calls or () if isinstance(each, dict)
     ]
+    if message.get("type") in ("function_call", "function_call_output"):
+        return digest(json.dumps([message["type"], message.get("call_id"), message.get("output")]))
     return digest(json.dumps([message.get("role"), message_text({"content": message.get("content")}).strip(), names]))
 
 
@@ -125,15 +181,19 @@ def join_call_logs(parts: Iterable[LoggedCall], assumptions: Assumptions) -> Ite
     else:
         calls.sort(key=lambda call: (call.end_s or 0.0) - (call.request.llm_s or 0.0))
     programs: list[list[LoggedCall]] = []
-    latest: dict[tuple[str, ...], list[LoggedCall]] = {}
-    """The programs by the messages with which their next call begins."""
+    latest: dict[object, list[LoggedCall]] = {}
+    """The programs by the messages with which their next call begins, by the answer that it names, by their session."""
     for call in calls:
-        beginnings = (call.prompt[:n] for n in range(len(call.prompt), 0, -1))
+        beginnings: list[object] = [call.goes_on_from] if call.goes_on_from else []
+        beginnings += [call.prompt[:n] for n in range(len(call.prompt), 0, -1)]
+        beginnings += [(None, call.user)] if call.user and not call.prompt else []
         program = next((latest.pop(each) for each in beginnings if each in latest), None)
         if program is None:
             programs.append(program := [])
         program.append(call)
-        latest[call.after] = program
+        latest[call.after if call.prompt else (None, call.user)] = program
+        if call.request.response_id:
+            latest[call.request.response_id] = program
     start_s = min((_start_s(call) for call in calls), default=0.0)
     yield from (_program(number_in_log, program, start_s) for number_in_log, program in enumerate(programs, 1))
 
@@ -162,6 +222,12 @@ IMPORTERS = (
         (
             Signs({"messages": list, "response": dict, "response.usage": dict}, _MORE),
             Signs({"request": dict, "request.messages": list, "response": dict, "response.usage": dict}, _MORE),
+            Signs({"request.input": object, "response": dict, "response.usage": dict}, _MORE),
+            Signs({"input": object, "response": dict, "response.usage": dict, "response.output": list}, _MORE),
+            Signs({"request_body": dict, "response_body": dict, "response_body.usage": dict}, _MORE),
+            Signs(
+                {"call_type": str, "startTime": object, "prompt_tokens": object}, ("request_id", "spend", "session_id")
+            ),
         ),
         join_call_logs,
     ),
