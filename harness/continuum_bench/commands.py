@@ -36,7 +36,20 @@ def add_command(app: typer.Typer, name: str | None = None, **settings: Any) -> C
     return register
 
 
+GONE = {
+    "--max-outside": "is gone since 0.4.0: no program waits to be admitted; first turns of new programs run early",
+}
+"""Options of earlier versions, and what replaces them."""
+
+
 class HelpfulCommand(TyperCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for name in (arg.partition("=")[0] for arg in args):
+            if name in GONE:
+                typer.echo(f"error: {name} {GONE[name]}", err=True)
+                raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(_help(self, ctx, formatter.width, {}))
 

@@ -146,7 +146,6 @@ def _check(config: ServerConfig) -> None:
     if (config.key_weights or config.tenant_header) and not needs_key(config):
         option = "--key-weight" if config.key_weights else "--tenant-header"
         raise ServerError(f"{option}: needs API keys; add --api-key KEY, or several keys")
-    _check_admission(config)
 
 
 def _check_arguments(config: ServerConfig) -> None:
@@ -155,13 +154,6 @@ def _check_arguments(config: ServerConfig) -> None:
     if config.engine == "emulated":
         _check_emulated(config.vllm_arguments)
     _check_reachable(config.vllm_arguments)
-
-
-def _check_admission(config: ServerConfig) -> None:
-    """Refuse a limit that is never reached, because the policy admits every program."""
-    admits = config.policy != STOCK and "programs_outside" in find_policy(config.policy).gauges
-    if config.guards.max_outside is not None and not admits:
-        raise ServerError(f"--max-outside: under policy {config.policy} no program waits outside; choose working-set")
 
 
 def _check_model_folder(model: str) -> None:

@@ -84,6 +84,10 @@ class Driver:
             self.table.pins.end(pin.program.program_id)
         return self.table.step(Step(self.now_s, batch_tokens))
 
+    def invited(self, seconds: float = 0.0) -> list[str]:
+        """Programs whose requests the next step moves."""
+        return [turn.program.program_id for turn in self.step(seconds).rank_again]
+
     def admitted(self, seconds: float = 0.0) -> list[str]:
         """Programs whose requests the next step lets in."""
         turns = self.step(seconds).rank_again

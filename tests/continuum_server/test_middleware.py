@@ -27,7 +27,7 @@ STATE: dict[str, Any] = {
     **{row.path[0]: number for number, row in enumerate(ROWS)},
     "gauges": {
         "delay_estimate_seconds": {"value": 1.5, "help": "T"},
-        "programs_inside": {"value": 4, "help": "Admitted"},
+        "programs_window": {"value": 4, "help": "Admitted"},
     },
     "metrics": Metrics().to_json(),
     "keys": [],
@@ -43,7 +43,6 @@ class EngineCore:
     def __init__(self, error: Exception | None = None, stopped: bool = False) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.error, self.stopped = error, stopped
-        self.may_begin = {b"0": True, b"1": True}
         self.core_engines = [b"0", b"1"]
 
     async def _call_utility_async(self, name: str, operation: str, argument: str, engine: bytes) -> str:
@@ -55,7 +54,7 @@ class EngineCore:
         if self.error is not None:
             raise self.error
         released = engine == b"1" and json.loads(argument).get("program_id") == "p/1"
-        answers = {"state": STATE, "may_begin": {"may_begin": self.may_begin[engine]}}
+        answers = {"state": STATE}
         return json.dumps(answers.get(operation, {"released": released}))
 
 
@@ -471,10 +470,10 @@ def test_counting() -> None:
     found = {f.name: f.samples for f in text_string_to_metric_families(page)}
     assert [sample.value for sample in found["vllm:y"]] == [2]
     assert 'continuum:pinned_blocks{engine="1"} 10.0' in page
-    assert not {"continuum:eta", "continuum:programs_outside"} & set(found)  # not known
+    assert not {"continuum:eta", "continuum:programs_alive"} & set(found)  # not known
     ours = {name.removeprefix("continuum:"): samples for name, samples in found.items()}
-    values = {name: ours[name][0].value for name in ("up", "tags_rejected", "programs_inside", "hit_tokens")}
-    assert values == {"up": 1, "tags_rejected": STATE["tags_rejected"], "programs_inside": 4, "hit_tokens": 80}
+    values = {name: ours[name][0].value for name in ("up", "tags_rejected", "programs_window", "hit_tokens")}
+    assert values == {"up": 1, "tags_rejected": STATE["tags_rejected"], "programs_window": 4, "hit_tokens": 80}
     assert {s.labels["reason"]: s.value for s in ours["unpins"] if s.value} == {"expired": 1}
     buckets = {s.labels["le"]: s.value for s in ours["queue_delay_seconds"] if "le" in s.labels}
     assert (buckets["1.0"], buckets["2.5"], buckets["+Inf"], ours["preemptions"][0].value) == (0, 1, 1, 1)
@@ -538,44 +537,6 @@ def test_every_engine_is_asked_within_the_key(keys: list[str], tokens: list[str]
         ("release", {"program_id": "p/1", **namespaced}),
         ("state", namespaced),
     ]
-
-
-LIMITED = {"guards": {"max_outside": 3}}
-FROM_P = json.dumps({"vllm_xargs": {"program_id": "p", "parent_id": "q"}}).encode()
-
-
-def test_a_new_program_is_refused_if_no_engine_lets_it_in() -> None:
-    http = Http(settings=LIMITED)
-    http.core.may_begin = {b"0": False, b"1": False}
-    start, body = http.send(*CHAT, bodies(FROM_P))
-    assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"10")
-    assert json.loads(body["body"])["error"]["type"] == "ServiceUnavailableError"
-    assert http.core.calls == [("may_begin", {"namespace": None, "program_id": "p", "parent_id": "q"})]
-    http.core.may_begin[b"1"] = True
-    assert http.ask(*CHAT, FROM_P)[0] == 200  # it may try again
-    http.core.may_begin[b"1"] = False
-    assert http.ask(*CHAT, FROM_P)[0] == 200  # and is not asked about again
-    assert len(http.core.calls) == 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "body"),
-    [
-        ({}, FROM_P),  # no limit
-        (LIMITED, b'{"messages": []}'),  # nobody knows whether it begins a program
-        (LIMITED, b"[]"),
-    ],
-)
-def test_other_requests_are_not_asked_about(settings: dict[str, Any], body: bytes) -> None:
-    http = Http(settings=settings)
-    http.core.may_begin = {b"0": False, b"1": False}
-    assert http.ask(*CHAT, body)[0] == 200
-    assert not http.core.calls
-
-
-@pytest.mark.parametrize("error", [Exception("dead"), Exception("object has no attribute 'continuum'")])
-def test_programs_begin_if_the_engine_cannot_say(error: Exception) -> None:
-    assert Http(EngineCore(error=error), settings=LIMITED).ask(*CHAT, FROM_P)[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from continuum_server.policy import one_offs
 from continuum_server.policy.one_offs import RECENT, SHARE
+from continuum_server.policy.order import Class, Place
 from continuum_server.policy.program_table import Guards
-from continuum_server.vllm_plugin.queue import ONE_OFF, OVERDUE, PINNED, PREEMPTED, REST, RankedQueue
+from continuum_server.vllm_plugin.queue import PlacedQueue
 from continuum_traces.conversation import Job
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,7 +71,7 @@ def test_a_hold_gives_way_to_a_one_off_while_one_offs_are_first(mode: Any, gives
     driver = Driver("static-ttl", guards=Guards(one_offs=mode), ttl_s=100.0)
     took(driver, "agent", 0.2 * WINDOW_S, tagged=True)
     chat = driver.arrive("chat", 5000, tagged=False)
-    assert driver.table.victims(chat, must_free=False) == ([driver.table.pins["agent"]] if gives_way else [])
+    assert driver.table.order.yielding(chat, must_free=False) == ([driver.table.pins["agent"]] if gives_way else [])
 
 
 def test_one_offs_are_first_while_they_take_less_than_their_share() -> None:
@@ -131,7 +132,7 @@ def test_named_one_offs_are_learned_per_key_and_soon() -> None:
     assert not driver.arrive("agent", prompt=100).one_off
 
 
-@each_policy(["program-fcfs", "working-set"])
+@each_policy(["program-fcfs"])
 def test_a_target_for_first_tokens_lets_newcomers_in(policy: str) -> None:
     jobs = agents(12, 14, every_s=0.8)
 
@@ -145,30 +146,41 @@ def test_a_target_for_first_tokens_lets_newcomers_in(policy: str) -> None:
 
 
 class Waiting:
-    """A waiting request, with what the queue asks about it."""
+    """A waiting request, and its place."""
 
-    def __init__(self, number: int, kind: int, rank: float) -> None:
-        self.request_id, self.arrival_time, self.key = str(number), float(number), (kind, (rank,))
+    def __init__(self, number: int, kind: Class, rank: float, tenant: str, one_off: bool) -> None:
+        self.request_id, self.arrival_time = str(number), float(number)
+        self.place = Place(kind, (rank,), number, tenant, one_off)
 
 
-@given(
-    entries=st.lists(st.tuples(st.sampled_from([OVERDUE, PREEMPTED, ONE_OFF, PINNED, REST]), st.integers(0, 9))),
-    first=st.lists(st.booleans(), min_size=1),
+ENTRIES = st.tuples(
+    st.sampled_from([Class.OVERDUE, Class.PINNED, Class.REST, Class.HELD_BACK]),
+    st.integers(0, 9),
+    st.sampled_from(["a", "b"]),
+    st.booleans(),
 )
-def test_the_queue_is_in_the_order_that_it_promises(entries: list[tuple[int, int]], first: list[bool]) -> None:
-    """While one-offs are first, they come before all programs but overdue and preempted ones; else by their ranks."""
+
+
+@given(entries=st.lists(ENTRIES), first=st.lists(st.booleans(), min_size=1))
+def test_the_queue_is_in_the_order_of_places(entries: list[tuple[Class, int, str, bool]], first: list[bool]) -> None:
+    """While one-offs are first, they come before all programs but overdue ones; else by their ranks."""
     now = [first[0]]
-    queue = RankedQueue(lambda request: request.key, lambda tenant: now[0])  # type: ignore[attr-defined]
-    left = [Waiting(number, kind, float(rank)) for number, (kind, rank) in enumerate(entries)]
-    for request in left:
+
+    def key(place: Place) -> tuple[object, ...]:
+        one_off = place.one_off and place.kind is Class.REST and now[0]
+        return (Class.ONE_OFF if one_off else place.kind, *place[1:3])
+
+    queue = PlacedQueue(lambda request: request.place, lambda places: min(places, key=key))  # type: ignore[attr-defined]
+    made = [Waiting(number, *entry) for number, entry in enumerate(entries)]
+    for request in made:
         queue.add_request(request)  # type: ignore[arg-type]
-
-    def order(request: Waiting) -> tuple[object, ...]:
-        kind, rank = request.key
-        return (kind if kind != ONE_OFF or now[0] else REST), rank, int(request.request_id)
-
-    for turn in range(len(entries)):
+    assert [*queue][len(made) - sum(each.place.kind is Class.HELD_BACK for each in made) :] == [
+        each for each in made if each.place.kind is Class.HELD_BACK
+    ]
+    left = [request for request in made if request.place.kind is not Class.HELD_BACK]
+    for turn in range(len(left)):
         now[0] = first[turn % len(first)]
-        left.sort(key=order)
+        left.sort(key=lambda request: key(request.place))
         assert queue.pop_request() is left.pop(0)
     assert not queue
+    assert len(queue) == sum(each.place.kind is Class.HELD_BACK for each in made)

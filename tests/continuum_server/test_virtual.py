@@ -14,7 +14,6 @@ from continuum_server.policy.program_table import Guards
 from continuum_server.policy.registry import POLICIES
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch, facts_of
-from continuum_server.vllm_plugin.queue import ONE_OFF, REST
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from hypothesis import given, settings
@@ -30,7 +29,7 @@ shapes = st.fixed_dictionaries(
         "max_num_seqs": st.sampled_from([2, 3, 8]),
         "offload": ANY_TIERS,
         "times": st.sampled_from([0.0, 0.05]).map(PlainTimes),  # seconds of a request besides its steps
-        "guards": st.sampled_from(["policy", "waiting", "later", "anyone"]).map(
+        "guards": st.sampled_from(["policy", "waiting", "never"]).map(
             lambda yielding: Guards(pins_yield_to=yielding, max_pinned_share=1.0)
         ),
     }
@@ -85,8 +84,7 @@ def test_who_starts_is_first_in_order(policy: str, jobs: list[Job], blocks: int)
         if POLICIES[policy].stock_order:
             preempted = request.status == RequestStatus.PREEMPTED
             return (not preempted, 0 if preempted else request.arrival_time)
-        kind, rank = scheduler._queue_key(request)
-        return (REST if kind == ONE_OFF and not scheduler.table.one_offs.first(None) else kind), rank
+        return scheduler.table.order.now(scheduler._place_of(request))
 
     queue.pop_request = watched
     loop.run()

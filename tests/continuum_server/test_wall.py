@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from continuum_server.policy.facts import ProgramState, TurnFinish
 from continuum_server.policy.identity import Identity
+from continuum_server.policy.order import Order
 from continuum_server.policy.pins import Pins
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Programs
@@ -29,13 +30,14 @@ from vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser
 
 OF_POLICY = (
     *("turn_arrived", "rank", "turn_started", "turn_preempted", "turn_finished", "turn_lost", "program_finished"),
-    *("victim_rank", "step", "preemption_victims"),
+    *("position", "step", "preemption_victims"),
 )
 OF_TABLE = (
     *("arrive", "turn", "start", "preempt", "finish", "abort", "drop", "end_program"),
-    *("step", "overdue", "victims", "preempted_for"),
+    *("step", "overdue"),
 )
-OF_TENANTS = ("arrived", "started", "preempted", "left", "tick", "late", "claim", "overrun", "step_tokens")
+OF_ORDER = ("place", "keep_place", "yielding", "preempted_for")
+OF_TENANTS = ("arrived", "started", "preempted", "left", "tick", "claim", "overrun", "step_tokens")
 OF_PINS = ("add", "end", "expired")
 OF_PROGRAMS = ("find", "with_key", "add", "note_busy", "note_idle", "note_failed", "forget")
 
@@ -110,6 +112,7 @@ def test_every_hook_may_raise(policy: str, share: float, keys: int, monkeypatch:
     free, table = scheduler.kv_cache_manager.block_pool.get_num_free_blocks(), scheduler.table
     faults.patch(monkeypatch, POLICIES[policy], OF_POLICY)
     faults.patch(monkeypatch, ProgramTable, OF_TABLE)
+    faults.patch(monkeypatch, Order, OF_ORDER)
     faults.patch(monkeypatch, Pins, OF_PINS)
     faults.patch(monkeypatch, Identity, ("program_for",))
     faults.patch(monkeypatch, Programs, OF_PROGRAMS)

@@ -8,7 +8,8 @@ from typing import Annotated
 
 from continuum_server import defaults
 from continuum_server.engine_settings import GpuSettings, SchedulerSettings
-from continuum_server.policy.program_table import Guards, OneOffsOrder, PinsYieldTo
+from continuum_server.policy.order import PinsYieldTo
+from continuum_server.policy.program_table import Guards, OneOffsOrder
 from continuum_server.routers import ROUTERS
 from continuum_traces.conversation import Sends
 from continuum_traces.schema import CLOSED_LOOPS
@@ -45,9 +46,6 @@ def uses_rate(arrivals: str) -> bool:
 
 NO_RATE = Without("arrivals", "these arrivals have a rate of their own", lambda arrivals: not uses_rate(arrivals))
 AT_A_TIME = Without("arrivals", "the search decides how many programs run at a time")
-OPEN_LOOP = Without(
-    "arrivals", "the next program would begin at once", lambda text: text.startswith(("concurrency", "steps"))
-)
 ROUTER = one_of(*ROUTERS)
 PIPELINE = named("--pp", "--pipeline-parallel-size")
 PROFILED = Without("profile", "the profile was measured on all GPUs together")
@@ -176,9 +174,8 @@ class EngineOptions(SchedulerSettings, GpuOptions):
     rules = (SERVERS,)
 
     pins_yield_to: PinsYieldTo = Guards().pins_yield_to
-    """Which pinned KV a waiting request may evict while other requests run: never (none), waiting (of programs that
-    arrived later and whose next request waits too), later (of all programs that arrived later), anyone (of all
-    programs). With policy, the policy decides."""
+    """Which pinned KV a waiting request may evict while other requests run: never (none), or waiting (that of programs
+    whose next request waits too, and comes later). With policy, the policy decides."""
     one_offs: OneOffsOrder = Guards().one_offs
     """Order of requests that belong to no conversation, such as single chats: first (before programs, within a share of
     the engine's work) or fcfs (the policy's own order, as in the papers)."""
@@ -187,9 +184,6 @@ class EngineOptions(SchedulerSettings, GpuOptions):
     send), ids,prompts (where there is no id, by prompts that continue earlier ones), none."""
     first_token_s: Annotated[float | None, Meta(gt=0)] = None
     """Target for the first token of a program. A first turn that would miss it runs before all others."""
-    max_outside: Annotated[int | None, Meta(ge=1), OPEN_LOOP, Without("how_many", "it plays closed loops")] = None
-    """Refuse new programs while this many programs wait to be admitted. A server answers them with status 503 and
-    Retry-After, and a router can send them elsewhere. In the virtual engine they end at once. Default: refuse none."""
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,11 @@ from continuum_server.policy.tenants import Tenants
 
 Rank = tuple[float, ...]
 """A position in an order: the smallest rank comes first."""
-Yielding = Literal["never", "waiting", "later", "anyone"]
-"""Which pins a waiting request may release while other requests run.
+Yielding = Literal["never", "waiting"]
+"""Which pins yield to a waiting request that is placed before their programs' next ones (``policy.order``).
 
-``never``: none. ``waiting``: pins of programs that arrived later and whose next request is queued too. ``later``: pins
-of all programs that arrived later. ``anyone``: every pin.
+``never``: none, as if the programs' next requests came before all others. ``waiting``: those of programs whose next
+request waits too. One-offs and overdue requests come before all programs whose tools run, so all pins yield to them.
 """
 
 
@@ -60,14 +60,16 @@ class Policy:
     """``policy``: a server can run it. ``bound``: it knows the future, and only the virtual engine runs it."""
     options_type: ClassVar[type] = Options
     """A frozen dataclass derived from ``Options``. The string under each field is the option's help text."""
+    gone: ClassVar[Mapping[str, str]] = {}
+    """Options of earlier versions, and what replaces them."""
     gauges: ClassVar[Mapping[str, str]] = {}
     """Numbers in ``state()`` that /metrics exports as ``continuum:NAME``, with their help texts."""
     stock_order: ClassVar[bool] = True
     """True: requests run in order of arrival. The engine uses vLLM's own waiting queue until two API keys compete, and
     does not call ``rank``."""
     classes_first: ClassVar[bool] = True
-    """True: preempted requests come first, then requests of programs with a pin, then the rest. ``rank`` orders each
-    class. False: ``rank`` alone orders the queue."""
+    """True: requests of programs with a pin come first, then the rest. ``rank`` orders each class, and a preempted
+    request keeps its place. False: ``rank`` alone orders the queue, and is asked again after a preemption."""
     steps: ClassVar[bool] = False
     """True: ``step`` is called before every scheduling step."""
     wants_batch: ClassVar[bool] = False
@@ -80,7 +82,7 @@ class Policy:
     """Whether the windows and states at the end of a prompt are kept while its answer is generated. Models whose
     layers are all full attention have none."""
     pins_yield_to: ClassVar[Yielding] = "never"
-    """Which pins a waiting request may release, unless the operator's guards override it."""
+    """Which pins yield to a waiting request, unless the operator's guards override it."""
     tenants: Tenants
     """The API keys that share the engine. The program table sets it."""
 
@@ -111,10 +113,10 @@ class Policy:
     def program_finished(self, program: ProgramState) -> None:
         """The program's last turn ended."""
 
-    def victim_rank(self, program: ProgramState) -> Rank:
-        """Return the position of a program's pin in the order in which pins are released. By default, the pin of the
-        program that arrived last is released first."""
-        return (-program.sequence,)
+    def position(self, program: ProgramState) -> Rank:
+        """Return the program's position among programs: the smallest comes first. Pins are released from the other
+        end."""
+        return (program.sequence,)
 
     def state(self) -> dict[str, Any]:
         """Return the policy's current estimates by name. ``tools`` is the number of samples of each tool."""

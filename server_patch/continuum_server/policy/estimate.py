@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import accumulate
 
 
@@ -141,31 +141,3 @@ class Footprints:
         first = bisect_right(self._sorted, tokens)
         beyond = len(self._sorted) - first
         return (self._sums[-1] - self._sums[first]) / beyond if beyond else float(tokens)
-
-    def overflow_share(
-        self, contexts: Sequence[int], limit_tokens: float, own: Sequence[int], together_tokens: int
-    ) -> float:
-        """Return for how much of the last program's growth the pool is too small: a share from 0 to 1.
-
-        All contexts are assumed to grow at the same pace to their final size, and then to leave memory. If the last
-        program is not expected to grow, the share is 1 or 0: whether the contexts exceed the limit now.
-
-        Args:
-            contexts: tokens of each program.
-            own: each program's tokens that it shares with no other program, which leave memory with it.
-            together_tokens: tokens of all programs, shared tokens counted once.
-        """
-        growths = [self.final_tokens(tokens) - tokens for tokens in contexts]
-        way, left = growths[-1], len(growths)
-        together = float(together_tokens)
-        if way <= 0.0:
-            return float(together > limit_tokens)
-        grown, over = 0.0, 0.0
-        for growth, tokens in sorted(zip(growths, own, strict=True)):
-            until = min(growth, way)
-            full_at = (limit_tokens - together) / left  # the growth of each program at which memory is full
-            over += max(0.0, until - max(grown, full_at))
-            grown, together, left = until, together - tokens, left - 1
-            if growth >= way:
-                break
-        return over / way

@@ -11,6 +11,7 @@ from continuum_server.policy.limits import Range, check_fields
 
 if TYPE_CHECKING:
     from continuum_server.policy.hints import OpenPrediction
+    from continuum_server.policy.order import Place
     from continuum_server.policy.returns import OpenAnswer
 
 
@@ -22,9 +23,8 @@ class ProgramState:
     """Unique among all programs. Several programs may have the same ``name`` (``policy.programs``)."""
     arrival_s: float
     """When its first request arrived."""
-    sequence: float
-    """Its position in program order: the number of its first request among all requests in order of arrival. A program
-    that returns with only a part of its last prompt moves back (``programs.Kept``)."""
+    sequence: int
+    """Its position in program order: the number of its first request among all requests in order of arrival."""
     name: str = ""
     """The program id that the client sent, as records contain it."""
     namespace: str | None = None
@@ -61,8 +61,6 @@ class ProgramState:
     """Prompt tokens of the turn that arrived last."""
     marks: Sequence[tuple[int, Hashable]] = ()
     """Indices and hashes of some blocks of that prompt, the last block first (``programs.marks_of``)."""
-    compacted_from: int = 0
-    """Tokens of its context before its history was compacted, until a prompt is as long again; 0: it was not."""
     head: Hashable = None
     """Hash of the first block of that prompt."""
     shared_blocks: int | None = None
@@ -128,6 +126,8 @@ class TurnState:
     """Time in the queue, up to ``since_s``."""
     chain_s: float = 0.0
     """``served_s`` of its family's root when the turn arrived."""
+    place: Place | None = None
+    """Its place in the order, which it keeps from its first start on; None: ``Order.place`` finds it."""
     policy_state: Any = None
     """The policy's own data about this turn."""
 
@@ -145,8 +145,6 @@ class TurnState:
     """The turn's id from the client. A retry has the same id."""
     prompt: Hashable = None
     """A value that is equal for equal prompts."""
-    kept_share: float = 1.0
-    """Share of its program's last prompt that it repeats (``programs.Kept``)."""
     compacted: bool = False
     """The agent wrote its history anew, so that the KV of the last turn is of no use."""
     repeated_tokens: int = 0

@@ -6,6 +6,11 @@ memory. Holding a share s of the KV pool for t seconds costs s * worth * t secon
 
 from __future__ import annotations
 
+import heapq
+import math
+from dataclasses import dataclass, field
+from itertools import count
+
 from continuum_server.policy.estimate import RecentMean
 from continuum_server.policy.facts import Machine, PrefillCurve, Stored
 from continuum_server.policy.tool_times import RecentToolTimes
@@ -20,57 +25,75 @@ TIMES = 1024
 """Number of most recent times between turns from which a hold is shortened."""
 
 
+@dataclass(slots=True, eq=False)
+class Away:
+    """A program between two turns."""
+
+    tokens: int
+    hold_s: float
+    """The hold that was learned, which counts in the worth of memory. A hint changes it for its own program only."""
+    back: bool = False
+    """It returned, or its client said that it ended."""
+
+
+@dataclass(slots=True, order=True)
+class _End:
+    at_s: float
+    number: int
+    away: Away = field(compare=False)
+
+
 class Holds:
-    """The costs of holding and of losing KV, and what was learned of the times between turns.
+    """What holding and losing KV costs, and what was learned of the times between turns."""
 
-    Args:
-        learns: whether the recent times between turns shorten holds and change the worth of memory.
-    """
-
-    def __init__(self, machine: Machine, learns: bool) -> None:
+    def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._learns = learns
-        decode_worth = machine.decode.memory_worth(machine.kv_tokens) if machine.decode is not None else 0.0
-        self._worth = decode_worth or USUAL_WORTH
-        self.tool_times = RecentToolTimes(TIMES if learns else 0)
+        self._decode_worth = 0.0 if machine.decode is None else machine.decode.memory_worth(machine.kv_tokens)
+        self.tool_times = RecentToolTimes(TIMES)
         """The recent tool times."""
         self.kept_s, self.served_s = RecentMean(RECENT), RecentMean(RECENT)
-        """Means: seconds for which a program stays inside after a turn, and seconds of a turn in the batch."""
-        self.back_s, self.in_tier = RecentMean(RECENT), RecentMean(RECENT)
-        """Means over turns whose KV had left the GPU: seconds until the turn started, and share with KV in a tier."""
+        """Means: seconds for which KV is held after a turn, and seconds of a turn in the batch."""
+        self._ends: list[_End] = []
+        """A heap of the times at which programs that are away count as finished."""
+        self._numbers = count()
 
     def worth(self) -> float:
         """Return the worth of memory: faster decoding, plus room for programs that run while the tools of others run.
 
-        The second part is the time that a program stays inside after a turn, per time that the turn was in the batch.
+        The second part is the time for which KV is held after a turn, per time that the turn was in the batch.
         """
         served_s = self.served_s.value
-        return self._worth + (self.kept_s.value / served_s if self._learns and served_s > 0.0 else 0.0)
+        return (self._decode_worth or USUAL_WORTH) + (self.kept_s.value / served_s if served_s > 0.0 else 0.0)
 
-    def break_even_s(self, tokens: int, shared_tokens: int, inside: int, stored: Stored | None = None) -> float:
-        """Return the time after which a hold has cost as much engine time as losing the KV would.
+    def break_even_s(self, tokens: int, stored: Stored | None = None) -> float:
+        """Return the time after which a hold has cost as much engine time as losing the KV would: what it takes to
+        compute the context again, or to reload it."""
+        loss_s = self._machine.prefill.marginal_prefill_s(tokens)
+        if stored is not None:
+            loss_s = min(loss_s, self._machine.rebuild_s(tokens, stored))
+        held = tokens / self._machine.kv_tokens
+        return loss_s / (held * self.worth()) if held > 0.0 else math.inf
 
-        Args:
-            tokens: the context.
-            shared_tokens: leading tokens that other programs inside keep in memory anyway.
-            inside: number of programs inside.
-        """
-        own = max(tokens - shared_tokens, self._machine.block_size)
-        return self.loss_s(tokens, own, inside, stored) / (own / self._machine.kv_tokens * self.worth())
+    def left(self, tokens: int, hold_s: float, until_s: float) -> Away:
+        """Note that a program's tool runs. If it does not return by ``until_s``, it counts as finished."""
+        away = Away(tokens, hold_s)
+        heapq.heappush(self._ends, _End(until_s, next(self._numbers), away))
+        return away
 
-    def loss_s(self, tokens: int, own: int, inside: int, stored: Stored | None) -> float:
-        """Return the engine seconds that it costs to lose the last ``own`` tokens of a context.
+    def returned(self, away: Away, tool_s: float) -> None:
+        """Learn from a tool time that ends now."""
+        self.tool_times.add(tool_s)
+        if not away.back:
+            away.back = True
+            self.kept_s.add(min(tool_s, away.hold_s))
 
-        Tokens that no tier has at the return are computed again. A reload takes memory, but not engine time. The
-        program waits until there is room and its KV is loaded. With n programs inside, this costs 1/n of the engine.
-        """
-        prefill, machine = self._machine.prefill, self._machine
-        rebuild_s = prefill.marginal_prefill_s(tokens) - prefill.marginal_prefill_s(tokens - own)
-        if stored is None:
-            return rebuild_s
-        there = min(max(stored.tokens, tokens - own), tokens)
-        rest_s = prefill.marginal_prefill_s(tokens) - prefill.marginal_prefill_s(there)
-        load_s = machine.reload_s(stored) if stored.tokens > 0 else 0.0
-        reload_s = own / machine.kv_tokens * self.worth() * load_s + rest_s
-        wait_s = self.back_s.value / max(1, inside)
-        return rebuild_s - self.in_tier.value * max(0.0, rebuild_s - reload_s - wait_s)
+    def gone(self, now_s: float) -> list[Away]:
+        """Return the programs that count as finished from now on, because they did not return."""
+        out: list[Away] = []
+        while self._ends and self._ends[0].at_s < now_s:
+            away = heapq.heappop(self._ends).away
+            if not away.back:
+                away.back = True
+                self.kept_s.add(away.hold_s)
+                out.append(away)
+        return out

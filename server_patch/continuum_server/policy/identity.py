@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-
 from continuum_server.policy.facts import ProgramState
+from continuum_server.policy.pins import Pins
 from continuum_server.policy.programs import Programs
 from continuum_server.policy.recognise import Prompt
 
@@ -13,13 +12,13 @@ class Identity:
     """Finds the programs of requests, and makes new ones.
 
     Args:
-        pinned: the programs that are not forgotten, by ``ProgramState.program_id``.
+        pins: programs with a firm pin are not forgotten.
     """
 
-    def __init__(self, max_programs: int, block_size: int, pinned: Container[str]) -> None:
+    def __init__(self, max_programs: int, block_size: int, pins: Pins) -> None:
         self.programs = Programs(max_programs, block_size)
         """All programs that the engine remembers."""
-        self._pinned = pinned
+        self._pins = pins
         self._sequence = 0
 
     def next_sequence(self) -> int:
@@ -73,6 +72,6 @@ class Identity:
     def _new(self, program_id: str, now_s: float, parent: ProgramState | None, namespace: str | None) -> ProgramState:
         program = self.programs.add(program_id, now_s, self._sequence + 1, parent, namespace)
         for idle in self.programs.superfluous(program):
-            if idle.turn is None and idle.program_id not in self._pinned and idle is not program:
+            if idle.turn is None and self._pins.firm(idle) is None and idle is not program:
                 self.programs.forget(idle)
         return program

@@ -1,6 +1,10 @@
 """Pins: whose KV is held after a turn, until when, and how much memory that takes.
 
 Only the identities of blocks are known here. The scheduler owns the blocks, and tells when it holds or releases them.
+
+A *soft* pin is a hold that its client asked for (``kv_ttl_s``). It is placed behind everybody (``policy.order``), so
+any request may take its memory, and all soft pins together keep at most as many blocks as are free. It counts in no
+limit.
 """
 
 from __future__ import annotations
@@ -31,25 +35,24 @@ class Pin:
     kept_tokens: int = 0
     """Tokens of the context that the program's next turn can find in these blocks."""
     soft_until_s: float = -math.inf
-    """Until when the KV is kept as a soft hold after the deadline."""
+    """Until when the KV is kept as a soft pin after the deadline."""
+    soft: bool = False
+    """Anybody may have the memory."""
 
 
 class Pins(Mapping[str, Pin]):
-    """Each program's pin, by ``ProgramState.program_id``, and the soft holds.
+    """Each program's pin, firm or soft, by ``ProgramState.program_id``.
 
     Args:
         block_size: number of tokens of the KV pool per block of it.
-        max_tokens: number of tokens that all pins may hold. A block that several share counts once.
+        max_tokens: number of tokens that firm pins may hold. A block that several share counts once.
         max_ttl_s: longest hold.
-        max_per_client: number of pins of one API key; None: no limit.
+        max_per_client: number of firm pins of one API key; None: no limit.
     """
 
     def __init__(self, block_size: float, max_tokens: float, max_ttl_s: float, max_per_client: int | None) -> None:
-        self.soft: dict[str, Pin] = {}
-        """Each program's soft hold: KV that its client asked to keep as long as nobody else wants the memory. The
-        oldest comes first, and is released first."""
         self.soft_tokens: float = 0
-        """Tokens in the blocks of all soft holds. A block that several share counts several times."""
+        """Tokens in the blocks of all soft pins. A block that several share counts several times."""
         self._block_size = block_size
         self._max_tokens = max_tokens
         self._max_ttl_s = max_ttl_s
@@ -58,7 +61,7 @@ class Pins(Mapping[str, Pin]):
         self._blocks = DistinctBlocks()
         self._of_client: Counter[str] = Counter()
         self.tokens_of: defaultdict[str | None, float] = defaultdict(int)
-        """Number of tokens in the pins of each API key (``ProgramState.namespace``). Each pin counts in full."""
+        """Tokens in the firm pins of each API key (``ProgramState.namespace``). Each pin counts in full."""
         self._deadlines: list[tuple[float, int, Pin]] = []
         """A heap. Entries of pins that have ended are skipped."""
         self._ties = count()
@@ -72,12 +75,9 @@ class Pins(Mapping[str, Pin]):
     def __len__(self) -> int:
         return len(self._pins)
 
-    def __contains__(self, program_id: object) -> bool:
-        return program_id in self._pins
-
     @property
     def tokens(self) -> float:
-        """Tokens of the KV pool in all pinned blocks. A block that several pins share counts once."""
+        """Tokens of the KV pool in the blocks of all firm pins. A block that several pins share counts once."""
         return len(self._blocks) * self._block_size
 
     @property
@@ -86,13 +86,20 @@ class Pins(Mapping[str, Pin]):
 
     @property
     def kept_tokens(self) -> int:
-        """Tokens of contexts that pins keep. Where several pins share a part of their blocks, that part counts once."""
+        """Tokens of contexts that firm pins keep. Where several pins share a part of their blocks, it counts once."""
         blocks = len(self._blocks) + self._blocks.repeats
-        return sum(pin.kept_tokens for pin in self._pins.values()) * len(self._blocks) // max(1, blocks)
+        kept = sum(pin.kept_tokens for pin in self._pins.values() if not pin.soft)
+        return kept * len(self._blocks) // max(1, blocks)
 
-    def holds(self, program: ProgramState) -> bool:
-        """Whether the program's KV is held, by a pin or softly."""
-        return program.program_id in self._pins or program.program_id in self.soft
+    def firm(self, program: ProgramState) -> Pin | None:
+        """Return the program's pin; None: it has none, or a soft one."""
+        pin = self._pins.get(program.program_id)
+        return None if pin is None or pin.soft else pin
+
+    @property
+    def soft(self) -> list[Pin]:
+        """The soft pins, the oldest first."""
+        return [pin for pin in self._pins.values() if pin.soft]
 
     # ------------------------------------------------------------------------------ begin and end
 
@@ -123,7 +130,7 @@ class Pins(Mapping[str, Pin]):
     def add(
         self, turn: TurnState, now_s: float, hold: Hold, blocks: Sequence[Hashable], kept_tokens: int | None = None
     ) -> Pin:
-        """Add a pin or a soft hold for these blocks, which the scheduler holds. The program must have neither.
+        """Add a pin for these blocks, which the scheduler holds. The program must have none.
 
         Args:
             kept_tokens: tokens of the context that the next turn can find in them; None: all of the blocks' tokens.
@@ -132,47 +139,53 @@ class Pins(Mapping[str, Pin]):
         kept = int(tokens) if kept_tokens is None else kept_tokens
         ends_s, client = now_s + hold.ttl_s, turn.client or ""
         pin = Pin(turn.program, turn.index, now_s, ends_s, tokens, blocks, client, kept, soft_until_s)
-        if hold.ttl_s <= 0.0:
-            self.soften(pin)
-            return pin
-        self._of_client[pin.client] += 1
         self._pins[turn.program.program_id] = pin
-        self._blocks.add(blocks)
-        self.tokens_of[turn.program.namespace] += tokens
-        heapq.heappush(self._deadlines, (pin.deadline_s, next(self._ties), pin))
+        if hold.ttl_s > 0.0:
+            self._count(pin, 1)
+            heapq.heappush(self._deadlines, (pin.deadline_s, next(self._ties), pin))
+        else:
+            self._keep_softly(pin)
         return pin
 
     def soften(self, pin: Pin) -> None:
-        """Continue a hold whose pin has ended as a soft hold."""
-        self.soft[pin.program.program_id] = pin
+        """Continue a firm pin as a soft one."""
+        self._count(pin, -1)
+        self._keep_softly(pin)
+
+    def _keep_softly(self, pin: Pin) -> None:
+        pin.soft, pin.deadline_s, pin.blocks = True, pin.soft_until_s, ()
         self.soft_tokens += pin.tokens
-        pin.deadline_s, pin.blocks = pin.soft_until_s, ()
         heapq.heappush(self._deadlines, (pin.deadline_s, next(self._ties), pin))
 
     def end(self, program_id: str) -> Pin | None:
-        """End the program's pin or its soft hold. Return its pin."""
-        soft, pin = self.soft.pop(program_id, None), self._pins.pop(program_id, None)
-        if soft is not None:
-            self.soft_tokens -= soft.tokens
-        if pin is not None:
-            self._blocks.remove(pin.blocks)
-            self.tokens_of[pin.program.namespace] -= pin.tokens
-            self._of_client[pin.client] -= 1
-            if not self._of_client[pin.client]:
-                del self._of_client[pin.client]
-            pin.blocks = ()  # the pin stays in ``_deadlines`` for a while
+        """End the program's pin. Return it, if it was firm."""
+        pin = self._pins.pop(program_id, None)
+        if pin is None:
+            return None
+        if pin.soft:
+            self.soft_tokens -= pin.tokens
+            return None
+        self._count(pin, -1)
+        pin.blocks = ()  # the pin stays in ``_deadlines`` for a while
         return pin
+
+    def _count(self, pin: Pin, sign: int) -> None:
+        """Add a firm pin to the limits, or remove it."""
+        (self._blocks.add if sign > 0 else self._blocks.remove)(pin.blocks)
+        self.tokens_of[pin.program.namespace] += sign * pin.tokens
+        self._of_client[pin.client] += sign
+        if not self._of_client[pin.client]:
+            del self._of_client[pin.client]
 
     # -------------------------------------------------------------------------------------- time
 
     def expired(self, now_s: float) -> list[Pin]:
-        """Return the pins and soft holds past their deadline. None expires while a request waits for its KV."""
+        """Return the pins past their deadline. None expires while a request waits for its KV."""
         out: list[Pin] = []
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] < now_s:
             pin = heapq.heappop(deadlines)[2]
-            waits = pin.program.turn is not None and pin.program.turn.kept_share >= 1.0
-            if self._is_current(pin) and not waits:
+            if self._is_current(pin) and pin.deadline_s < now_s and pin.program.turn is None:
                 out.append(pin)
         return out
 
@@ -184,5 +197,4 @@ class Pins(Mapping[str, Pin]):
         return deadlines[0][0] if deadlines else None
 
     def _is_current(self, pin: Pin) -> bool:
-        program_id = pin.program.program_id
-        return self._pins.get(program_id) is pin or self.soft.get(program_id) is pin
+        return self._pins.get(pin.program.program_id) is pin

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Annotated, Literal
 
-from continuum_server.policy.base import Policy, Rank, Yielding
+from continuum_server.policy.base import Policy
 from continuum_server.policy.facts import (
     NO_HOLD,
     Hold,
@@ -27,18 +26,17 @@ from continuum_server.policy.facts import (
 from continuum_server.policy.identity import Identity
 from continuum_server.policy.limits import Count, Range, check_fields
 from continuum_server.policy.one_offs import OneOffs
+from continuum_server.policy.order import Order, PinsYieldTo
 from continuum_server.policy.overdue import WaitingTurns
-from continuum_server.policy.pins import Pin, Pins
+from continuum_server.policy.pins import Pins
 from continuum_server.policy.programs import kept_of, marks_of
 from continuum_server.policy.recognise import Prompt
 from continuum_server.policy.returns import Returns
-from continuum_server.policy.tenants import Claim, Tenants
+from continuum_server.policy.tenants import Tenants
 from continuum_server.policy.tool_statistics import hinted
 
 ENDED = 32
 """Number of ended programs that ``ProgramTable.programs`` remembers."""
-PinsYieldTo = Literal["policy", Yielding]
-"""``policy``: the policy's own ``pins_yield_to``."""
 OneOffsOrder = Literal["first", "fcfs"]
 FairBetween = Literal["keys", "none"]
 
@@ -64,14 +62,11 @@ class Guards:
     first_token_s: Annotated[float, Range(0.0, 1e9, above=True)] | None = None
     """Target for the first token of a program. A first turn that would miss it, as expected from its prefill and from
     the recent waits of such turns, runs before all later requests; None: no target."""
-    max_outside: Count | None = None
-    """While so many programs wait to be admitted, new programs are refused; None: none is. A known program is never
-    refused, nor its sub-agents, nor a request without a program id."""
     one_offs: OneOffsOrder = "first"
     """Requests that continue no conversation run before programs, within their share (first), or in the policy's order
     (fcfs, as in the papers)."""
     pins_yield_to: PinsYieldTo = "policy"
-    """Which pins a waiting request may release while other requests run (``Yielding``).
+    """Which pins yield to waiting requests that are placed before their programs' next ones (``Yielding``).
 
     Every pin may be released if no request runs, or if a running request would otherwise be preempted.
     """
@@ -100,11 +95,12 @@ class ProgramTable:
         self.block_size = block_size
         limits = guards.max_pinned_share * kv_tokens, guards.max_ttl_s, guards.max_pins_per_client
         self.pins = Pins(block_size, *limits)
-        """Each program's pin, and the soft holds."""
+        """Each program's pin."""
         self.identity = Identity(guards.max_programs, policy.machine.block_size, self.pins)
         self.tenants = Tenants(policy.machine, self.pins, guards.key_lag if guards.fair == "keys" else math.inf)
         policy.tenants = self.tenants
         self.one_offs = OneOffs(policy.machine, guards.one_offs == "first")
+        self.order = Order(policy, self.pins, self.one_offs, self.tenants, guards.pins_yield_to)
         self._returns = Returns(guards.max_ttl_s)
         self._turns: dict[str, TurnState] = {}
         self._waiting = WaitingTurns(policy.machine.prefill, guards.max_overtake_s, guards.first_token_s)
@@ -119,9 +115,9 @@ class ProgramTable:
         turns = self._turns.values()
         yield from (turn.program for turn in turns if turn.running)
         yield from (turn.program for turn in turns if not turn.running)
-        held = (pin.program for pin in chain(self.pins.values(), self.pins.soft.values()))
-        yield from (program for program in held if program.turn is None)
-        yield from (each for each in self.identity.programs.latest() if each.turn is None and not self.pins.holds(each))
+        yield from (pin.program for pin in self.pins.values() if pin.program.turn is None)
+        others = (each for each in self.identity.programs.latest() if each.program_id not in self.pins)
+        yield from (each for each in others if each.turn is None)
         yield from reversed(self._ended)
 
     def arrive(self, turn: TurnState, now_s: float) -> None:
@@ -131,7 +127,7 @@ class ProgramTable:
             program.last_finish_s = None
         turn.one_off = self.one_offs.includes(turn)
         if program.turns_arrived:
-            self._compare(turn, now_s)
+            self._compare(turn)
         if program.turns_arrived == 1:
             self.one_offs.returned(turn)
         self._returns.returned(program, now_s)
@@ -151,33 +147,13 @@ class ProgramTable:
         program.last_finish_s = None  # the tool time has ended
         self.act_soon()
 
-    def _compare(self, turn: TurnState, now_s: float) -> None:
-        """Note how much of the last prompt the turn repeats. The program keeps this share of its seniority."""
+    def _compare(self, turn: TurnState) -> None:
+        """Note how much of its program's last prompt the turn repeats."""
         program = turn.program
         kept = kept_of(program, Prompt(turn.prompt_tokens, turn.blocks))
         repeated = turn.prompt_tokens if kept.blocks < 0 else kept.blocks * self.policy.machine.block_size
         turn.repeated_tokens = min(repeated, program.prompt_tokens)
-        turn.kept_share, turn.compacted = kept.share, kept.compacted
-        if kept.compacted:
-            program.compacted_from = program.context_tokens
-        elif turn.prompt_tokens >= program.compacted_from:
-            program.compacted_from = 0
-        program.arrival_s += (1.0 - kept.share) * (now_s - program.arrival_s)
-        program.sequence += (1.0 - kept.share) * (turn.sequence - program.sequence)
-
-    def refuses(self, program_id: str | None, parent_id: str | None = None, namespace: str | None = None) -> bool:
-        """Whether a request must not come in, because it begins a program and too many programs wait outside.
-
-        Args:
-            program_id: the client's id of the program; None: the request has none, and is not refused.
-            parent_id: that of the program's parent.
-            namespace: digest of the client's API key.
-        """
-        most = self.guards.max_outside
-        if most is None or program_id is None or self.policy.state().get("programs_outside", 0) < most:
-            return False
-        names = [program_id] if parent_id is None else [program_id, parent_id]
-        return not any(self.identity.programs.of(name, namespace) for name in names)
+        turn.compacted = kept.compacted
 
     def turn(self, request_id: str) -> TurnState | None:
         return self._turns.get(request_id)
@@ -198,6 +174,7 @@ class ProgramTable:
             reloaded_tokens: number of these that were reloaded from a tier, which took ``reload_s``.
         """
         program = turn.program
+        self.order.keep_place(turn)
         self._waiting.start(turn, now_s)
         self.tenants.started(turn, hit_tokens)
         turn.waited_s = turn.waited(now_s)
@@ -277,20 +254,9 @@ class ProgramTable:
         if turn.one_off and not large:
             program.policy_state = None  # the policy sees the program's next turn as its first
             return NO_HOLD
-        if self._is_side_request(turn, tool, finish.now_s):
-            self.policy.turn_lost(turn)
-            return NO_HOLD
         share = self._returns.share(program, tool, finish.now_s)
         self._returns.finished(program, tool, finish.now_s)
         return self.policy.turn_finished(replace(finish, tool=tool, return_share=share))
-
-    def _is_side_request(self, turn: TurnState, tool: str | None, now_s: float) -> bool:
-        """Whether a request without tags is probably all that its program sends, such as for a title: it continues
-        nothing, its answer calls no tool, and few go on after that. Nothing is held then, and nothing learned."""
-        tags = turn.program.recognised_by == "tag" or turn.turn_id is not None
-        if tags or turn.program.turns_arrived > 1 or tool is not None:
-            return False
-        return not self._returns.goes_on(turn.program, self.one_offs.is_small(turn.prompt_tokens), now_s)
 
     def abort(self, turn: TurnState, context_tokens: int = 0, output_tokens: int = 0, now_s: float = -math.inf) -> None:
         """Note that the turn was aborted or failed. It gives no sample, and its KV is not held.
@@ -357,19 +323,8 @@ class ProgramTable:
             idle: no request runs or can run. The longest waiting turn is then overdue at once.
         """
         self._acts_soon = False
-        turns = self._waiting.overdue(now_s, idle)
-        if self.tenants.tick(now_s):
-            for turn in self.tenants.late(lambda turn: self.policy.rank(turn) is None):
-                turn.overdue = True
-                turns.append(turn)
-        return turns
-
-    def preempted_for(self, asker: TurnState, running: Iterable[TurnState], now_s: float) -> Sequence[TurnState]:
-        """Return the running turns that may be preempted so that ``asker`` fits, in the order of their preemption."""
-        overrun = self.tenants.overrun(asker)
-        if overrun or not self.policy.preempts:
-            return overrun
-        return self.policy.preemption_victims(asker, list(running), now_s)
+        self.tenants.tick(now_s)
+        return self._waiting.overdue(now_s, idle)
 
     def next_deadline_s(self) -> float | None:
         """Return the earliest time after which a pin expires or the policy may act; None: there is none."""
@@ -378,37 +333,3 @@ class ProgramTable:
         instants = (self.pins.next_expiry_s(), self.policy.next_event_s(), self._waiting.next_s(), self.tenants.next_s)
         first_s = min((instant for instant in instants if instant is not None), default=math.inf)
         return first_s if first_s < math.inf else None
-
-    # ------------------------------------------------------------------------------------- pins
-
-    def goes_first(self, turn: TurnState) -> bool:
-        """Whether the turn now runs before those of programs."""
-        return turn.one_off and self.one_offs.first(turn.program.namespace)
-
-    def pinned(self, turn: TurnState) -> bool:
-        """Whether the turn comes before turns without a pin: its program's pin has what its prompt repeats."""
-        return turn.program.program_id in self.pins and turn.kept_share >= 1.0
-
-    def victims(self, asker: TurnState, must_free: bool) -> list[Pin]:
-        """Return the pins that may be released so that ``asker`` fits, in the order in which they are released.
-
-        Args:
-            asker: the turn that does not fit.
-            must_free: without a release no request could run, or a running request would be preempted.
-        """
-        allowed = self.policy.pins_yield_to if self.guards.pins_yield_to == "policy" else self.guards.pins_yield_to
-        if must_free or asker.overdue or self.goes_first(asker):
-            allowed = "anyone"
-        if not self.pins or (allowed == "never" and not self.tenants.several):
-            return []
-        ranked: list[tuple[Claim, bool, Rank, str]] = []
-        limit = self.policy.victim_rank(asker.program)
-        for pin in self.pins.values():
-            rank, claim = self.policy.victim_rank(pin.program), self.tenants.claim(asker, pin.program.namespace)
-            waits = pin.program.turn is not None or allowed == "later"
-            yields = allowed == "anyone" or (allowed != "never" and waits and rank < limit)
-            yields = claim is Claim.ALWAYS or (yields and (must_free or claim is Claim.AS_THE_POLICY))
-            if yields and pin.program is not asker.program:
-                own = pin.program.namespace == asker.program.namespace
-                ranked.append((claim, own, rank, pin.program.program_id))
-        return [self.pins[program_id] for _, _, _, program_id in sorted(ranked)]

@@ -5,11 +5,8 @@ own part of the last prompt. A prefix that other programs had too, such as a sys
 Second, no request of that program is in the engine. Any other request begins a new program, as if its id were new. So a
 client gains nothing if it shares an id or uses an old one again (docs/server/promises.md).
 
-A program keeps as much of its seniority as it keeps of its prompt: one that repeats three quarters of its own part is
-from then on three quarters as old as before. At seven eighths or more it keeps all of it. It also does if its history
-was compacted: its prompt is at most half of its last context and begins as before, and it is the only one with its id.
-Until its context is as long again as before, a prompt over twice as long as the last one keeps seniority only in
-proportion, because most of it is another history.
+A program keeps its seniority as long as it goes on. It also does if its history was compacted: its prompt is at most
+half of its last context and begins as before, and it is the only one with its id.
 """
 
 from __future__ import annotations
@@ -141,7 +138,7 @@ class Programs:
         continued = [
             (kept.blocks, program)
             for kept, program in idle
-            if kept.share > 0.0 and (not kept.compacted or len(named.programs) == 1)
+            if kept.goes_on and (not kept.compacted or len(named.programs) == 1)
         ]
         return max(continued, key=itemgetter(0))[1] if continued else None
 
@@ -222,8 +219,8 @@ class Programs:
 class Kept:
     """How much of a program's last prompt another prompt repeats."""
 
-    share: float
-    """Share of the program's own part that it repeats: 0 (less than half: it begins a new program), or 0.5 to 1."""
+    goes_on: bool
+    """It repeats at least half of the program's own part, or the history was compacted."""
     blocks: int
     """Number of leading blocks that it certainly repeats; -1: unknown."""
     compacted: bool = False
@@ -237,18 +234,14 @@ EIGHTHS = (8, 7, 6, 5, 4)
 def kept_of(program: ProgramState, prompt: Prompt) -> Kept:
     """Return how much of the program's last prompt ``prompt`` repeats."""
     if prompt.blocks is None:
-        return Kept(1.0, -1)
+        return Kept(goes_on=True, blocks=-1)
     if not program.marks:  # its last prompt did not fill a block
-        return Kept(float(prompt.tokens > program.last_prompt_tokens), 0)
-    for eighths, (index, block) in zip(EIGHTHS, program.marks, strict=True):
+        return Kept(prompt.tokens > program.last_prompt_tokens, 0)
+    for index, block in program.marks:
         if index < len(prompt.blocks) and prompt.blocks[index] == block:
-            share = 1.0 if eighths >= 7 else eighths / 8
-            if program.compacted_from and prompt.tokens > 2 * program.last_prompt_tokens:  # most is another history
-                share = min(share, program.last_prompt_tokens / prompt.tokens)
-            return Kept(share, index + 1)
-    if prompt.blocks and prompt.blocks[0] == program.head and 2 * prompt.tokens <= program.context_tokens:
-        return Kept(1.0, 0, compacted=True)
-    return Kept(0.0, 0)
+            return Kept(goes_on=True, blocks=index + 1)
+    compacted = bool(prompt.blocks) and prompt.blocks[0] == program.head and 2 * prompt.tokens <= program.context_tokens
+    return Kept(compacted, 0, compacted)
 
 
 def marks_of(blocks: Sequence[Hashable] | None, shared_blocks: int) -> tuple[tuple[int, Hashable], ...]:

@@ -172,6 +172,8 @@ def read_options(policy_type: type[Policy], options: Mapping[str, Any]) -> dict[
     hints = hints_of(policy_type.options_type)
     where = f"policy {policy_type.name!r}"
     for name in options:
+        if name in policy_type.gone:
+            raise PolicyError(f"{where}: option {name!r} is gone: {policy_type.gone[name]}")
         if name not in hints:
             names = f"{_near(name, hints)}it has: {', '.join(hints) or 'none'}"
             raise PolicyError(f"{where} has no option {name!r}; {names}")

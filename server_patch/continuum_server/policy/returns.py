@@ -54,24 +54,7 @@ class Returns:
 
     def finished(self, program: ProgramState, tool: str | None, now_s: float) -> None:
         """Note a program's answer, which calls this tool."""
-        self._await(program, now_s, *self._kinds(program, tool))
-
-    def goes_on(self, program: ProgramState, small: bool, now_s: float) -> bool:
-        """Note a first answer without a tool. Return whether most programs go on after such answers.
-
-        At first this is not expected of small prompts, such as those for titles and of chats.
-        """
-        self._give_up(now_s)
-        first = self._all.of(("first", small, program.namespace))
-        self._await(program, now_s, first)
-        return first.successes + (0.0 if small else PRIOR) > (first.trials + PRIOR) / 2.0
-
-    def _await(self, program: ProgramState, now_s: float, *shares: RecentShare) -> None:
-        answer = program.answer
-        if answer is not None and answer.at_s == now_s:
-            answer.shares += shares
-            return
-        program.answer = OpenAnswer(now_s, shares)
+        program.answer = OpenAnswer(now_s, self._kinds(program, tool))
         self._waiting.append(program.answer)
 
     def returned(self, program: ProgramState, now_s: float) -> None:

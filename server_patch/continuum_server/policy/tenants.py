@@ -2,16 +2,15 @@
 
 Each key has a *virtual time*: the engine seconds that it was given, divided by its weight. A prompt counts for the time
 to compute what was not cached. Memory counts for the share of the KV pool that running requests and pins hold, times
-the seconds that they hold it, so that aborted requests are paid for too. While prompts of other keys are computed,
-running requests count half, because their decoding is slowed down. Of the keys that wait, those within ``lag_s`` of the
-smallest virtual time compete in the policy's own order, as one queue, and the others wait (start-time fair queueing). A
-key that was idle continues at the present virtual time: it saves nothing up. A key whose requests all run, or that has
-only pins, saves at most ``lag_s`` up.
+the seconds that they hold it, so that aborted requests are paid for too. Of the keys that wait, those within ``lag_s``
+of the smallest virtual time compete in the policy's own order, as one queue, and the others wait (start-time fair
+queueing). A key that was idle continues at the present virtual time: it saves nothing up. A key whose requests all run,
+or that has only pins, saves at most ``lag_s`` up.
 
-A key that is behind by more than the lag gets its share of what runs, too. Its requests that stay within its share are
-not held back by policies. If it is behind by more than ``FAR`` lags, they preempt requests of keys ahead, until those
-hold no more than their shares. While all running requests of the key with the least virtual time decode, a step
-computes few tokens of prompts, because each token of that key takes a whole step.
+A key that is behind by more than the lag gets its share of what runs, too. If it is behind by more than ``FAR`` lags,
+its requests that stay within its share preempt requests of keys ahead, until those hold no more than their shares.
+While all running requests of the key with the least virtual time decode, a step computes few tokens of prompts, because
+each token of that key takes a whole step.
 
 Nothing here has an effect while all requests have the same key, or none. docs/server/promises.md says what it promises.
 """
@@ -19,13 +18,13 @@ Nothing here has an effect while all requests have the same key, or none. docs/s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import attrgetter
 from typing import Any
 
-from continuum_server.policy.facts import Machine, ProgramState, TurnState
+from continuum_server.policy.facts import Machine, TurnState
 from continuum_server.policy.holds import USUAL_PREFILL
 from continuum_server.policy.pins import Pins
 
@@ -35,8 +34,6 @@ TICK_S = 0.25
 """Seconds between two charges for memory while two keys have requests in the engine."""
 FAR = 2.0
 """Running requests are preempted for a key that is this many times ``lag_s`` behind theirs."""
-SLOWED = 0.5
-"""Part of the charge for running requests that is left out while prompts of other keys are computed."""
 STEP_TOKENS = 256
 """Tokens of prompts in a step while all running requests of the key with the least virtual time decode."""
 
@@ -63,8 +60,6 @@ class Tenant:
     """The engine is shared in proportion to the weights."""
     virtual_s: float = 0.0
     """Engine seconds that the key was given, divided by its weight."""
-    prompts_s: float = 0.0
-    """Engine seconds to compute prompts, of those that started and are probably not computed yet."""
     waiting: dict[str, TurnState] = field(default_factory=dict)
     running: dict[str, TurnState] = field(default_factory=dict)
 
@@ -147,7 +142,6 @@ class Tenants:
         if turn.start_s is None:
             seconds = max(0.0, self._prefill_s(turn.prompt_tokens) - self._prefill_s(hit_tokens))
             tenant.virtual_s += seconds / tenant.weight
-            tenant.prompts_s += seconds if self.next_s < math.inf else 0.0
 
     def preempted(self, turn: TurnState, now_s: float) -> None:
         """Note it before the turn waits again."""
@@ -163,37 +157,24 @@ class Tenants:
             self._charge_running(tenant, [turn], now_s)
 
     def _charge_running(self, tenant: Tenant, turns: Iterable[TurnState], now_s: float) -> None:
-        past_s = now_s - self._charged_s
-        if self.next_s == math.inf or past_s <= 0.0:
+        if self.next_s == math.inf:
             return
-        others_s = sum(each.prompts_s for each in self if each is not tenant)
-        part = (1.0 - SLOWED * min(1.0, others_s / past_s)) / tenant.weight
         for turn in turns:
             seconds = max(0.0, now_s - max(turn.since_s, self._charged_s))
-            tenant.virtual_s += part * seconds * self._share(self._size(turn))
+            tenant.virtual_s += seconds * self._share(self._size(turn)) / tenant.weight
 
-    def tick(self, now_s: float) -> bool:
-        """Charge memory if it is time. Return whether it was."""
+    def tick(self, now_s: float) -> None:
+        """Charge memory if it is time."""
         if self.next_s >= now_s:
-            return False
+            return
         self.changes += 1
         for tenant in self:
             self._charge_running(tenant, tenant.running.values(), now_s)
-            waits = sum(
-                pin.tokens for turn in tenant.waiting.values() if (pin := self._pins.get(turn.program.program_id))
-            )
+            waits = sum(pin.tokens for turn in tenant.waiting.values() if (pin := self._pins.firm(turn.program)))
             pinned = self._share(self._pins.tokens_of[tenant.key] - waits)  # that they wait is not their choice
             tenant.virtual_s += (now_s - self._charged_s) * pinned / tenant.weight
-        self._compute_prompts(now_s - self._charged_s)
         self._charged_s = now_s
         self.next_s = now_s + TICK_S if self._competing() else math.inf
-        return True
-
-    def _compute_prompts(self, seconds: float) -> None:
-        """Note that so many seconds went to the prompts of all keys, if there are as many."""
-        all_s = sum(each.prompts_s for each in self)
-        for tenant in self:
-            tenant.prompts_s *= 1.0 - seconds / all_s if all_s > seconds else 0.0
 
     def _forget_idle(self) -> None:
         """Forget keys that will continue at the present virtual time. While nothing runs or waits, all keys do."""
@@ -259,13 +240,6 @@ class Tenants:
         limit_s = min(map(self.virtual_s, keys)) + self.lag_s
         return [key for key in keys if self.virtual_s(key) <= limit_s]
 
-    def first(self, programs: Sequence[ProgramState]) -> ProgramState:
-        """Return the first of the waiting programs whose key may go on now."""
-        if not self.several:
-            return programs[0]
-        keys = self.within_lag({program.namespace for program in programs})
-        return next(program for program in programs if program.namespace in keys)
-
     def ahead(self, key: Key, of: Key) -> bool:
         """Whether a key was given more than ``lag_s`` of the engine more than another."""
         return key != of and self.several and self.virtual_s(key) > self.virtual_s(of) + self.lag_s
@@ -322,15 +296,3 @@ class Tenants:
             return most
         self._prompts = [turn for turn in self._prompts if not decodes(turn)]
         return most if self._prompts else min(most, STEP_TOKENS + decode_tokens())
-
-    def late(self, held_back: Callable[[TurnState], bool]) -> list[TurnState]:
-        """Return a turn within its share of each key that is behind and whose turns are all held back."""
-        most_s = max((each.virtual_s for each in self if not self._idle(each)), default=0.0)
-        turns: list[TurnState] = []
-        for tenant in self:
-            behind = tenant.waiting and tenant.virtual_s + self.lag_s < most_s
-            if behind and all(not turn.overdue and held_back(turn) for turn in tenant.waiting.values()):
-                oldest = min(tenant.waiting.values(), key=lambda turn: turn.program.sequence)
-                if not self.held(tenant.key) or self._within_share(oldest):
-                    turns.append(oldest)
-        return turns

@@ -44,7 +44,7 @@ class ToolTimes:
 class RecentToolTimes:
     """The recent tool times of all programs, and the best hold for them."""
 
-    ENOUGH: ClassVar[int] = 32
+    ENOUGH: ClassVar[int] = 8
     """Number of samples below which nothing is assumed about their distribution."""
     POINTS: ClassVar[int] = 64
     """Number of samples tried as holds, evenly spaced in the sorted list."""

@@ -155,7 +155,6 @@ def build_engine(
     if isinstance(scheduler, ProgramSchedulerMixin):
         scheduler.attach(clock, sink or Discard())
         scheduler.output_tool = loop.output_tool
-        loop.refuses = scheduler.table.refuses
         show_future(scheduler, jobs, times)
     return VirtualEngine(scheduler, loop)
 

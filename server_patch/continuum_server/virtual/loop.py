@@ -33,9 +33,6 @@ from continuum_server.vllm_plugin.touch_points import hash_block_size
 if TYPE_CHECKING:
     from continuum_server.virtual.vllm_offload import Transfers
 
-REFUSED = "http-503"
-"""The error of a program that was refused, as the load generator calls it."""
-
 
 @dataclass(slots=True)
 class Counters:
@@ -73,8 +70,6 @@ class Play:
     request: Request | None = None
     sent_s: float = 0.0
     first_token_s: float | None = None
-    refused: bool = False
-    """The program was refused, and has ended."""
     alone_s: Sequence[float] = ()
     """Seconds of each turn on an empty engine, computed when the first turn ends."""
 
@@ -183,9 +178,6 @@ class VirtualLoop:
         self._idle_until_s = -inf
         """No waiting request can run before this time. An arrival may be earlier."""
         self._events: list[tuple[float, int, Play]] = []
-        self.refuses: Callable[[str | None, str | None], bool] = lambda program_id, parent_id: False
-        """Whether a server refuses the first turn of a program with this id and parent. The program then ends."""
-        self._refused: list[Play] = []
 
     @property
     def now_s(self) -> float:
@@ -229,7 +221,7 @@ class VirtualLoop:
             horizon_s: returns the time until which no turn arrives that was not yet delivered.
 
         Returns:
-            the plays whose turn ended, or was refused. After a refusal the scheduler is not called.
+            the plays whose turn ended.
         """
         if self.counters.scheduler_calls >= self._max_calls:
             raise EngineError(f"gave up after {self._max_calls} scheduler calls at {self.now_s:.1f} s")
@@ -239,9 +231,6 @@ class VirtualLoop:
             raise EngineError(f"at {self.now_s:.3f} s no request can run and no event is due; waiting: {waiting}")
         self._clock.now_s, self._idle_until_s = next_s, -inf
         self._admit_due()
-        if self._refused:
-            refused, self._refused = self._refused, []
-            return refused
         stretch_s = self._skip_steps(self._stretch(horizon_s))
         plan_steps(self._scheduler, len(stretch_s))
         output = self.scheduler_time.schedule(self._scheduler)
@@ -276,12 +265,6 @@ class VirtualLoop:
         while not isinstance(play.action, Send):
             self._go_on(play, None)
         tags = play.action.tags
-        if play.index == 0 and self.refuses(tags.program_id, tags.parent_id):
-            play.refused = True
-            self._go_on(play, Ended(self.now_s, self.now_s, error=REFUSED))
-            self.programs_done += 1
-            self._refused.append(play)
-            return
         play.request = Request(
             request_id=play.action.turn_id,
             prompt_token_ids=play.context.prompt,

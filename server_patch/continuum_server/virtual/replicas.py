@@ -135,8 +135,7 @@ class ReplicaLoops:
             heapq.heappush(self._arrivals, (play.due_s, order, play))
         elif self._closed is not None and play.in_closed_loop:
             self._start(self._closed.ended(now_s))
-        if not play.refused:
-            self._start(self._sub_programs.started(play.job.program_id, play.index - 1, now_s))
+        self._start(self._sub_programs.started(play.job.program_id, play.index - 1, now_s))
 
     def _arrival(self, play: Play) -> Arrival:
         """Return the play's next turn, as the router knows it."""

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from continuum_traces.schema import SchedulerEvent, UnpinReason
@@ -28,7 +27,7 @@ class HeldKv:
         engine: owns the blocks.
         table: decides what is held. After a failure the plugin sets another one.
         tell: records an event.
-        rank_again: reorders waiting turns whose class changed.
+        place_again: moves waiting turns whose place changed.
         guard: what is kept of running requests.
     """
 
@@ -37,11 +36,11 @@ class HeldKv:
         engine: Scheduler,
         table: ProgramTable,
         tell: Callable[[SchedulerEvent], None],
-        rank_again: Callable[[Iterable[TurnState]], None],
+        place_again: Callable[[Iterable[TurnState]], None],
         guard: CheckpointGuard,
     ) -> None:
         self.table = table
-        self._engine, self._tell, self._rank_again = engine, tell, rank_again
+        self._engine, self._tell, self._place_again = engine, tell, place_again
         self._guard = guard
         self.blocks: dict[str, touch_points.Blocks] = {}
         """Blocks to which the plugin has a reference, by ``ProgramState.program_id``."""
@@ -61,49 +60,47 @@ class HeldKv:
         self.blocks.clear()
 
     def release(self, pin: Pin, now_s: float, reason: UnpinReason) -> None:
-        """End a pin or a soft hold: release its blocks, and remove it from the program table."""
+        """End a pin: release its blocks, and remove it from the program table."""
         self.forget(pin.program)
-        self._unpin(pin, now_s, reason)
-
-    def _unpin(self, pin: Pin, now_s: float, reason: UnpinReason) -> bool:
-        """End a pin or a soft hold in the program table. If it was a pin, record it and return True."""
-        program, pins = pin.program, self.table.pins
-        was_pinned = program.program_id in pins
+        pins, was_firm = self.table.pins, not pin.soft
         try:
-            pins.end(program.program_id)
+            pins.end(pin.program.program_id)
         finally:  # the record says what the table says, even after a failure
-            ended = was_pinned and program.program_id not in pins
-            if ended:
-                event = SchedulerEvent(now_s, "unpin", program.name, pin.turn_index, reason=reason)
-                self._tell(replace(event, tokens=pin.kept_tokens))
-        if ended and reason not in ("hit", "gone") and program.turn is not None:
-            self._rank_again([program.turn])
-        return ended
+            if was_firm and pins.get(pin.program.program_id) is not pin:
+                self._note_end(pin, now_s, reason)
+
+    def _note_end(self, pin: Pin, now_s: float, reason: UnpinReason) -> None:
+        """Record that a firm pin ended. Without it, its program's next turn has another place."""
+        program = pin.program
+        event = SchedulerEvent(now_s, "unpin", program.name, pin.turn_index, reason=reason, tokens=pin.kept_tokens)
+        self._tell(event)
+        if reason not in ("hit", "gone") and program.turn is not None:
+            self._place_again([program.turn])
 
     def release_program(self, program: ProgramState, now_s: float, reason: UnpinReason) -> None:
-        """End the program's pin or soft hold, if it has one."""
-        pins, program_id = self.table.pins, program.program_id
-        pin = pins.get(program_id) or pins.soft.get(program_id)
+        """End the program's pin, if it has one."""
+        pin = self.table.pins.get(program.program_id)
         if pin is not None:
             self.release(pin, now_s, reason)
 
     def release_expired(self, now_s: float) -> None:
-        """End soft holds that keep more blocks than are free, then pins and soft holds that are past their deadline.
+        """End soft pins that keep more blocks than are free, then pins that are past their deadline.
 
         In this order, because at the end of a stretch of the virtual engine the last step is before the deadline.
         """
         table = self.table
         while table.pins.soft_tokens > touch_points.free_block_count(self._engine) * table.block_size:
-            self.release(next(iter(table.pins.soft.values())), now_s, "pressure")
+            self.release(table.pins.soft[0], now_s, "pressure")
         for pin in table.pins.expired(now_s) if self.blocks else ():
             self.expire(pin, now_s)
 
     def expire(self, pin: Pin, now_s: float) -> None:
-        """End a pin or a soft hold, because its time is over. A pin may continue as a soft hold."""
-        if pin.soft_until_s > now_s and self._unpin(pin, now_s, "expired"):
-            self.table.pins.soften(pin)
-        else:
+        """End a pin, because its time is over. A firm one may continue as a soft one."""
+        if pin.soft or pin.soft_until_s <= now_s:
             self.release(pin, now_s, "expired")
+            return
+        self.table.pins.soften(pin)
+        self._note_end(pin, now_s, "expired")
 
     # ------------------------------------------------------------------------------- room for requests
 
@@ -125,15 +122,13 @@ class HeldKv:
             blocks = allocate(request, *args, **kwargs)
             if blocks is not None:
                 return blocks
-            for choose in (self._soft, self._victims):
-                if blocks is not None or not self.blocks:
-                    break
-                for pins in run("choice of KV to release", None, choose, request, kwargs) or ():
-                    for pin in pins:
-                        run("release of KV", None, self.release, pin, clock(), "pressure")
-                    blocks = allocate(request, *args, **kwargs)
-                    if blocks is not None:
-                        break
+            found = run("choice of KV to release", None, self._yielding, request, kwargs) if self.blocks else ()
+            for pins in found or ():
+                for pin in pins:
+                    run("release of KV", None, self.release, pin, clock(), "pressure")
+                blocks = allocate(request, *args, **kwargs)
+                if blocks is not None:
+                    return blocks
             while blocks is None and touch_points.is_running(request) and self._guard.give_up():
                 blocks = allocate(request, *args, **kwargs)
             if blocks is None:
@@ -142,11 +137,7 @@ class HeldKv:
 
         return allocate_or_release
 
-    def _soft(self, request: Request, arguments: dict[str, Any]) -> Iterable[Sequence[Pin]]:
-        """Return the soft holds, to be released one by one until the request fits."""
-        return ([pin] for pin in [*self.table.pins.soft.values()])
-
-    def _victims(self, request: Request, arguments: dict[str, Any]) -> Iterable[Sequence[Pin]]:
+    def _yielding(self, request: Request, arguments: dict[str, Any]) -> Iterable[Sequence[Pin]]:
         """Return the pins to release, group by group, until the request fits.
 
         If pins must be released, because vLLM would otherwise preempt this running request or because no request runs,
@@ -155,9 +146,9 @@ class HeldKv:
         engine, table = self._engine, self.table
         turn = table.turn(request.request_id)
         must = touch_points.is_running(request) or not (engine.running or touch_points.loads_in_flight(engine))
-        if turn is None:  # the policy does not know this request: pins are released only if they must be
-            return [[pin] for pin in table.pins.values()] if must else ()
-        victims = table.victims(turn, must)
+        if turn is None:  # the policy does not know this request: firm pins are released only if they must be
+            return [[pin] for pin in (table.pins.values() if must else table.pins.soft)]
+        victims = table.order.yielding(turn, must)
         if must or not victims:
             return [[pin] for pin in victims]
         wanted = kv_groups.blocks_wanted(engine, request, arguments)

@@ -116,7 +116,6 @@ ROWS = (
     Row(COUNTER, "prompt_tokens", "Prompt tokens of scheduled turns", ("metrics", "prompt_tokens")),
     Row(COUNTER, "hit_tokens", "Prompt tokens found in the prefix cache", ("metrics", "hit_tokens")),
     Row(COUNTER, "preemptions", "Running requests preempted", ("metrics", "preemptions")),
-    Row(COUNTER, "programs_refused", "New programs refused (--max-outside)", ("programs_refused",)),
     Row(COUNTER, "tags_rejected", "Request tags that could not be read and were ignored", ("tags_rejected",)),
     Row(COUNTER, "plugin_errors", "Exceptions caught in the plugin's hooks", ("plugin_errors",)),
     Row(COUNTER, "record_events_dropped", "Events lost to failed writes of the record", ("record_events_dropped",)),

@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
-from continuum_traces.schema import Tags
 from continuum_traces.wire import FINAL_HEADER, SESSION_HEADERS, read_program_id
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -32,7 +31,7 @@ from continuum_server.vllm_plugin.callers import caller_of, headers_of
 from continuum_server.vllm_plugin.form_tags import tag_form
 from continuum_server.vllm_plugin.metrics import prometheus_text
 from continuum_server.vllm_plugin.plugin_settings import read_settings
-from continuum_server.vllm_plugin.ranks import MOST_PROGRAMS, Ranks, place_programs
+from continuum_server.vllm_plugin.ranks import Ranks, place_programs
 from continuum_server.vllm_plugin.request_tags import Caller, UnreadableBody, normalize_tags
 from continuum_server.vllm_plugin.routes import Carrier, Find, finder, guarded
 from continuum_server.vllm_plugin.state import LISTED, StateCache, engine_state
@@ -48,12 +47,9 @@ UTILITY = "continuum"
 """Name of the engine core's utility method that calls ``Online.call``."""
 PROGRAMS, RELEASE = "/continuum/programs/", "/release"
 METRICS_LIMIT_S = 1.0
-"""How long ``/metrics``, a new program (``max_outside``) and a malformed tag wait for the engine's answer."""
+"""How long ``/metrics`` and a malformed tag wait for the engine's answer."""
 ANSWER_LIMIT_S = 5.0
 """How long ``/continuum/`` waits for the engine's answer."""
-FULL = {"error": {"message": "too many programs wait here", "type": "ServiceUnavailableError", "code": 503}}
-RETRY_AFTER_S = 10
-"""What a refused program is told. A router may try another server at once."""
 
 
 class NoAnswer(Exception):
@@ -70,10 +66,6 @@ class ContinuumMiddleware:
         """The engine runs without the plugin's scheduler, and is not asked again."""
         self._ours_only = False
         """Ids that are not part of our own protocol are not read."""
-        self._asks_first = False
-        """New programs are refused while too many wait outside."""
-        self._begun: dict[tuple[str | None, str | None], None] = {}
-        """The latest programs that were let in, by API key and id."""
         self._draining: threading.Event | None = None
         """Set when vLLM begins to stop; None before the first request."""
         self._states: StateCache
@@ -94,7 +86,6 @@ class ContinuumMiddleware:
                 self._ranks = place_programs(getattr(state, "engine_client", None), time.monotonic)  # noqa: TID251
             settings = read_settings(_additional_config(scope))
             self._ours_only = settings.recognise == "none"
-            self._asks_first = settings.guards.max_outside is not None
         path, method = scope["path"].removeprefix(scope.get("root_path", "")), scope["method"]
         if path.startswith("/continuum/"):
             await self._own(path, method, scope, receive, send)
@@ -210,30 +201,9 @@ class ContinuumMiddleware:
                 await _json(400, refusal)(scope, receive, send)
                 return
             body, rejected = tagged.body, tagged.rejected
-            if self._asks_first and not await self._may_begin(tagged.tags(), caller, scope):
-                await _json(503, FULL, {"Retry-After": str(RETRY_AFTER_S)})(scope, receive, send)
-                return
         if rejected:
             await self._report(rejected, scope)
         await self._app(_with(scope, b"content-length", str(len(body)).encode()), _replay(body, receive), send)
-
-    async def _may_begin(self, tags: Tags, caller: Caller | None, scope: Scope) -> bool:
-        """Whether a request may go to vLLM: at most ``max_outside`` programs wait, or it does not begin a program.
-
-        The engines are asked once about each program, and let in if they do not answer.
-        """
-        program = None if caller is None else caller.namespace, tags.program_id
-        if tags.program_id is None or program in self._begun:
-            return True
-        argument = {"namespace": program[0], "program_id": tags.program_id, "parent_id": tags.parent_id}
-        with suppress(NoAnswer):
-            answers = await self._ask(scope["app"].state, "may_begin", argument, METRICS_LIMIT_S)
-            if answers and not any(answer["may_begin"] for answer in answers):
-                return False
-        self._begun[program] = None
-        if len(self._begun) > MOST_PROGRAMS:
-            del self._begun[next(iter(self._begun))]
-        return True
 
     async def _report(self, rejected: tuple[str, ...], scope: Scope) -> None:
         """Report malformed tags to the engine, which counts them. The names are those of tags, not a client's."""

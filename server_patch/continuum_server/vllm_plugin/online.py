@@ -70,8 +70,6 @@ class Online:
         self._settings = settings
         self._metrics = Metrics()
         self._clock = AnchoredClock()
-        self._refused = 0
-        """Number of requests that were refused because too many programs waited outside."""
         self._recorder = self._make_recorder()
         self._statistics = StatisticsFile(self._statistics_path(), scheduler.table.policy, self._clock)
         scheduler.attach(self._clock, self)
@@ -109,7 +107,7 @@ class Online:
     # ------------------------------------------------------------------------------------ HTTP
 
     def call(self, operation: str, argument: str) -> str:
-        """Answer the HTTP side as JSON: return the ``state``, ``release`` a program, say whether one ``may_begin``, or
+        """Answer the HTTP side as JSON: return the ``state``, ``release`` a program, or
         count tags (``reject``).
 
         Never raises an exception.
@@ -132,11 +130,6 @@ class Online:
         if operation == "reject":
             self._scheduler.tags.note_rejected([str(name) for name in argument["names"]], int(argument["count"]))
             return {}
-        if operation == "may_begin":
-            names = argument["program_id"], argument.get("parent_id")
-            refused = self._scheduler.table.refuses(*names, argument.get("namespace"))
-            self._refused += refused
-            return {"may_begin": not refused}
         raise ValueError(f"unknown operation {operation!r}")
 
     def snapshot(self, namespace: str | None = None) -> dict[str, Any]:
@@ -155,9 +148,9 @@ class Online:
             "policy_options": self._settings.policy_options,
             "guards": asdict(table.guards),
             "now_s": now_s,
-            "pins": _rows(table.pins.values(), namespace),
-            "soft_holds": _rows(table.pins.soft.values(), namespace),
-            "pins_held": len(table.pins),
+            "pins": _rows((pin for pin in table.pins.values() if not pin.soft), namespace),
+            "soft_holds": _rows(table.pins.soft, namespace),
+            "pins_held": sum(not pin.soft for pin in table.pins.values()),
             "pinned_tokens": table.pins.kept_tokens,
             "pinned_blocks": table.pins.block_count,
             "longest_wait_s": self._metrics.longest_wait_s(now_s),
@@ -176,8 +169,6 @@ class Online:
                 for tool, count in believed.get("tools", {}).items()
                 if tool.startswith(own)
             },
-            "programs_inside": believed.get("programs_inside"),
-            "programs_outside": believed.get("programs_outside"),
             "gauges": {
                 name: {"value": believed[name], "help": text}
                 for name, text in table.policy.gauges.items()
@@ -185,7 +176,6 @@ class Online:
             },
             "metrics": self._metrics.to_json(),
             "tags_rejected": scheduler.tags.rejected,
-            "programs_refused": self._refused,
             "plugin_errors": scheduler.wall.errors,
             "record_events_dropped": self._recorder.dropped if self._recorder else 0,
         }
@@ -199,7 +189,7 @@ class Online:
     def _program_row(self, program: ProgramState, namespace: str | None) -> tuple[Any, ...]:
         """Return the values of ``PROGRAM_ROW``."""
         scheduler, turn, key = self._scheduler, program.turn, program.program_id
-        pin = scheduler.table.pins.get(key) or scheduler.table.pins.soft.get(key)
+        pin = scheduler.table.pins.get(key)
         request = scheduler.requests.get(turn.request_id) if turn is not None else None
         since_s = turn.since_s if turn is not None else pin.since_s if pin is not None else program.last_finish_s
         return (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Preemption:
-    """Carries out ``ProgramTable.preempted_for``."""
+    """Carries out ``Order.preempted_for``."""
 
     def __init__(self, scheduler: ProgramSchedulerMixin) -> None:
         self._scheduler = scheduler
@@ -45,7 +45,7 @@ class Preemption:
         if asker is None or (refused is not None and refused[0].request_id != asker.request_id):
             return
         turns = (scheduler.table.turn(request.request_id) for request in scheduler.running)
-        victims = scheduler.table.preempted_for(asker, (turn for turn in turns if turn is not None), now_s)
+        victims = scheduler.table.order.preempted_for(asker, (turn for turn in turns if turn is not None), now_s)
         if victims:
             self._wanted = kv_groups.blocks_wanted(scheduler, *refused) if refused is not None else 0
             self._chosen = self._enough(victims)

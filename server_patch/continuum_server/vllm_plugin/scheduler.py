@@ -20,8 +20,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
-from continuum_server.policy.base import Rank
 from continuum_server.policy.facts import Machine, Step, Stored, TurnFinish, TurnState
+from continuum_server.policy.order import Place
 from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.registry import make_policy
 from continuum_server.vllm_plugin import kv_groups, touch_points
@@ -29,7 +29,7 @@ from continuum_server.vllm_plugin.held_kv import HeldKv
 from continuum_server.vllm_plugin.loads import Loads
 from continuum_server.vllm_plugin.plugin_settings import read_settings
 from continuum_server.vllm_plugin.preemption import Preemption
-from continuum_server.vllm_plugin.queue import HELD_BACK, ONE_OFF, OVERDUE, PINNED, PREEMPTED, REST, RankedQueue
+from continuum_server.vllm_plugin.queue import PlacedQueue
 from continuum_server.vllm_plugin.statistics_files import load_statistics
 from continuum_server.vllm_plugin.turns import TagReader, make_turn
 from continuum_server.vllm_plugin.versions import PluginError, check_version
@@ -87,17 +87,17 @@ class ProgramSchedulerMixin(Scheduler):
         """``Online`` on a live server; None in the virtual engine."""
         self.tags = TagReader()
         self.guard = kv_groups.CheckpointGuard(self, policy.guards_checkpoints)
-        self.held = HeldKv(self, self.table, self.tell, self.rank_again, self.guard)
+        self.held = HeldKv(self, self.table, self.tell, self.place_again, self.guard)
         self._turn_of: dict[str, TurnState] = {}
         """The turn of each request, by request id. Kept outside the program table, which may fail."""
         self._open: set[str] = set()
         """The requests with an ``arrive`` event and no ``finish`` event."""
         self._order_is_void = False
-        """The ranks in the queue come from a policy that was replaced after a failure."""
-        self._ranked: RankedQueue | None = None
-        """The waiting queue in the policy's order; None: vLLM's own queue."""
+        """The places in the queue come from a policy that was replaced after a failure."""
+        self._placed: PlacedQueue | None = None
+        """The waiting queue in the order of places; None: vLLM's own queue."""
         if not policy.stock_order:
-            self._rank_queue()
+            self._place_queue()
         self.preemption = Preemption(self) if policy.preempts else None
         """None: no running request is preempted, because all have the same API key and the policy preempts none."""
         touch_points.wrap_allocate_slots(
@@ -127,25 +127,19 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _share(self) -> None:
         """Let two or more API keys share the engine."""
-        if self._ranked is None:
-            self._rank_queue()
+        if self._placed is None:
+            self._place_queue()
         if self.preemption is None:
             self.preemption = Preemption(self)
 
-    def _rank_queue(self) -> None:
+    def _place_queue(self) -> None:
         """Replace vLLM's own queue. Under policies that keep its order, this happens once two API keys compete."""
-        self._ranked = RankedQueue(
-            self._queue_key,
-            lambda key: self.table.one_offs.first(key),
-            lambda request: (
-                self._turn_of[request.request_id].program.namespace if request.request_id in self._turn_of else None
-            ),
-            lambda keys: self.table.tenants.within_lag(keys),
-            lambda: self.table.tenants.changes,
+        self._placed = PlacedQueue(
+            self._place_of, lambda places: self.table.order.first(places), lambda: self.table.order.changes
         )
         for request in self.waiting:
-            self._ranked.add_request(request)
-        self.waiting = self._ranked
+            self._placed.add_request(request)
+        self.waiting = self._placed
 
     def attach(self, clock: Clock, sink: EventSink) -> None:
         """Use this clock and this sink from now on."""
@@ -161,8 +155,8 @@ class ProgramSchedulerMixin(Scheduler):
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         now_s = self.clock()
         self.wall.run("what comes before a step", None, self._before_step, now_s)
-        if self._order_is_void and self._ranked is not None:
-            self._ranked.in_order_of_arrival()
+        if self._order_is_void and self._placed is not None:
+            self._placed.in_order_of_arrival()
         self._order_is_void = False
         most = self.wall.run("size of a step", None, self._step_tokens) or self.max_num_scheduled_tokens
         with touch_points.tokens_of_step(self, most):
@@ -203,8 +197,8 @@ class ProgramSchedulerMixin(Scheduler):
         self.held.release_expired(now_s)
         if self.table.policy.steps:
             self._obey(now_s)
-        idle = self._ranked is not None and not (self.running or self._ranked or touch_points.loads_in_flight(self))
-        self.rank_again(self.table.overdue(now_s, idle))
+        idle = self._placed is not None and not (self.running or self._placed or touch_points.loads_in_flight(self))
+        self.place_again(self.table.overdue(now_s, idle))
         if self.preemption is not None:
             self.preemption.carry_out(now_s)
 
@@ -242,13 +236,13 @@ class ProgramSchedulerMixin(Scheduler):
         self.held.release_program(turn.program, self.clock(), "abort")
         self.held.forget(turn.program)  # if the failure came before its pin was noted
         self.table.drop(turn)
-        self.rank_again([turn])
+        self.place_again([turn])
 
     def _start_over(self) -> None:
         """Release all KV and forget all programs but their turn numbers. vLLM schedules the requests in the engine
         without the policy, and the record says that their turns and pins ended."""
         self.held.forget_all()
-        for pin in self.table.pins.values():
+        for pin in filter(lambda pin: not pin.soft, self.table.pins.values()):
             event = SchedulerEvent(self.clock(), "unpin", pin.program.name, pin.turn_index)
             self.tell(replace(event, reason="abort", tokens=pin.kept_tokens))
         for turn in self._turn_of.values():
@@ -331,7 +325,7 @@ class ProgramSchedulerMixin(Scheduler):
             self.table.preempt(turn, now_s)
             self._emit(now_s, "preempt", turn)
             if not self.table.policy.classes_first:
-                self.rank_again([turn])
+                self.place_again([turn])
 
     def _finished(self, request: Request) -> None:
         turn = self.table.turn(request.request_id)
@@ -400,7 +394,7 @@ class ProgramSchedulerMixin(Scheduler):
             pin = self.table.pins.get(program.program_id)
             if pin is not None:
                 self.held.expire(pin, now_s)
-        self.rank_again(orders.rank_again)
+        self.place_again(orders.rank_again)
 
     # -------------------------------------------------------------------------------------- pins
 
@@ -411,47 +405,31 @@ class ProgramSchedulerMixin(Scheduler):
             namespace: digest of the client's API key. Another key's program with the same id is another program.
         """
         programs = self.table.identity.programs.of(program_id, namespace)
-        held = [program for program in programs if self.table.pins.holds(program)]
+        held = [program for program in programs if program.program_id in self.table.pins]
         for program in programs:
             self.held.release_program(program, self.clock(), "last")
             self.table.end_program(program)
         return bool(held)
 
     def release_all(self, reason: UnpinReason) -> None:
-        for pin in [*self.table.pins.values(), *self.table.pins.soft.values()]:
+        for pin in [*self.table.pins.values()]:
             self.held.release(pin, self.clock(), reason)
 
     # ------------------------------------------------------------------------------------- queue
 
-    def rank_again(self, turns: Iterable[TurnState]) -> None:
-        """Reorder waiting turns whose class or rank changed."""
-        if self._ranked is not None:
+    def place_again(self, turns: Iterable[TurnState]) -> None:
+        """Move waiting turns whose place changed."""
+        if self._placed is not None:
             for turn in turns:
-                self._ranked.rank_again(turn.request_id)
+                self._placed.place_again(turn.request_id)
 
-    def _queue_key(self, request: Request) -> tuple[int, Rank] | None:
-        """Return the class and rank of a waiting request; None: the program table does not know the request."""
-        return self.wall.run("rank of a request", request.request_id, self._key_of, request)
+    def _place_of(self, request: Request) -> Place | None:
+        """Return the place of a waiting request; None: the program table does not know the request."""
+        return self.wall.run("place of a request", request.request_id, self._find_place, request)
 
-    def _key_of(self, request: Request) -> tuple[int, Rank] | None:
+    def _find_place(self, request: Request) -> Place | None:
         turn = self.table.turn(request.request_id)
-        if turn is None:
-            return None
-        if self.table.policy.stock_order:
-            return REST, (float(turn.sequence),)
-        if turn.overdue:
-            return OVERDUE, (float(turn.sequence),)
-        rank = self.table.policy.rank(turn)
-        if rank is None:
-            return HELD_BACK, ()
-        rank = tuple(map(float, rank))
-        if turn.one_off and not touch_points.is_preempted(request):
-            return ONE_OFF, rank
-        if not self.table.policy.classes_first:
-            return REST, rank
-        if touch_points.is_preempted(request):
-            return PREEMPTED, rank
-        return (PINNED if self.table.pinned(turn) else REST), rank
+        return None if turn is None else self.table.order.place(turn)
 
     # ------------------------------------------------------------------------------------- events
 

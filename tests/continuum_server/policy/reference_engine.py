@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import isnan
 
-from continuum_server.policy.base import Rank
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnFinish, TurnState
+from continuum_server.policy.order import Class, Place
 from continuum_server.policy.pins import Pin
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.recognise import Prompt
@@ -109,9 +109,7 @@ class Engine:
         self.now_s += seconds
         self.started = []
         for pin in self.table.pins.expired(self.now_s):
-            goes_on = pin.program.program_id in self.table.pins and pin.soft_until_s > self.now_s
-            if goes_on:
-                self.table.pins.end(pin.program.program_id)
+            if not pin.soft and pin.soft_until_s > self.now_s:
                 self.table.pins.soften(pin)
             else:
                 self.unpin(pin)
@@ -120,45 +118,32 @@ class Engine:
             for program in self.table.step(Step(self.now_s, batch)).release:
                 self.unpin_program(program.program_id)
         self.look()
-        held_back = all(self._key(request) is None for request in self.waiting)
+        held_back = all(self._place(request) is None for request in self.waiting)
         self.table.overdue(self.now_s, idle=not self.running and held_back)
         while self.waiting:
-            keys = {id(request): self._key(request) for request in self.waiting}
-            ready = [request for request in self.waiting if keys[id(request)] is not None]
-            if not ready or not self._admit(min(ready, key=lambda request: keys[id(request)] or (9, ()))):
+            ready = {place: request for request in self.waiting if (place := self._place(request)) is not None}
+            if not ready or not self._admit(ready[self.table.order.first(ready)]):
                 return
 
     def look(self) -> None:
         """What else an engine asks."""
         policy, running = self.table.policy, [request.turn for request in self.running]
         for request in self.waiting:
-            self.table.preempted_for(request.turn, running, self.now_s)
+            self.table.order.preempted_for(request.turn, running, self.now_s)
         next_event_s = self.table.next_deadline_s()
         assert next_event_s is None or not isnan(next_event_s)
         policy.state()
         policy.export_statistics()
 
-    def _key(self, request: Request) -> tuple[int, Rank] | None:
-        """The classes of ``RankedQueue``; None: held back."""
-        turn, policy = request.turn, self.table.policy
-        if turn.overdue:
-            return 0, (float(turn.sequence),)
-        rank = policy.rank(turn)
-        if rank is None:
-            return None
-        if not turn.preemptions and self.table.goes_first(turn):
-            return 2, rank
-        if not policy.classes_first or (turn.one_off and not turn.preemptions):
-            return 4, rank
-        if turn.preemptions:
-            return 1, rank
-        return (3 if self.table.pinned(turn) else 4), rank
+    def _place(self, request: Request) -> Place | None:
+        """Where it stands; None: held back."""
+        place = self.table.order.place(request.turn)
+        return None if place.kind is Class.HELD_BACK else place
 
     def _admit(self, request: Request) -> bool:
         """Into the batch, with room from pins where that is allowed."""
         if not self._fits(request):
-            victims = self.table.victims(request.turn, must_free=not self.running)
-            for pin in [*self.table.pins.soft.values(), *victims]:
+            for pin in self.table.order.yielding(request.turn, must_free=not self.running):
                 self.unpin(pin)
                 if self._fits(request):
                     break
@@ -188,6 +173,6 @@ class Engine:
         del self.held[pin.program.program_id]
 
     def unpin_program(self, program_id: str) -> None:
-        pin = self.table.pins.get(program_id) or self.table.pins.soft.get(program_id)
+        pin = self.table.pins.get(program_id)
         if pin is not None:
             self.unpin(pin)

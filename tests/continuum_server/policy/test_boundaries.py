@@ -6,9 +6,8 @@ from dataclasses import replace
 from math import exp, inf, log
 
 import pytest
-from continuum_server.policy.facts import Hold, PrefillCurve, ProgramState, Stored, TurnFinish, TurnState
+from continuum_server.policy.facts import Hold, ProgramState, Stored, TurnFinish, TurnState
 from continuum_server.policy.hints import Predictions
-from continuum_server.policy.holds import Holds
 from continuum_server.policy.pins import Pins
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.returns import Returns
@@ -147,12 +146,3 @@ def test_the_wastes_of_infercept(options: dict[str, int], stored: Stored | None,
     policy = Driver("infercept", replace(MACHINE, swap_token_s=1e-4), **options).policy
     assert policy.discard_waste(4096, 1000) == pytest.approx(discard)
     assert policy.swap_waste(4096, 1000, stored) == pytest.approx(swap)
-
-
-@pytest.mark.parametrize(("inside", "loss_s"), [(1, 8.0), (4, 2.0), (8, 1.0)])
-def test_the_wait_of_a_program_that_reloads_costs_its_share_of_the_engine(inside: int, loss_s: float) -> None:
-    """A reload takes no time, and returning programs waited 8 s. To compute again takes 20 s."""
-    holds = Holds(replace(MACHINE, prefill=PrefillCurve(0.0, 1e-3, 0.0), swap_token_s=0.0), learns=True)
-    holds.in_tier.add(1.0)
-    holds.back_s.add(8.0)
-    assert holds.loss_s(20_000, 20_000, inside, Stored(20_000)) == pytest.approx(loss_s)

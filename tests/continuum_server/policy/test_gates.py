@@ -90,7 +90,7 @@ def test_thunderagent_pauses_all_programs_when_its_first_estimates_were_too_smal
         assert driver.waits(driver.arrive(name, 6_000)) == [True]
 
 
-@pytest.mark.parametrize("gate", ["concur", "thunderagent", "working-set"])
+@pytest.mark.parametrize("gate", ["concur", "thunderagent"])
 def test_a_one_off_is_let_in_and_leaves_nothing_behind(gate: str) -> None:
     driver = Driver(gate, POOL)
     driver.start(driver.arrive("agent", 9_990))

@@ -146,11 +146,11 @@ class Machine(RuleBasedStateMachine):
         assert engine.running or not engine.waiting, "requests wait, and the engine stands still"
         for _, turn in engine.started:
             for other in engine.waiting:
-                late = other.turn.since_s + GUARDS.max_overtake_s < engine.now_s and not other.turn.preemptions
+                late = other.turn.since_s + GUARDS.max_overtake_s < engine.now_s
                 assert not (late and other.turn.sequence < turn.sequence), "overtaken after max_overtake_s"
                 earlier = other.turn.program.sequence < turn.program.sequence and not other.turn.one_off
                 if self.policy == "program-fcfs" and earlier and turn.one_off:
-                    assert first or turn.overdue or turn.preemptions, "one-offs overtook a program beyond their share"
+                    assert first or turn.overdue, "one-offs overtook a program beyond their share"
 
     @rule()
     def a_restart(self) -> None:
@@ -163,18 +163,18 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def pins_are_what_is_held(self) -> None:
         table, held = self.engine.table, self.engine.held
-        assert set(table.pins) | set(table.pins.soft) == set(held)
-        assert not set(table.pins) & set(table.pins.soft)
-        distinct = {block for name in table.pins for block in held[name]}
+        assert set(table.pins) == set(held)
+        distinct = {block for name, pin in table.pins.items() if not pin.soft for block in held[name]}
         assert table.pins.tokens == len(distinct) * BLOCK_SIZE
-        assert table.pins.soft_tokens == sum(len(held[name]) for name in table.pins.soft) * BLOCK_SIZE
+        soft = (name for name, pin in table.pins.items() if pin.soft)
+        assert table.pins.soft_tokens == sum(len(held[name]) for name in soft) * BLOCK_SIZE
         assert table.pins.tokens <= GUARDS.max_pinned_share * BLOCKS * BLOCK_SIZE
 
     @invariant()
     def no_pin_is_without_a_program(self) -> None:
         table = self.engine.table
-        for name, pin in [*table.pins.items(), *table.pins.soft.items()]:
-            if name in table.pins:  # a soft hold keeps no program from being forgotten
+        for name, pin in table.pins.items():
+            if not pin.soft:  # a soft hold keeps no program from being forgotten
                 assert pin.program in table.identity.programs.of(pin.program.name)
             assert pin.program.program_id == name
             assert pin.deadline_s <= self.engine.now_s + GUARDS.max_ttl_s

@@ -108,7 +108,6 @@ def test_options_may_come_as_text() -> None:
         *(("static-ttl", "ttl_s", value, "a number from 0 to 1000000000, or none") for value in (False, [1])),
         ("continuum", "statistics", 5, "text, or none"),
         ("continuum-v1", "delta", 1.0, "a number above 1e-12, below 1"),
-        ("working-set", "learn_tool_times", 1, "true or false"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(policy: str, name: str, value: object, allowed: str) -> None:

@@ -94,25 +94,3 @@ def test_a_hold_is_worth_the_share_that_returns(share: float) -> None:
         times.add(1.0)
     hold_s = times.best_hold_s(10.0, share)
     assert hold_s == {0.0: 0.0, 0.5: 1.25, 1.0: 10.0}[share]
-
-
-@pytest.mark.parametrize("small", [True, False])
-def test_first_answers_without_a_tool_are_learned_apart(small: bool) -> None:
-    """After small prompts they are titles and single chats, unless programs are seen to go on after them."""
-    life = Life()
-
-    def first(goes_on: bool) -> bool:
-        life.now_s += 1.0
-        new = program()
-        expected = life.returns.goes_on(new, small, life.now_s)
-        if goes_on:
-            life.returns.returned(new, life.now_s + 0.5)
-        return expected
-
-    unknown = 5 if small else 0
-    assert [first(goes_on=True) for _ in range(20)] == [False] * unknown + [True] * (20 - unknown)
-    for _ in range(60):
-        first(goes_on=False)
-    life.now_s += LEAST_S + 1.0
-    assert not first(goes_on=False)
-    assert life.share(None) == 1.0  # nothing is learned of later answers

@@ -72,21 +72,6 @@ def test_a_seat_costs_something_even_with_a_tiny_context() -> None:
     assert virtual_s(on, "a") == 0.25
 
 
-def test_running_requests_cost_half_while_prompts_of_another_key_are_computed() -> None:
-    """Key b's prompt takes 1.5 ticks to compute. So key a is charged half for the first tick, three quarters for the
-    second, and all for the third. A key's own prompts do not lower its charge."""
-    on = driver("vllm")
-    ran(on, "a", 500, hit=500)
-    on.arrive("q2", key="a")
-    on.arrive("q", key="b")
-    ran(on, "b", 375, name="long")
-    for part in (0.5, 0.75, 1.0):
-        before_s = virtual_s(on, "a"), virtual_s(on, "b")
-        tick(on, TICK_S + 1e-12)
-        assert virtual_s(on, "a") - before_s[0] == pytest.approx(0.5 * TICK_S * part)
-        assert virtual_s(on, "b") - before_s[1] == pytest.approx(0.375 * TICK_S)
-
-
 def test_a_pin_costs_its_share_unless_its_program_waits() -> None:
     on = driver(policy="static-ttl")
     on.arrive("q", key="b")
@@ -176,20 +161,38 @@ def test_keys_within_the_lag_compete() -> None:
         assert set(on.table.tenants.within_lag(["a", "b"])) == ({"a", "b"} if both else {"b"})
 
 
-def test_the_next_program_is_the_first_of_those_keys() -> None:
+def first_of(on: Driver, *turns: TurnState) -> TurnState:
+    places = {on.table.order.place(turn): turn for turn in turns}
+    return places[on.table.order.first(places)]
+
+
+def test_the_next_turn_is_the_first_of_those_keys() -> None:
     on = driver("program-fcfs")
-    first, second = (on.arrive("p", key=key).program for key in "ab")
-    assert on.table.tenants.first([first, second]) is first
+    first, second = (on.arrive("p", key=key) for key in "ab")
+    assert first_of(on, first, second) is first
     ran(on, "a", 1001, name="q")
-    assert on.table.tenants.first([first, second]) is second
+    assert first_of(on, first, second) is second
 
 
 @pytest.mark.parametrize("guards", [{"fair": "none"}, {"key_lag": 2.0}])
 def test_without_fair_sharing_or_within_a_longer_lag_keys_do_not_matter(guards: dict[str, Any]) -> None:
     on = driver("program-fcfs", **guards)
-    first, second = (on.arrive("p", key=key).program for key in "ab")
+    first, second = (on.arrive("p", key=key) for key in "ab")
     ran(on, "a", 1001, name="q")
-    assert on.table.tenants.first([first, second]) is first
+    assert first_of(on, first, second) is first
+
+
+@pytest.mark.parametrize(("ahead", "yields"), [(999, ""), (1000, ""), (1001, "a")])
+def test_pins_of_waiting_turns_of_a_key_ahead_yield(ahead: int, yields: str) -> None:
+    """Its turns come after those of the other key, although they were placed before them."""
+    on = driver(pins_yield_to="waiting")
+    on.table.tenants.seats = 10**30
+    ran(on, "b", 10, hit=10)
+    held(on, "a", 300)
+    on.arrive("held", 300, key="a")
+    asker = on.arrive("p", 600, key="b")  # more than its share: it has no claim
+    ran(on, "a", ahead, name="more")
+    assert [pin.program.namespace for pin in on.table.order.yielding(asker, must_free=False)] == [*yields]
 
 
 def held(on: Driver, key: str, tokens: int, name: str = "held") -> None:
@@ -202,11 +205,11 @@ def test_a_key_ahead_gives_up_what_it_holds_beyond_its_share() -> None:
     held(on, "a", 501)
     ran(on, "b", 100, hit=100)
     asker = on.arrive("p", 400, key="b")
-    assert on.table.victims(asker, must_free=False) == []  # the policy's answer
+    assert on.table.order.yielding(asker, must_free=False) == []  # the policy's answer
     ran(on, "a", 1001, hit=0, name="more")
     claim = on.table.tenants.claim
     assert claim(asker, "a") is Claim.ALWAYS
-    assert [pin.program.namespace for pin in on.table.victims(asker, must_free=False)] == ["a"]
+    assert [pin.program.namespace for pin in on.table.order.yielding(asker, must_free=False)] == ["a"]
     assert claim(replace_prompt(asker, 401), "a") is Claim.AS_THE_POLICY
 
 
@@ -226,19 +229,21 @@ def test_a_key_of_which_nothing_runs_takes_all_that_a_key_ahead_holds() -> None:
     held(on, "b", 900)
     asker = on.arrive("p", 900, key="b")
     held(on, "a", 1)
-    assert on.table.victims(asker, must_free=False) == []
+    assert on.table.order.yielding(asker, must_free=False) == []
     ran(on, "a", 1001, name="more")
-    assert [pin.program.namespace for pin in on.table.victims(asker, must_free=False)] == ["a", "b"]
+    assert [pin.program.namespace for pin in on.table.order.yielding(asker, must_free=False)] == ["a", "b"]
 
 
 def test_a_key_ahead_takes_a_pin_of_a_key_behind_only_if_it_must() -> None:
-    on = driver(pins_yield_to="anyone")
+    """A one-off comes before the program whose tool runs, unless its key is ahead."""
+    on = Driver("static-ttl", MACHINE, Guards(max_ttl_s=1e9, max_pinned_share=1.0), ttl_s=1e9)
     held(on, "b", 300)
-    asker = on.arrive("p", 100, key="a")
-    assert len(on.table.victims(asker, must_free=False)) == 1
+    asker = on.arrive("p", 100, key="a", tagged=False)
+    on.table.one_offs._taken["a"] = 0.0
+    assert len(on.table.order.yielding(asker, must_free=False)) == 1
     ran(on, "a", 1001, name="more")
-    assert on.table.victims(asker, must_free=False) == []
-    assert len(on.table.victims(asker, must_free=True)) == 1
+    assert on.table.order.yielding(asker, must_free=False) == []
+    assert len(on.table.order.yielding(asker, must_free=True)) == 1
 
 
 def test_a_key_ahead_loses_running_turns_beyond_its_share() -> None:
@@ -252,7 +257,7 @@ def test_a_key_ahead_loses_running_turns_beyond_its_share() -> None:
     assert overrun(asker) == []  # twice the lag
     on.finish(ran(on, "a", 1, name="r"), context=0)
     assert overrun(asker) == turns[:0:-1]  # 900 tokens, of which 500 are its share
-    assert on.table.preempted_for(asker, [], on.now_s) == turns[:0:-1]
+    assert on.table.order.preempted_for(asker, [], on.now_s) == turns[:0:-1]
     assert overrun(replace_prompt(asker, 501)) == []
     on.finish(turns[2], context=0)
     assert overrun(asker) == [turns[1]]
@@ -320,36 +325,6 @@ class TestStepTokens:
         on.table.abort(on.arrive("q", key="b"))
         ran(on, "a", 900)
         assert self.tokens(on, a=1) == self.MOST
-
-
-class TestLate:
-    """A policy that holds every request back but those that are overdue."""
-
-    def waiting(self, ahead: int, prompt: int) -> tuple[Driver, TurnState]:
-        on = driver("vllm")
-        on.policy.rank = lambda turn: None
-        turn = on.arrive("first", prompt, key="b")
-        on.arrive("second", prompt, key="b")
-        ran(on, "a", ahead)
-        return on, turn
-
-    def test_a_key_far_behind_gets_its_oldest_program_in(self) -> None:
-        for ahead, late in ((1000, False), (1001, True)):
-            on, turn = self.waiting(ahead, 500)
-            on.table.tenants.context_tokens = lambda turn: 0
-            on.table.tenants.seats = 10**30
-            assert tick(on, TICK_S + 1e-6) == ([turn] if late else [])
-
-    def test_one_at_a_time(self) -> None:
-        on, turn = self.waiting(1001, 10)
-        assert tick(on, TICK_S + 1e-6) == [turn]
-        assert tick(on, TICK_S + 1e-6) == []
-
-    def test_not_beyond_its_share(self) -> None:
-        for prompt, late in ((490, True), (491, False)):
-            on, turn = self.waiting(2000, prompt)
-            ran(on, "b", 10, hit=10)
-            assert tick(on, TICK_S + 1e-6) == ([turn] if late else [])
 
 
 def test_one_key_or_none_needs_no_ticks() -> None:

@@ -68,8 +68,8 @@ class OracleHold(Foreseeing, WorkingSet):
 
 
 class OracleWorkingSet(OracleHold):
-    """``working-set`` with the future known: the program with the least remaining work is admitted and runs first. A
-    bound on any order and admission of programs."""
+    """``working-set`` with the future known: the program with the least remaining work runs first. A bound on any order
+    of programs."""
 
     name: ClassVar[str] = "oracle-working-set"
 
@@ -81,24 +81,10 @@ class OracleWorkingSet(OracleHold):
     def position(self, program: ProgramState) -> Rank:
         return (self._left_s.get(program.program_id, 0.0), program.sequence)
 
-    def _small(self, turn: TurnState, beside_tokens: int) -> bool:
-        """The program with the least work left comes first, however small the others are."""
-        return False
+    def rank(self, turn: TurnState) -> Rank:
+        """Return the turn's position. Nobody comes earlier because it is small or a guest."""
+        return (*self.position(turn.program), turn.sequence)
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         self._left_s[turn.program.program_id] = self.future(turn).work_s
         super().turn_arrived(turn, now_s)
-
-    def turn_finished(self, finish: TurnFinish) -> Hold:
-        """Put the program outside at once if a program outside has less work left, including a rebuild of this one."""
-        hold = super().turn_finished(finish)
-        program = finish.turn.program
-        if not self._line:
-            return hold
-        first, left_s = self._line[0], self.future(finish.turn).work_after_s
-        sooner = self._left_s[first.program_id] + self.machine.prefill.marginal_prefill_s(finish.context_tokens)
-        if sooner >= left_s or (first.turn is not None and self._fits(first.turn, finish.now_s)):
-            return hold
-        self._inside.drop(program.program_id)
-        program.policy_state = None
-        return NO_HOLD

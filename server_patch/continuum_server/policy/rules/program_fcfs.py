@@ -15,4 +15,4 @@ class ProgramFcfs(Policy):
     stock_order: ClassVar[bool] = False
 
     def rank(self, turn: TurnState) -> Rank | None:
-        return (turn.program.sequence, turn.sequence)
+        return (*self.position(turn.program), turn.sequence)
