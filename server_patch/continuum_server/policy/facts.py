@@ -161,8 +161,6 @@ class TurnStart:
     kv_was_evicted: bool
     """A part of the prompt that the program's previous prompt had too was no longer in GPU memory. Only prompts are
     compared, because many agents remove the reasoning of their answers from the history."""
-    kv_was_lost: bool = False
-    """True if it was evicted and nothing of it was reloaded (tiers have whole chunks, seldom the last tokens)."""
     reload_s: float = 0.0
     """Seconds that the reload took."""
 

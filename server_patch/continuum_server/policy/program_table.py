@@ -98,7 +98,6 @@ class ProgramTable:
         """Each program's pin."""
         self.identity = Identity(guards.max_programs, policy.machine.block_size, self.pins)
         self.tenants = Tenants(policy.machine, self.pins, guards.key_lag if guards.fair == "keys" else math.inf)
-        policy.tenants = self.tenants
         self.one_offs = OneOffs(policy.machine, guards.one_offs == "first")
         self.order = Order(policy, self.pins, self.one_offs, self.tenants, guards.pins_yield_to)
         self._returns = Returns(guards.max_ttl_s)
@@ -188,8 +187,7 @@ class ProgramTable:
         program.hit_share = hit_tokens / max(1, turn.prompt_tokens)
         enough = (turn.repeated_tokens // block_size - 1) * block_size
         evicted = hit_tokens - reloaded_tokens < enough
-        lost = evicted and not reloaded_tokens  # a tier has whole chunks, often of many blocks
-        start = TurnStart(turn, now_s, hit_tokens, evicted, lost, reload_s)
+        start = TurnStart(turn, now_s, hit_tokens, evicted, reload_s)
         self.one_offs.started(start)
         self.policy.turn_started(start)
         return True
