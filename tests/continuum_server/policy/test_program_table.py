@@ -243,12 +243,12 @@ def test_a_compacted_history_keeps_its_programs_seniority(now: str, context: int
 
 
 @pytest.mark.parametrize(
-    ("hits", "reloaded", "evicted"), [(62, 0, False), (61, 0, True), (48, 48, True), (62, 62, True), (63, 1, False)]
+    ("hits", "reloaded", "evicted"), [(61, 0, False), (60, 0, True), (48, 48, True), (62, 62, True), (62, 1, False)]
 )
 def test_kv_that_was_reloaded_was_evicted(
     hits: int, reloaded: int, evicted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second prompt repeats 63 blocks, of which the last is never needed."""
+    """The second prompt repeats 62 blocks, of which the last is never needed."""
     driver = Driver("program-fcfs", POOL)
     turn(driver, "a", 1000)
     seen: list[TurnStart] = []
