@@ -253,6 +253,7 @@ def _additional_config(config: ServerConfig) -> dict[str, Any]:
         policy_options=config.policy_options,
         guards=config.guards,
         recognise=config.recognise,
+        session_headers=config.session_headers,
         **_speeds(config),
         record_path=str(config.record.absolute()) if config.record else None,
         statistics_path=str(config.statistics.absolute()) if config.statistics else None,

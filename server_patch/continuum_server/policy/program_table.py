@@ -152,7 +152,8 @@ class ProgramTable:
         kept = kept_of(program, Prompt(turn.prompt_tokens, turn.blocks))
         repeated = turn.prompt_tokens if kept.blocks < 0 else kept.blocks * self.policy.machine.block_size
         turn.repeated_tokens = min(repeated, program.prompt_tokens)
-        turn.compacted = kept.compacted
+        lost = program.left_at is not None and 2 * program.left_at < program.prompt_tokens
+        turn.compacted = kept.compacted or lost
 
     def turn(self, request_id: str) -> TurnState | None:
         return self._turns.get(request_id)
@@ -228,7 +229,7 @@ class ProgramTable:
     def _note_finish(self, finish: TurnFinish, answer: Sequence[int]) -> None:
         """Note in the program, and in what is learned of all programs, that its turn finished."""
         turn, program, now_s = finish.turn, finish.turn.program, finish.now_s
-        self.identity.programs.prompts.finished(program, answer, turn.blocks or (), finish.tool is not None)
+        self.identity.programs.prompts.finished(program, answer, turn.blocks or ())
         self.one_offs.finished(turn, finish.context_tokens, finish.output_tokens)
         program.turns_finished += 1
         program.last_finish_s, program.last_tool = now_s, finish.tool

@@ -56,8 +56,8 @@ def test_soft_holds_cost_no_memory_and_no_search() -> None:
         ("abcdefgh", 0, "abcdefghijkl", True),
         ("abcdefgh", 0, "abcdeXghij", True),  # an edited tail, of which at least half is kept
         ("abcdefgh", 0, "abcde", True),
-        ("abcdefgh", 0, "abQRSTUVWX", False),
-        ("SSSSSSSSab", 8, "SSSSSSSSxyz", False),  # a shared system prompt: two blocks are its own
+        ("abcdefgh", 0, "abQRSTUV", False),
+        ("SSSSSSSSab", 8, "SSSSSSSSxy", False),  # a shared system prompt: two blocks are its own
         ("SSSSSSSSab", 8, "SSSSSSSSabc", True),
     ],
 )
@@ -69,6 +69,20 @@ def test_a_program_goes_on_where_its_prompt_does(before: str, hits: int, now: st
     assert [first.index, second.index] == [0, 1]  # turns of an id are counted on
     assert (second.program.sequence > first.program.sequence) != same
     assert driver.arrive("a", before + "ij").program is first.program  # a side conversation ends nothing
+
+
+def test_a_first_prompt_that_is_not_extended_is_its_ids_program_at_a_new_place() -> None:
+    driver = Driver("vllm")
+    first, other = turn(driver, "a", "abcdefgh"), turn(driver, "b", "0")
+    driver.now_s = 100.0
+    second = turn(driver, "a", "QRSTUVWXY")
+    assert second.program is first.program
+    assert (second.program.arrival_s, second.program.sequence > other.program.sequence) == (100.0, True)
+    assert second.compacted  # what is held of the first turn is of no use
+    assert turn(driver, "a", "QRSTUVWXYZ").program is first.program
+    assert turn(driver, "a", "0123456789abc").program is not first.program  # it has gone on: another conversation
+    shorter = turn(driver, "b", "1")
+    assert shorter.program is not other.program
 
 
 @pytest.mark.parametrize("kept", [16, 11, 8])
