@@ -62,6 +62,7 @@ class ProgramRow(msgspec.Struct):
     for_s: float | None
     expires_in_s: float | None
     hit_share: float | None
+    parent_id: str | None = None
     left: Left | None = None
 
 
