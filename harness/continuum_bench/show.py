@@ -11,6 +11,7 @@ from typing import Any
 
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS
 from continuum_analysis.compare.runs import load_runs
+from continuum_analysis.compare.scenario import scenario_line
 from continuum_analysis.compare.summary import Summary, write_summary
 from continuum_analysis.compare.words import TextTable, arm_table
 from continuum_analysis.plots.panels import Panel
@@ -104,6 +105,8 @@ def print_summary(summary: Summary, caption: str) -> None:
     intervals = "; in brackets: 95% intervals over seeds" if len(summary.seeds) >= ENOUGH_SEEDS else ""
     _out.print(caption + modelled(summary) + intervals)
     console.print(table)
+    if summary.scenario is not None and summary.scenario["comparable"]:
+        print_notice(scenario_line(dict(summary.scenario)))
     for warning in summary.warnings:
         print_notice(f"warning: {warning}")
 

@@ -250,9 +250,6 @@ class SchedulerEvent:
     """How the server found an arriving request's program: tag, header:NAME, body:NAME or prompt; None: not at all."""
     root_id: str | None = None
     """The oldest known ancestor of an arriving request's program; None: the program is nobody's sub-program."""
-    left_at: int | None = None
-    """Where an arriving request's prompt differs from that of the turn before: number of leading tokens of both, to
-    about 1/64. None: most of that prompt is repeated, or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +321,12 @@ class ArrivalRecord:
 
 CLOSED_LOOPS = ("concurrency", "steps")
 """Beginnings of ``Workload.arrivals`` of closed loops (``closed_loop.Lanes``)."""
+
+
+REQUESTS = re.compile(r"([1-9]\d{0,5})r")
+"""A warm-up that is a number of requests for each program at a time."""
+LANES = "lanes"
+"""A cool-down that begins when a program has ended and no next one can start."""
 
 
 @dataclass(frozen=True, slots=True)

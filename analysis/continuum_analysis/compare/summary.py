@@ -36,6 +36,7 @@ from continuum_analysis.compare.runs import (
     check_comparable,
     load_runs,
 )
+from continuum_analysis.compare.scenario import scenario_line, scenario_of
 from continuum_analysis.metrics import is_overloaded, is_share
 from continuum_analysis.records.generator import lateness_warning
 from continuum_analysis.records.unknown import who_waits
@@ -141,6 +142,8 @@ class Summary:
     warnings: tuple[str, ...]
     manifest: Manifest
     """The manifest of the experiment, or of the first run."""
+    scenario: Mapping[str, Any] | None = None
+    """The benchmark whose rules the runs follow, and whether they are comparable (``scenario_of``)."""
 
     @property
     def ranked(self) -> list[str]:
@@ -161,6 +164,7 @@ class Summary:
             "policies": {name: arm.to_json() for name, arm in self.arms.items()},
             "warnings": list(self.warnings),
             "manifest": to_json(self.manifest),
+            **({"scenario": dict(self.scenario)} if self.scenario else {}),
         }
 
 
@@ -201,6 +205,10 @@ def summarize_runs(path: Path | None, runs: Sequence[Run], baseline: str | None 
         warnings=(*left_out, *_assumed(arms), *_warnings(arms)),
         manifest=read_manifest(path) if path is not None and (path / MANIFEST).exists() else runs[0].manifest,
     )
+    scenario = scenario_of(runs)
+    if scenario is not None:
+        line = () if scenario["comparable"] else (scenario_line(scenario),)
+        summary = dataclasses.replace(summary, scenario=scenario, warnings=(*line, *summary.warnings))
     ranked = [arm for arm in summary.ranked if arm != base]
     compared = {(one, other): compare_to(arms[other], arms[one]) for one, other in combinations(ranked, 2)}
     return dataclasses.replace(summary, pairs={pair: each for pair, each in compared.items() if each is not None})

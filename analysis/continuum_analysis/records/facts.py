@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
-from continuum_traces.schema import Manifest, Workload
+from continuum_traces.schema import LANES, REQUESTS, Manifest, Workload
 
 from continuum_analysis.records.misses import Return, explain, limits_of
 from continuum_analysis.records.percentiles import TokenGaps, pooled_gaps
@@ -166,11 +167,24 @@ def facts_of(
 
 def _window_s(programs: Sequence[ProgramTimes], workload: Workload) -> tuple[float, float] | None:
     warm, cool = (_SECONDS.fullmatch(edge or "") for edge in (workload.warm_up, workload.cool_down))
-    if not workload.closed_loop or not (warm or cool):
+    requests, lanes = REQUESTS.fullmatch(workload.warm_up or ""), workload.cool_down == LANES
+    if not workload.closed_loop or not (warm or cool or requests or lanes):
         return None
-    ends = [turn.client.finish_s or 0.0 for p in programs for turn in p.turns if turn.client is not None]
-    until_s = workload.time_limit_s or max(ends, default=0.0)
-    return float(warm[1]) if warm else 0.0, until_s - (float(cool[1]) if cool else 0.0)
+    number = int((workload.arrivals or "").split(":")[1])
+    ends = sorted(t.client.finish_s for p in programs for t in p.turns if t.client and t.client.finish_s is not None)
+    since_s = float(warm[1]) if warm else _nth(ends, number * int(requests[1])) if requests else 0.0
+    over = all(program.state != "unfinished" for program in programs if program.turns)
+    until_s = (None if over else workload.time_limit_s) or max(ends, default=0.0)
+    if lanes:
+        roots = [program for program in programs if program.started_by is None and program.turns]
+        last = [p.turns[-1].client.finish_s for p in roots if p.finished and p.turns[-1].client is not None]
+        until_s = min(until_s, _nth(sorted(s for s in last if s is not None), len(roots) - number + 1))
+    return since_s, max(since_s, until_s - (float(cool[1]) if cool else 0.0))
+
+
+def _nth(instants_s: Sequence[float], number: int) -> float:
+    """Return the n-th of these instants, or infinity if there are fewer."""
+    return instants_s[number - 1] if 1 <= number <= len(instants_s) else inf
 
 
 def _note_who_waits(programs: Sequence[ProgramTimes]) -> None:

@@ -103,6 +103,7 @@ def _axis_title(metric: str) -> str:
         "throughput_steps_per_min": "steps",
         "bubble_mean_s": "time in the queue per program",
         "throughput_output_tokens_per_s": "output tokens",
+        "newcomer_ttft_p95_s": "newcomers' first token, P95",
         "output_tokens_s_p25": "output tokens per agent, P25",
     }
     unit = next(m.unit for m in METRICS if m.name == metric)

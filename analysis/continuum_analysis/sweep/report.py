@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,11 @@ def write_sweep_report(sweep: Sweep) -> Path:
 
 def sweep_line(sweep: Sweep) -> str:
     """Return what ran on what: workload, programs and their rates, model, GPU."""
-    return experiment_line([group.summary.manifest for group in sweep.groups if group.summary])
+    manifests = [group.summary.manifest for group in sweep.groups if group.summary]
+    if "slo" in sweep.plot:
+        alike = [replace(each.workload, arrivals=None, programs=None, jps=None) for each in manifests]
+        manifests = [replace(each, workload=work) for each, work in zip(manifests, alike, strict=True)]
+    return experiment_line(manifests)
 
 
 def write_page(folder: Path, name: str, panels: Sequence[Panel], **values: Any) -> Path:

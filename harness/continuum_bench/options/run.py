@@ -21,9 +21,11 @@ from continuum_bench.options.declare import (
     FOLDER,
     Option,
     OptionGroup,
+    declared,
     named,
     one_of,
 )
+from continuum_bench.options.scenarios import SCENARIOS, Scenario
 from continuum_bench.options.together import Needs, Without
 from continuum_client.dialects import DIALECTS
 
@@ -110,6 +112,8 @@ class TraceOptions(OptionGroup):
     the first prompt."""
     max_think_s: float | None = None
     """Shorten the time between turns in which no tool runs (a person reads and writes) to this many seconds."""
+    max_idle_s: Annotated[float | None, Meta(gt=0)] = None
+    """Shorten the time between turns, tools included, to this many seconds, unless a sub-agent runs in it."""
     skip_invalid: bool = False
     """Leave out programs that are longer than the model's context."""
 
@@ -128,6 +132,12 @@ class ArrivalOptions(OptionGroup):
     steps:N[:PAUSE_S] (N together, the next N when all have ended: roll-outs for training)."""
     concurrency: Annotated[int | None, Meta(ge=1)] = None
     """Programs at a time; short for --arrivals concurrency:N."""
+    start_within: str = "0:0"
+    """In a closed loop, start each of the first programs within these shares of its turns (0.25:0.75), with its whole
+    context as the first prompt. 0:0: at the first turn."""
+    scenario: Annotated[str | None, one_of(*SCENARIOS)] = None
+    """Set what the rules of a public benchmark say, where you give no other value: agentx (InferenceX AgentX) or
+    mlperf-agentic (MLPerf). Needs --concurrency. The result says whether it is comparable, or why not."""
     tool_times: str = "recorded"
     """How long tools take: recorded, constant:S, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from the middle
     program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds)."""
@@ -145,9 +155,11 @@ class ArrivalOptions(OptionGroup):
     """Seconds after which the run stops. Programs that still run stay unfinished."""
     warm_up: str = "0"
     """What to leave out of all metrics at the start: a number of programs (10), or all programs that arrive in the
-    first seconds (60s); with seconds in a closed loop, all turns that are due in them."""
+    first seconds (60s); in a closed loop, with seconds all turns that are due in them, with requests (11r) all turns
+    until so many requests for each program at a time have ended."""
     cool_down: str = "0"
-    """What to leave out of all metrics at the end, in the same form. In a closed loop, seconds need --time-limit-s."""
+    """What to leave out of all metrics at the end, in the same form. In a closed loop, seconds need --time-limit-s, and
+    lanes leaves out what is due after no next program could start."""
 
     def expand(self) -> None:
         if self.concurrency is not None:
@@ -156,6 +168,17 @@ class ArrivalOptions(OptionGroup):
                 raise OptionError(f"--concurrency {self.concurrency}, --arrivals {self.arrivals}: give one of them")
             object.__setattr__(self, "arrivals", at_a_time)
             object.__setattr__(self, "concurrency", None)
+        if self.scenario is not None:
+            self._follow(SCENARIOS[self.scenario])
+
+    def _follow(self, scenario: Scenario) -> None:
+        """Give the options the scenario's values where they have their defaults."""
+        if not self.arrivals.startswith("concurrency:"):
+            raise OptionError(f"--scenario {self.scenario}: give the number of agents at a time (--concurrency N)")
+        for name, value in scenario.sets.items():
+            option = declared(type(self)).get(name)
+            if option is not None and not option.is_given(getattr(self, name)):
+                object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True)

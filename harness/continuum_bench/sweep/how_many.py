@@ -50,10 +50,10 @@ def ladder(fitting: float) -> list[int]:
     """Return the numbers to play first.
 
     Args:
-        fitting: how many programs fill the KV pool. Below half of it the numbers double, up to twice of it there is
-            one more between each two.
+        fitting: how many programs fill the KV pool. Below half of it the numbers double; up to half as many again
+            there is one more between each two.
     """
-    steps = ceil(log2(min(MOST, max(2.0, 2 * fitting))))
+    steps = ceil(log2(min(MOST, max(2.0, 1.5 * fitting))))
     between = [3 * 2**step for step in range(steps - 1) if fitting / 2 <= 3 * 2**step]
     return sorted({*(2**step for step in range(steps + 1)), *between})
 

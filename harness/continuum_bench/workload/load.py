@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import cast
 from continuum_traces.assumptions import NO_DURATION, Assumption
 from continuum_traces.importers.registry import ImportLog, read_any
 from continuum_traces.jsonl import too_long
-from continuum_traces.schema import Program, Workload
+from continuum_traces.schema import Program, Turn, Workload
 from continuum_traces.synth import (
     BUNDLED,
     Reading,
@@ -73,6 +73,9 @@ def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -
         programs = put_behind(programs, options.shared_prefix)
     if options.max_think_s is not None:
         programs = [_hurried(program, options.max_think_s) for program in programs]
+    if options.max_idle_s is not None:
+        parents = {(program.parent_id, program.parent_turn) for program in programs}
+        programs = [_never_idle(program, options.max_idle_s, parents) for program in programs]
     kept, skipped = _fitting(programs, options.skip_invalid, context_tokens)
     number = options.num_programs or len(kept)
     chosen = tuple(kept[:number])
@@ -101,11 +104,7 @@ def _read(
     else:
         programs = synthesize(load_profile(name), 100, 2026, reading, 0.4 if name == "bfcl" else 1.0)
         content = repr(programs).encode()
-    for line in log.further_left_out():
-        print_notice(f"left out: {line}")
     assumptions = tuple(each for each in log.assumptions if each.text != NO_DURATION.text)
-    if counts := log.truth.line():
-        assumptions = (Assumption("trace", counts), *assumptions)
     return tuple(programs), hashlib.sha256(content).hexdigest(), assumptions
 
 
@@ -132,6 +131,26 @@ def _hurried(program: Program, most_s: float) -> Program:
     """Return the program with at most ``most_s`` seconds without a tool between two turns."""
     turns = tuple(replace(turn, gap_overhead_s=min(turn.gap_overhead_s, most_s)) for turn in program.turns)
     return replace(program, turns=turns)
+
+
+def _never_idle(program: Program, most_s: float, parents: Container[tuple[str | None, int | None]]) -> Program:
+    """Return the program with at most ``most_s`` seconds between two turns, unless a sub-agent runs between them."""
+
+    def shorter(index: int, turn: Turn) -> Turn:
+        if turn.gap_s <= most_s or (program.program_id, index) in parents:
+            return turn
+        share = most_s / turn.gap_s
+        calls = tuple(
+            replace(
+                call,
+                duration_s=None if call.duration_s is None else call.duration_s * share,
+                start_s=call.start_s * share,
+            )
+            for call in turn.tool_calls
+        )
+        return replace(turn, tool_calls=calls, gap_overhead_s=turn.gap_overhead_s * share)
+
+    return replace(program, turns=tuple(shorter(index, turn) for index, turn in enumerate(program.turns)))
 
 
 def _thinking(programs: Sequence[Program]) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from continuum_traces.conversation import Job
+from continuum_traces.schema import LANES, REQUESTS
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import MOST, number_in
@@ -27,10 +28,12 @@ def in_window(jobs: Sequence[Job], given: ArrivalOptions) -> list[Job]:
     """
     if (given.warm_up, given.cool_down) == ("0", "0"):
         return list(jobs)
-    (warm, warm_is_time), (cool, cool_is_time) = (
-        read_edge("--warm-up", given.warm_up),
-        read_edge("--cool-down", given.cool_down),
-    )
+    warm_up, cool_down = given.warm_up, given.cool_down
+    if REQUESTS.fullmatch(warm_up) or cool_down == LANES:
+        if not given.arrivals.startswith("concurrency"):
+            raise BenchError(f"--warm-up {warm_up}, --cool-down {cool_down}: requests and lanes need --concurrency")
+        warm_up, cool_down = "0" if REQUESTS.fullmatch(warm_up) else warm_up, "0" if cool_down == LANES else cool_down
+    (warm, warm_is_time), (cool, cool_is_time) = read_edge("--warm-up", warm_up), read_edge("--cool-down", cool_down)
     if lanes_of(given.arrivals) is not None:
         if cool_is_time and given.time_limit_s is None:
             raise BenchError(f"--cool-down {given.cool_down}: seconds in a closed loop need --time-limit-s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from continuum_traces.assumptions import Assumptions, of_parents, of_tool_times
@@ -18,10 +18,13 @@ from continuum_traces.sub_programs import parents_of
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import MOST_S
 from continuum_bench.options.run import ArrivalOptions, TraceOptions, uses_rate
+from continuum_bench.options.scenarios import SCENARIOS
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import arrival_times, lanes_of
 from continuum_bench.workload.hints import NONE, hint_error, with_hints
 from continuum_bench.workload.load import LoadedTrace, load_trace
+from continuum_bench.workload.started import ALL as AT_THE_FIRST_TURN
+from continuum_bench.workload.started import read_shares, under_way
 from continuum_bench.workload.tool_times import RECORDED, tool_times
 from continuum_bench.workload.window import in_window
 
@@ -54,8 +57,29 @@ class JobSource:
             time_limit_s=given.time_limit_s,
             warm_up=given.warm_up if given.warm_up != "0" else None,
             cool_down=given.cool_down if given.cool_down != "0" else None,
-            more=dict(self.trace.facts.more) | ({"assumptions": self.assumptions} if self.assumptions else {}),
+            more=dict(self.trace.facts.more) | self._more,
         )
+
+    @property
+    def _more(self) -> dict[str, object]:
+        """Return what only some workloads have."""
+        given = self.arrivals
+        within = {} if given.start_within == AT_THE_FIRST_TURN else {"start_within": given.start_within}
+        scenario = {} if given.scenario is None else {"scenario": given.scenario, "rules_broken": self.rules_broken}
+        return {**({"assumptions": self.assumptions} if self.assumptions else {}), **within, **scenario}
+
+    @property
+    def rules_broken(self) -> list[str]:
+        """Return the rules of the scenario that the options break, a line each."""
+        scenario = SCENARIOS[self.arrivals.scenario or ""]
+        given = {**asdict(self.arrivals), **self.trace.facts.more}
+        broken = [
+            f"--{name.replace('_', '-')} is not {f'{value:g}' if isinstance(value, float) else value}"
+            for name, value in scenario.exact.items()
+            if given.get(name) != value
+        ]
+        whole = self.trace.number % len(self.trace.programs) == 0
+        return [*broken, *([] if whole else ["not a multiple of the trace's programs"]), *scenario.cannot]
 
     @property
     def assumptions(self) -> list[str]:
@@ -92,6 +116,8 @@ class JobSource:
             played[index] += 1
         if started:
             jobs += _sub_jobs(jobs, [(programs[child], number) for child, number in started.items()])
+        if self.arrivals.start_within != AT_THE_FIRST_TURN and self.lanes is not None:
+            jobs = under_way(jobs, self.lanes.number, self.arrivals.start_within, seed)
         return in_window(self._changed(jobs, seed), self.arrivals)
 
     def _changed(self, jobs: list[Job], seed: int) -> list[Job]:
@@ -142,6 +168,9 @@ def load_workload(
     arrival_times(arrivals.arrivals)  # an invalid form is refused before a file is read
     tool_times(arrivals.tool_times)
     hint_error(arrivals.hint_error)
+    read_shares(arrivals.start_within)
+    if arrivals.start_within != AT_THE_FIRST_TURN and not arrivals.arrivals.startswith("concurrency"):
+        raise BenchError(f"--start-within {arrivals.start_within}: needs --concurrency")
     trace = load_trace(options.traces.name.split(".")[0] if options.traces else name, options, context_tokens)
     for problem in trace.facts.skipped or ():
         print_notice(f"skipped: {problem}")
