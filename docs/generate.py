@@ -35,6 +35,7 @@ from continuum_server.policy.limits import described
 from continuum_server.policy.registry import POLICIES
 from continuum_server.server_config import STOCK
 from continuum_traces import exporters, run_dir, schema
+from continuum_traces.foreign_ids import ROWS
 from continuum_traces.importers import registry
 from typer.main import get_command
 
@@ -251,6 +252,19 @@ def metrics() -> str:
     return _filled((DOCS / "metrics.md").read_text(encoding="utf-8"), "metrics", lines)
 
 
+def foreign_ids() -> str:
+    """Return ``docs/server/untagged.md`` with a new table of the ids that agents send."""
+    heads = ("sent by", "header, or field of the body", "header with the parent's id", "the server uses")
+    rows = []
+    for row in ROWS:
+        name = f"`{row.header}`" if row.header else f"body `{row.field}`"
+        only = f", from `User-Agent: {row.user_agent}...` only" if row.user_agent else ""
+        parents = ", ".join(f"`{parent}`" for parent in row.parents)
+        rows.append((row.agents, name + only, parents, "id and prompt" if row.weak else "the id"))
+    page = (DOCS / "server" / "untagged.md").read_text(encoding="utf-8")
+    return _filled(page, "ids", TextTable(heads, rows).markdown())
+
+
 def results(page: Path) -> str:
     """Return a page with new tables between the marks ``results NAME``, by docs/results/data/tables.yaml."""
     text = page.read_text(encoding="utf-8")
@@ -463,6 +477,7 @@ PAGES = {"cli": cli, "formats": formats, "policies": policies}
 if __name__ == "__main__":
     (DOCS / "metrics.md").write_text(metrics(), encoding="utf-8")
     (DOCS / "policies" / "README.md").write_text(policy_overview(), encoding="utf-8")
+    (DOCS / "server" / "untagged.md").write_text(foreign_ids(), encoding="utf-8")
     for changed in WITH_RESULTS:
         changed.write_text(results(changed), encoding="utf-8")
     stage(Path(sys.argv[1]) if sys.argv[1:] else DOCS.parent / "build" / "docs")

@@ -6,6 +6,7 @@ import os
 import secrets
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from continuum_traces.urls import root_of
@@ -47,6 +48,7 @@ def check_server(options: DoctorOptions) -> int:
         _id(there),
         _cache(prompt_tokens, cached_tokens),
         _release(there, _row(roots, program.id, key)),
+        _histories([row for rows in map(partial(_rows, key=key), roots) if not isinstance(rows, str) for row in rows]),
     ]
     return show_checks(checks, f"Two turns of {program.id}, sent to {server.base_url}", options.json_output)
 
@@ -75,13 +77,21 @@ def _row_of_both(roots: Sequence[str], program_id: str, key: str | None) -> Prog
 def _row(roots: Sequence[str], program_id: str, key: str | None) -> ProgramRow | str | None:
     """Return the server's row of the program; None: no server has the program; a text: why that is not known."""
     for root in roots:
-        try:
-            engines = get_json(f"{root}/continuum/state", key, States).engines
-        except NO_ANSWER as error:
-            return f"unknown: {root}/continuum/state: {error}"
-        for row in (row for engine in engines for row in engine.program_list if row.program_id == program_id):
+        rows = _rows(root, key)
+        if isinstance(rows, str):
+            return rows
+        for row in (row for row in rows if row.program_id == program_id):
             return row
     return None
+
+
+def _rows(root: str, key: str | None) -> list[ProgramRow] | str:
+    """Return a server's programs; a text: why they are not known."""
+    try:
+        engines = get_json(f"{root}/continuum/state", key, States).engines
+    except NO_ANSWER as error:
+        return f"unknown: {root}/continuum/state: {error}"
+    return [row for engine in engines for row in engine.program_list]
 
 
 def _id(there: ProgramRow | str | None) -> Check:
@@ -100,6 +110,17 @@ def _cache(prompt_tokens: int, cached_tokens: int | None) -> Check:
     hit = f"{cached_tokens} of {prompt_tokens} prompt tokens of turn 2"
     advice = "" if cached_tokens else "is prefix caching on? Does a router send all turns to one server?"
     return Check("prefix cache", cached_tokens > 0, hit, advice)
+
+
+def _histories(rows: Sequence[ProgramRow]) -> Check:
+    """Check whether the prompts of the server's programs differ early from those of the turns before."""
+    left = [(row.left, row) for row in rows if row.left is not None]
+    if not left:
+        return Check("histories", True, f"{len(rows)} programs listed; no prompt differs early from the one before")
+    worst, row = max(left, key=lambda pair: pair[0].of - pair[0].token)
+    place = f"turn {worst.turn} differs from turn {worst.turn - 1} at token {worst.token:,} of {worst.of:,}"
+    said = f"{row.program_id}: {place}, {worst.times} times; {len(left)} of {len(rows)} programs"
+    return Check("histories", False, said, "nothing behind it is reused: put what changes at the end", optional=True)
 
 
 def _release(before: ProgramRow | str | None, after: ProgramRow | str | None) -> Check:

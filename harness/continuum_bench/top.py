@@ -42,6 +42,15 @@ LONGEST, BAR = 36, 8
 """Most characters of a cell, and the width of a bar."""
 
 
+class Left(msgspec.Struct):
+    """Where the prompt of a program's turn left that of the turn before."""
+
+    turn: int
+    token: int
+    of: int
+    times: int
+
+
 class ProgramRow(msgspec.Struct):
     """A row of ``program_list`` of an engine's state."""
 
@@ -53,6 +62,8 @@ class ProgramRow(msgspec.Struct):
     for_s: float | None
     expires_in_s: float | None
     hit_share: float | None
+    parent_id: str | None = None
+    left: Left | None = None
 
 
 class Counted(msgspec.Struct):

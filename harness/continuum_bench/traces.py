@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import shorten
 from typing import cast
 
 from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.words import TextTable
-from continuum_traces.assumptions import Assumption
 from continuum_traces.exporters import EXPORTERS, export
 from continuum_traces.importers.registry import LEFT_OUT, OWN, ImportLog, LeftOut, read_any, recognise
 from continuum_traces.json_io import write_json
@@ -22,6 +21,7 @@ from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
 from continuum_traces.stats import TABLE_2, Published, TraceStats, trace_stats
 from continuum_traces.synth import BUNDLED, Reading, bundled, fit, load_profile, mix, synthesize
+from continuum_traces.truth import KINDS
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import number_in
@@ -36,10 +36,10 @@ def import_traces(source: Path, target: Path, form: str | None, overwrite: bool)
     check_free(target, overwrite)
     log = ImportLog(_print_left_out, print_notice)
     programs = _read_source(source, form, log)
-    written = write_programs(target, programs, log.assumptions, source=source.name)
+    written = write_programs(target, programs, log.assumptions, log.truth, source=source.name)
     number = (f"{written} of " if log.programs_left_out else "") + counted(written + log.programs_left_out, "program")
     print_notice(f"{number} written to {target}; source: {log.formats()}")
-    print_assumptions(log.assumptions)
+    say(log)
     return 0
 
 
@@ -71,11 +71,17 @@ def _print_left_out(left_out: LeftOut) -> None:
     print_notice(f"left out: {left_out}")
 
 
-def print_assumptions(assumptions: Iterable[Assumption]) -> None:
-    """Print what was assumed of a trace, a line each. What was left out of it has been printed."""
-    for each in assumptions:
-        if each.text != LEFT_OUT:
+def say(log: ImportLog) -> None:
+    """Print what an import has to say: what else was left out, what was assumed, and what of the numbers is exact."""
+    for line in log.further_left_out():
+        print_notice(f"left out: {line}")
+    for each in log.assumptions:
+        if LEFT_OUT not in each.text:
             print_notice(f"assumed: {each}")
+    if log.truth.programs:
+        programs, turns = counted(log.truth.programs, "program"), counted(log.truth.turns, "turn")
+        table = TextTable(("", *KINDS), [list(row) for row in log.truth.rows()])
+        print_table(table, f"what the source counts, of {programs}, {turns}")
 
 
 def synth_traces(options: SynthOptions) -> int:
@@ -126,7 +132,7 @@ def fit_profile(options: FitOptions) -> int:
     )
     write_json(options.target, dataclasses.asdict(profile))
     print_notice(f"profile written to {options.target}")
-    print_assumptions(log.assumptions)
+    say(log)
     return 0
 
 
@@ -144,7 +150,7 @@ def validate_trace(source: Path) -> int:
     other = "a folder" if recognised is None else f"format {recognised}"
     can = f"{number} of {number + log.programs_left_out} programs can be imported (continuum-bench traces import)"
     print_notice(f"{source}: is in {other}, not a Continuum trace; {can}")
-    print_assumptions(log.assumptions)
+    say(log)
     return 0 if number else 2
 
 
@@ -167,7 +173,7 @@ def show_stats(source: str, form: str | None, as_json: bool) -> int:
         tokens = f"{statistics.shared_prefix_tokens:,.0f} tokens"
         print_line(f"{statistics.sharing_a_prefix} programs share a prefix, {tokens}")
     print_table(_tool_table(statistics), "tools, most time first")
-    print_assumptions(log.assumptions)
+    say(log)
     return 0
 
 
@@ -228,6 +234,6 @@ def convert_trace(options: ConvertOptions) -> int:
     else:
         log = ImportLog(_print_left_out)
         export(target, list(_read_source(source, options.form, log)), to)
-        print_assumptions(log.assumptions)
+        say(log)
     print_notice(f"written to {target}")
     return 0

@@ -27,3 +27,7 @@ TENANT_HEADER = "CONTINUUM_TENANT_HEADER"
 """Environment variable with the name of the header in which a gateway names the tenant; unset: there is none."""
 SERVER_NAME = "CONTINUUM_SERVER"
 """Environment variable that the launcher sets to a random name, which differs each time a server is started."""
+
+KEEP_ALIVE_S = 600
+"""Seconds for which a server keeps an idle connection, as tools may take that long. vLLM's own default is 5: a client
+that uses its connection again just then gets an error."""

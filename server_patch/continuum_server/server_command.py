@@ -109,6 +109,11 @@ def model_name(config: ServerConfig) -> str:
     return _passed_value("served-model-name", config.vllm_arguments) or _model(config)[1] or str(config.model)
 
 
+def tokenizer_folder(config: ServerConfig) -> str | None:
+    """Return the folder of the model's tokenizer, for clients that count tokens; None: it is the model's own."""
+    return None if _known_model(config) is None else _model(config)[0]
+
+
 def needs_key(config: ServerConfig) -> bool:
     """Whether clients must send an API key."""
     return _passed_on("api-key", config.vllm_arguments) is not None or bool(os.environ.get("VLLM_API_KEY"))
@@ -253,6 +258,7 @@ def _additional_config(config: ServerConfig) -> dict[str, Any]:
         policy_options=config.policy_options,
         guards=config.guards,
         recognise=config.recognise,
+        session_headers=config.session_headers,
         **_speeds(config),
         record_path=str(config.record.absolute()) if config.record else None,
         statistics_path=str(config.statistics.absolute()) if config.statistics else None,
@@ -275,7 +281,8 @@ def _speeds(config: ServerConfig) -> dict[str, Any]:
 
 
 def _environment(config: ServerConfig) -> dict[str, str]:
-    environment = {"VLLM_NO_USAGE_STATS": "1"}
+    kept = os.environ.get("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", str(defaults.KEEP_ALIVE_S))
+    environment = {"VLLM_NO_USAGE_STATS": "1", "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": kept}
     local = _known_model(config) is not None or Path(str(config.model)).expanduser().is_dir()
     if config.engine != "gpu" and local:  # nothing needs to be looked up
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}

@@ -49,6 +49,8 @@ class ServerConfig(SchedulerSettings):
     """Weights of API keys, or of tenants, among those that share the engine. Those that are not here have 1."""
     tenant_header: str | None = None
     """Header in which a gateway with a valid API key names the tenant; None: keys are the tenants."""
+    session_headers: tuple[str, ...] = ()
+    """Headers in which the operator's clients name their conversations."""
     drain_s: int = defaults.DRAIN_S
     """After SIGTERM, running requests have this many seconds to finish."""
     gpus: int = 1

@@ -55,6 +55,8 @@ def cause_of(events: Sequence[SchedulerEvent], limits: Limits = BLOCK) -> Return
         ("expired", [*first(), *pin(5.0, "expired"), *second(6.25, 0)]),
         ("pressure", [*first(), *pin(3.5, "pressure"), *second(4.0, 16)]),
         ("dropped", [*first(), *pin(3.5, "shutdown"), *second(4.0, 0)]),
+        ("left", [*first(), *pin(3.5, "hit"), *(replace(e, left_at=16) for e in second(4.0, 16))]),
+        ("pinned", [*first(), *pin(4.5, "hit"), *(replace(e, left_at=80) for e in second(4.0, 96))]),  # it was cached
         ("no pins", [*first(), *second(4.0, 0)]),
         ("no tool", [*first(tool=None), *second(4.0, 0), *OTHER_PINS]),
         ("ttl 0", [*first(), *second(4.0, 0), *OTHER_PINS]),

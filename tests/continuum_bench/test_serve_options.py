@@ -176,3 +176,25 @@ def test_a_server_that_nobody_could_ask_over_http_is_refused(arguments: tuple[st
 )
 def test_a_server_with_a_certificate_answers_https(arguments: tuple[str, ...], scheme: str) -> None:
     assert scheme_of(ServerConfig(vllm_arguments=arguments)) == scheme
+
+
+def test_under_stock_it_is_said_what_does_nothing(tmp_path: Path) -> None:
+    given = ["--record", tmp_path / "record", "--session-header", "X-Job", "--log", tmp_path / "log"]
+    stock = bench("serve", "--port", 0, "--policy", "stock", *given)
+    assert isinstance(stock.exception, StartedError)
+    assert "--record, --session-header do nothing: policy stock is vLLM's own scheduler" in stock.stderr
+    assert "nothing" not in bench("serve", "--port", 0, "--policy", "vllm", *given).stderr
+
+
+@pytest.mark.parametrize("name", ["", "X Job", "x:y", "x" * 129, "héader"])
+def test_a_session_header_is_a_headers_name(name: str) -> None:
+    assert refused("serve", "--session-header", name).startswith(
+        f"--session-header {name}: expected the name of a header"
+    )
+
+
+def test_connections_are_kept_while_tools_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", raising=False)
+    assert command_of(ServerConfig(), 8000)[1]["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] == "600"
+    monkeypatch.setenv("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "7")
+    assert command_of(ServerConfig(), 8000)[1]["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] == "7"

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec.yaml
 import pytest
 from continuum_server.vllm_plugin.request_tags import normalize_tags, read_caller
-from continuum_traces.foreign_ids import ROWS, find_id
+from continuum_traces.foreign_ids import ROWS, find_id, operators_rows
 from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_from_xargs
 
@@ -38,7 +38,8 @@ SHAPES = msgspec.yaml.decode(Path(__file__).with_name("foreign_ids.yaml").read_b
 
 def passed_on(body: dict[str, Any], headers: dict[str, str], **how: Any) -> dict[str, Any]:
     """The xargs that vLLM receives."""
-    return json.loads(normalize_tags(json.dumps(body).encode(), headers, **how).body).get("vllm_xargs") or {}
+    lower = {name.lower(): value for name, value in headers.items()}
+    return json.loads(normalize_tags(json.dumps(body).encode(), lower, **how).body).get("vllm_xargs") or {}
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.agent)
@@ -53,6 +54,10 @@ def test_an_agent_s_request_names_its_conversation(shape: Shape) -> None:
 
 LLM_D = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
 """What llm-d-router's plugin ``agent-identity`` reads by itself, by its documentation of August 2026."""
+
+
+NOT_IN_LLM_D = ("header:baggage", "header:x-*-session-id")
+"""It takes whole headers of known names. It gets those of aiperf and of gateways for each request, too."""
 
 
 def key_in_llm_d(headers: Mapping[str, str]) -> str | None:
@@ -72,7 +77,7 @@ def test_llm_d_keeps_what_names_itself_in_a_header() -> None:
     """The program, or the session whose sub-agents all go to the server of the main agent."""
     assert key_in_llm_d(tag_headers(Tags("mine", parent_id="main", turn_id="1-a"))) == "mine"
     for shape in SHAPES:
-        in_header = shape.source.startswith("header:")
+        in_header = shape.source.startswith("header:") and shape.source not in NOT_IN_LLM_D
         assert (key_in_llm_d(shape.headers) is not None) == in_header, shape.agent
         if in_header and shape.parent is None:
             assert key_in_llm_d(shape.headers) == shape.program
@@ -93,7 +98,7 @@ def test_with_recognise_none_only_our_own_protocol_is_read() -> None:
 @pytest.mark.parametrize("raw", ["", "x" * 257, "a\nb"])
 def test_a_malformed_id_is_passed_over(raw: str) -> None:
     for row in ROWS:
-        place = {row.header.lower(): raw} if row.header else {}
+        place = {row.header.lower(): raw, "user-agent": row.user_agent} if row.header else {}
         found, rejected = find_id({"agent-session-id": "g", **place}, {} if row.header else {row.field: raw})
         if row.name != "agent-session-id":
             assert found is not None
@@ -101,9 +106,35 @@ def test_a_malformed_id_is_passed_over(raw: str) -> None:
         assert rejected == ((row.name,) if row.of_our_clients else ())
 
 
+def test_a_correlation_id_is_aiperfs_only() -> None:
+    """Gateways make one up for each request."""
+    for agent in ("", "python-httpx/0.28", "notaiperf/1"):
+        assert find_id({"x-correlation-id": U1, "user-agent": agent}, {}) == (None, ())
+    found, _ = find_id({"x-correlation-id": U1, "user-agent": "AIPerf/2.0"}, {})
+    assert found is not None
+    assert (found.program_id, found.weak) == (U1, False)
+
+
+def test_the_operators_header_counts_first() -> None:
+    how: dict[str, Any] = {"operators": operators_rows(["X-Acme-Job", "X-Other"])}
+    headers = {"x-session-id": "s", "x-acme-job": "job-7"}
+    xargs = passed_on({}, headers, **how)
+    assert (xargs["program_id"], read_caller(xargs).source) == ("job-7", "header:x-acme-job")
+    assert passed_on({}, headers, ours_only=True, **how)["program_id"] == "job-7"
+    assert passed_on({}, {"x-session-id": "s", "x-acme-job": "a\nb"}, **how)["program_id"] == "s"
+    assert passed_on({"vllm_xargs": {"program_id": "mine"}}, headers, **how) == {"program_id": "mine"}
+
+
+@pytest.mark.parametrize(
+    "raw", ["", "gen_ai.conversation.id", "gen_ai.conversation.id=", "gen_ai.conversation.idx=1", ",;=,", "x" * 5000]
+)
+def test_baggage_without_a_conversation(raw: str) -> None:
+    assert find_id({"baggage": raw}, {}) == (None, ())
+
+
 @pytest.mark.parametrize("user", ["", "user-123", {"session_id": U1}, f"user_session_{U1[:-1]}", "x" * 5000, 5, None])
 def test_a_user_without_a_session_is_no_conversation(user: Any) -> None:
-    for body in ({"metadata": {"user_id": user}}, {"metadata": user}, {"prompt_cache_key": {"a": user}}):
+    for body in ({"metadata": {"user_id": user}}, {"metadata": [user]}, {"prompt_cache_key": {"a": user}}):
         assert find_id({}, body) == (None, ())
 
 

@@ -33,7 +33,11 @@ STATE: dict[str, Any] = {
     "keys": [],
     **{"now_s": 100.0, "pool_blocks": 50, "pinned_tokens": 160, "pinned_blocks": 10, "soft_holds": []},
     "pins": [[f"held-{number}", 0, 16, 99.0, 105.0] for number in range(LISTED)],
-    "program_list": [["p", "tag", 2, 40, "held", 98.0, 105.0, 0.5], ["q", "tag", 1, 4, "idle", None, None, None]] * 100,
+    "program_list": [
+        ["p", "tag", 2, 40, "held", 98.0, 105.0, 0.5, "q", [1, 16, 32, 1]],
+        ["q", "tag", 1, 4, "idle", None, None, None, None, None],
+    ]
+    * 100,
 }
 
 
@@ -312,7 +316,8 @@ def test_ages_and_shares_are_added_to_the_engine_s_rows() -> None:
     held, idle = engine["program_list"][:2]
     assert held == {
         **{"program_id": "p", "recognised_by": "tag", "turns": 2, "context_tokens": 40, "state": "held"},
-        **{"for_s": 2.0, "expires_in_s": 5.0, "hit_share": 0.5},
+        **{"for_s": 2.0, "expires_in_s": 5.0, "hit_share": 0.5, "parent_id": "q"},
+        **{"left": {"turn": 1, "token": 16, "of": 32, "times": 1}},
     }
     assert (idle["for_s"], idle["expires_in_s"]) == (None, None)
     pin = {"program_id": "held-0", "turn": 0, "tokens": 16, "since_s": 99.0, "expires_in_s": 5.0}

@@ -15,7 +15,7 @@ import pytest
 from continuum_server.policy.facts import TurnState
 from continuum_server.policy.pins import Pin
 from continuum_server.policy.program_table import Guards
-from continuum_server.vllm_plugin import touch_points
+from continuum_server.vllm_plugin import kv_groups, touch_points
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from nano import build, check_turns, keyed
@@ -90,7 +90,7 @@ class Watch:
             made = allocate(request, *args, **kwargs)
             if made is None and not runs:
                 self.refused.append(request.request_id)
-                wanted = touch_points.blocks_wanted(self.scheduler, request, kwargs)
+                wanted = kv_groups.blocks_wanted(self.scheduler, request, kwargs)
                 assert free + blocks < wanted, "it fits into what is free and what yields"
                 assert self.scheduler.running, "the engine stands still"
             elif not runs:

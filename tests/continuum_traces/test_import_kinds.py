@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from continuum_traces.importers.call_logs import read_call_logs
 from continuum_traces.importers.importer import HEAD_ROWS, Source
-from continuum_traces.importers.registry import ImportLog, read_any
+from continuum_traces.importers.registry import ImportLog, LeftOut, read_any
+from continuum_traces.jsonl import read_header, write_programs
 from continuum_traces.schema import Program
 
 
@@ -468,3 +469,81 @@ def test_of_the_texts_of_calls_only_what_opens_a_conversation_is_kept(tmp_path: 
     calls = list(read_call_logs(Source(lines(tmp_path / "calls.jsonl", *rows))))
     assert {call.opening for call in calls} == {("x" * 4000, "Go")}
     assert len({id(call.opening[0]) for call in calls}) == 1
+
+
+# ---------------------------------------------------------------------------------------- what is exact
+
+
+TALK = {"messages": [{"role": "user", "content": "a"}, {"role": "ai", "content": "b"}]}
+
+
+def test_a_trace_says_how_much_of_it_is_exact(tmp_path: Path) -> None:
+    rows = session("s", 1000, 1100)
+    rows[1]["message"] |= {
+        "stop_reason": None,
+        "content": [{"type": "tool_use", "id": "k", "name": "look", "input": {}}],
+    }
+    lines(tmp_path / "in" / "s.jsonl", *rows)
+    lines(tmp_path / "in" / "t.jsonl", TALK)
+    log = ImportLog()
+    write_programs(tmp_path / "out.jsonl", read_any(tmp_path / "in", None, log), log.assumptions, log.truth)
+    said_of = {
+        "programs": 2,
+        "turns": 3,
+        "prompt": [2, 1, 0],
+        "output": [1, 2, 0],
+        "cached": [2, 0, 1],
+        "tools": [0, 0, 1],
+    }
+    assert read_header(tmp_path / "out.jsonl")["counts"] == said_of
+    again = ImportLog()
+    assert len(list(read_any(tmp_path / "out.jsonl", None, again))) == 2
+    assert again.truth.as_json() == said_of
+    line = "of 3 turns, prompts: 1 estimated of 3; outputs: 2 estimated of 3; cached tokens: 1 unknown of 3; "
+    assert again.truth.line() == line + "tool times: 1 unknown of 1"
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [{}, [], {"programs": 1, "turns": "1"}, {"programs": 1, "turns": 1, "prompt": [1, 0, 0], "output": [1, 0, 0]}],
+)
+def test_a_header_with_other_counts_says_nothing(tmp_path: Path, counts: Any) -> None:
+    head = {"kind": "header", "schema": "continuum-trace", "version": 1, "counts": counts}
+    turn = {"kind": "turn", "program_id": "p", "turn": 0, "new_input_tokens": 9, "output_tokens": 1}
+    log = ImportLog()
+    file = lines(tmp_path / "t.jsonl", head, {"kind": "program", "program_id": "p"}, turn)
+    assert len(list(read_any(file, None, log))) == 1
+    assert log.truth.programs == 0
+
+
+def test_what_is_left_out_for_the_same_reason_is_said_once(tmp_path: Path) -> None:
+    talks = [{"id": str(n), "messages": [{"role": "user", "content": "?"}]} for n in range(5)]
+    lines(
+        tmp_path / "t.jsonl", *talks, {"messages": [{"role": "user", "content": "a"}, {"role": "ai", "content": "b"}]}
+    )
+    said_out: list[LeftOut] = []
+    log = ImportLog(said_out.append)
+    assert len(list(read_any(tmp_path, None, log))) == 1
+    assert ([each.program_id for each in said_out], log.programs_left_out) == (["0"], 5)
+    assert log.further_left_out() == ["4 more: no answer in it"]
+
+
+def test_claude_s_stream_is_its_session(tmp_path: Path) -> None:
+    """What ``--output-format stream-json`` prints has other names and no times."""
+    rows = [{**row, "session_id": "s", "parent_tool_use_id": None} for row in session("s", 1000, 1100)]
+    for row in rows:
+        del row["sessionId"], row["timestamp"]
+    helper = answered(3, 70, 5, 8, stop_reason="end_turn")
+    helper["message"]["id"] = "h"
+    del helper["sessionId"], helper["timestamp"]
+    stream = [{"type": "system", "subtype": "init", "session_id": "s"}, *rows[:2]]
+    stream += [{**helper, "session_id": "s", "parent_tool_use_id": "k"}, rows[2], {"type": "result", "usage": {}}]
+    lines(tmp_path / "claude-code.txt", *stream)
+    programs, _ = read(tmp_path / "claude-code.txt")
+    assert {name: each.prompt_tokens() for name, each in programs.items()} == {"s": [1000, 1100], "k": [70]}
+    assert programs["k"].parent_id == "s"
+    lines(tmp_path / "a" / "s.jsonl", *session("s", 1000, 1100))
+    both, notes = read(tmp_path)
+    assert both["s"].prompt_tokens() == [1000, 1100]
+    assert both["s"].turns[0].llm_s == 5
+    assert any("2 answers: repeated in another file: counted once" in note for note in notes)

@@ -17,6 +17,7 @@ from typing import IO, Any
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.lines import encoded, end_line, header_line, program_line, read_program, read_turn, turn_line
 from continuum_traces.schema import TRACE_SCHEMA, TRACE_VERSION, Program, Turn
+from continuum_traces.truth import FIELD, Truth
 from continuum_traces.typed import FieldFault
 
 
@@ -66,7 +67,11 @@ def validate(path: Path | str) -> list[TraceError]:
 
 
 def write_programs(
-    path: Path | str, programs: Iterable[Program], assumptions: Assumptions | None = None, **header: Any
+    path: Path | str,
+    programs: Iterable[Program],
+    assumptions: Assumptions | None = None,
+    truth: Truth | None = None,
+    **header: Any,
 ) -> int:
     """Write a complete file or none, and return the number of programs. Equal programs give equal bytes.
 
@@ -74,6 +79,7 @@ def write_programs(
         path: the file.
         programs: its programs, which are written as they come.
         assumptions: for the header; complete once the last program was taken.
+        truth: the same.
         header: other fields of the header.
 
     Raises:
@@ -89,8 +95,9 @@ def write_programs(
             with _compressed(body, target) as out:
                 written = _write_all(out, programs)
             rows = assumptions.as_json()
+            counts = {FIELD: truth.as_json()} if truth is not None and truth.programs else {}
             with _compressed(raw, target) as out:
-                out.write(encoded(header_line(**header, **({"assumptions": rows} if rows else {}))))
+                out.write(encoded(header_line(**header, **counts, **({"assumptions": rows} if rows else {}))))
             body.seek(0)
             shutil.copyfileobj(body, raw)
     return written

@@ -250,6 +250,9 @@ class SchedulerEvent:
     """How the server found an arriving request's program: tag, header:NAME, body:NAME or prompt; None: not at all."""
     root_id: str | None = None
     """The oldest known ancestor of an arriving request's program; None: the program is nobody's sub-program."""
+    left_at: int | None = None
+    """Where an arriving request's prompt differs from that of the turn before: number of leading tokens of both, to
+    about 1/64. None: most of that prompt is repeated, or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

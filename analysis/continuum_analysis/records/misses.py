@@ -32,6 +32,7 @@ CAUSES = {
     "no pins": "miss: nothing held it, because this run pins nothing",
     "failed before": "miss: the turn before ended in an abort or an error, and such turns are not pinned",
     "overlap": "miss: it arrived while the previous turn was still running",
+    "left": "miss: its prompt differs early from the one before, and nothing behind that place can be reused",
     "rewritten": "miss: its prompt is shorter than the one before, so the history was rewritten",
     "unknown": "miss: the records do not say why (the client's records alone, or a file of the preview)",
 }
@@ -160,6 +161,8 @@ def _why_hit(turn: TurnTimes, pin: PinTimes | None) -> str:
 def _why_missed(turn: TurnTimes, before: TurnTimes, pin: PinTimes | None, limits: Limits, held: _PinnedTokens) -> str:
     if turn.replica != before.replica:
         return "elsewhere"
+    if turn.left_at is not None:
+        return "left"
     if pin is not None and pin.reason == "hit" and turn.earlier:
         return "dropped"  # an earlier try took the pin over, and its KV was freed when that try ended
     if pin is not None:
@@ -244,5 +247,14 @@ def cause_rows(returns: Sequence[Return]) -> list[CauseRow]:
         late = sorted(returned.late_s for returned in these if returned.late_s is not None)
         wait_mean_s, late_p50_s = sum(waits) / len(waits) if waits else None, late[len(late) // 2] if late else None
         lost = sum(returned.lost_tokens for returned in these)
-        rows.append(CauseRow(cause, turns, turns / len(returns), lost, wait_mean_s, late_p50_s, CAUSES[cause]))
+        meaning = CAUSES[cause] + (_example(these) if cause == "left" else "")
+        rows.append(CauseRow(cause, turns, turns / len(returns), lost, wait_mean_s, late_p50_s, meaning))
     return rows
+
+
+def _example(returns: Sequence[Return]) -> str:
+    """Return where the prompt is that differs from the longest one before it."""
+    worst = max(returns, key=lambda returned: returned.before.prompt_tokens)
+    turn, before = worst.turn.index, worst.before
+    place = f"at token {worst.turn.left_at:,} of {before.prompt_tokens:,}"
+    return f" ({worst.program_id}: turn {turn} differs from turn {before.index} {place})"

@@ -120,7 +120,7 @@ class _Program:
         """Add a turn, or another try of a known turn."""
         turns = self.times.turns
         turn = TurnTimes(event.turn, event.t, prompt_tokens=event.prompt_tokens or 0, replica=event.replica)
-        turn.request_id, turn.turn_id = event.request_id, event.turn_id
+        turn.request_id, turn.turn_id, turn.left_at = event.request_id, event.turn_id, event.left_at
         place = self._place_of(event)
         if place is None:
             place = len(turns)

@@ -34,6 +34,8 @@ class TurnTimes:
     finish_s: float | None = None
     prompt_tokens: int = 0
     hit_tokens: int | None = None
+    left_at: int | None = None
+    """Where its prompt differs from that of the turn before, as the server saw it (``SchedulerEvent.left_at``)."""
     output_tokens: int = 0
     tool: str | None = None
     status: str | None = None

@@ -52,6 +52,7 @@ CAUSE_COLOURS = {
     "no pins": ("#999999", ""),
     "failed before": ("#A65628", "x"),
     "overlap": ("#6699CC", "+"),
+    "left": ("#EE3377", "|"),
     "rewritten": ("#BBBBBB", "/"),
     "unknown": ("#DDDDDD", "."),
 }

@@ -79,6 +79,8 @@ class ServeOptions(EngineOptions):
     tenant_header: str | None = None
     """Header in which a gateway names the tenant of a request. Tenants then share the engine as keys do. Requires
     --api-key."""
+    session_header: list[str] | None = None
+    """Header in which clients name the conversation of a request, beside the ids that the server knows. Repeatable."""
     log: Path | None = None
     """File for the server's output. Default: standard error."""
     drain_s: int = defaults.DRAIN_S

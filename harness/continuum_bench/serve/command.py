@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import FrameType
 
 from continuum_server.launcher import Server, client_line
-from continuum_server.server_command import has_random_weights, longest_request, model_name
+from continuum_server.server_command import has_random_weights, longest_request, model_name, tokenizer_folder
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 from continuum_bench.errors import BenchError
@@ -79,7 +79,21 @@ def _config(options: ServeOptions, vllm_arguments: tuple[str, ...]) -> ServerCon
     policy, given = options.policy, options.policy_option or []
     if policy == STOCK and given:
         raise BenchError(f"--policy-option {given[0]}: policy {STOCK} is vLLM's own scheduler, which has none")
+    if policy == STOCK:
+        _notice_unused(options)
     return server_config(options, read_policy_options(given, [policy]).get(policy, {}), vllm_arguments)
+
+
+def _notice_unused(options: ServeOptions) -> None:
+    """Say which of the given options do nothing, because vLLM's own scheduler runs without the plugin."""
+    given = {"--record": options.record, "--statistics": options.statistics, "--session-header": options.session_header}
+    unused = [name for name, value in given.items() if value]
+    if unused:
+        names, does = ", ".join(unused), "does" if len(unused) == 1 else "do"
+        print_notice(
+            f"{names} {does} nothing: policy {STOCK} is vLLM's own scheduler, which records nothing and reads no ids; "
+            "--policy vllm keeps its order and records"
+        )
 
 
 def _stop_on_signals(server: Server) -> list[int]:
@@ -109,4 +123,7 @@ def _announce(server: Server) -> None:
     engines = f", {config.data_parallel_size} engines" if config.data_parallel_size > 1 else ""
     print_line(f"ready: {server.url}/v1, policy {config.policy}{engines}, server {server.name}{note}")
     print_line(client_line(server.url, config))
+    folder = tokenizer_folder(config)
+    if folder is not None:
+        print_line(f"tokenizer: {folder}")
     print_line(f"state: {server.url}/continuum/state (server {server.name})")

@@ -44,9 +44,18 @@ def server_config(
         "tool_call_parser": None if options.tool_call_parser == "none" else options.tool_call_parser,
         "gpus": options.tp,
         "key_weights": _weights(options.key_weight or ()),
+        "session_headers": _headers(options.session_header or ()),
         "vllm_arguments": vllm_arguments,
     }
     return ServerConfig(**config)
+
+
+def _headers(given: Sequence[str]) -> tuple[str, ...]:
+    """Return names of headers."""
+    for name in given:
+        if not (name.isascii() and 0 < len(name) <= 128 and all(char.isalnum() or char in "-_." for char in name)):
+            raise BenchError(f"--session-header {name}: expected the name of a header, of letters, digits and -_.")
+    return tuple(given)
 
 
 def _weights(given: Sequence[str]) -> dict[str, float]:

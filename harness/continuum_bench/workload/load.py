@@ -104,7 +104,11 @@ def _read(
     else:
         programs = synthesize(load_profile(name), 100, 2026, reading, 0.4 if name == "bfcl" else 1.0)
         content = repr(programs).encode()
+    for line in log.further_left_out():
+        print_notice(f"left out: {line}")
     assumptions = tuple(each for each in log.assumptions if each.text != NO_DURATION.text)
+    if counts := log.truth.line():
+        assumptions = (Assumption("trace", counts), *assumptions)
     return tuple(programs), hashlib.sha256(content).hexdigest(), assumptions
 
 

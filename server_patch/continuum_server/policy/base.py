@@ -23,7 +23,6 @@ from continuum_server.policy.facts import (
     TurnState,
 )
 from continuum_server.policy.limits import check_fields
-from continuum_server.policy.tenants import Tenants
 
 Rank = tuple[float, ...]
 """A position in an order: the smallest rank comes first."""
@@ -83,8 +82,6 @@ class Policy:
     layers are all full attention have none."""
     pins_yield_to: ClassVar[Yielding] = "never"
     """Which pins yield to a waiting request, unless the operator's guards override it."""
-    tenants: Tenants
-    """The API keys that share the engine. The program table sets it."""
 
     def __init__(self, machine: Machine, options: Options | None = None) -> None:
         self.machine = machine

@@ -11,6 +11,7 @@ from continuum_server.policy.limits import Range, check_fields
 
 if TYPE_CHECKING:
     from continuum_server.policy.hints import OpenPrediction
+    from continuum_server.policy.history import History, Left
     from continuum_server.policy.order import Place
     from continuum_server.policy.returns import OpenAnswer
 
@@ -66,6 +67,13 @@ class ProgramState:
     shared_blocks: int | None = None
     """Number of leading blocks of its first prompt that were already cached, so that other programs have them too.
     None: no turn was scheduled yet."""
+    history: History | None = None
+    """What is kept of that prompt to find it in a later one; None: nothing."""
+    left_at: int | None = None
+    """Where that prompt left the one before: the number of leading tokens that it repeats. None: it repeats most of it,
+    or nothing is known of the one before."""
+    left: Left | None = None
+    """The latest turn whose prompt left the one before; None: none did."""
     policy_state: Any = None
     """The policy's own data about this program."""
     answer: OpenAnswer | None = None
@@ -161,8 +169,6 @@ class TurnStart:
     kv_was_evicted: bool
     """A part of the prompt that the program's previous prompt had too was no longer in GPU memory. Only prompts are
     compared, because many agents remove the reasoning of their answers from the history."""
-    kv_was_lost: bool = False
-    """True if it was evicted and nothing of it was reloaded (tiers have whole chunks, seldom the last tokens)."""
     reload_s: float = 0.0
     """Seconds that the reload took."""
 

@@ -1,11 +1,25 @@
-"""Which program a request continues: the one that its id names, or the one whose prompt it extends."""
+"""Which program a request continues: the one that its id names, or the one whose prompt it extends.
+
+An id of one conversation, or of a known agent's session, also names a program whose prompt is not extended: one of
+which most of the last prompt is repeated, its end included, behind a head that changed. It keeps its place.
+A program with one turn, the only one with its id, is continued by any longer prompt, but from then on it stands where
+a new program would.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from continuum_server.policy.facts import ProgramState
+from continuum_server.policy.history import Left, history_of
 from continuum_server.policy.pins import Pins
-from continuum_server.policy.programs import Programs
-from continuum_server.policy.recognise import Prompt
+from continuum_server.policy.programs import Programs, marks_of
+from continuum_server.policy.recognise import Match, Prompt
+
+MOST = 0.5
+"""A program goes on behind a changed head if this share of its last prompt is repeated."""
+LEFT = 7 / 8
+"""A prompt leaves the program's last one if it repeats a smaller share of it from the start."""
 
 
 class Identity:
@@ -35,10 +49,15 @@ class Identity:
         namespace: str | None = None,
     ) -> ProgramState:
         """Return the program that a request with this id continues, or a new program."""
-        program = self.programs.find(program_id, prompt, namespace)
+        same = self.programs.of(program_id, namespace)
+        program = self.programs.find(program_id, prompt, namespace) or _moved(same, prompt, self.programs.block_size)
+        if program is None and len(same) == 1 and _began(same[0]) and prompt.tokens > same[0].context_tokens:
+            program = same[0]
+            program.arrival_s, program.sequence = now_s, self._sequence + 1
         if program is None:
             parents = self.programs.of(parent_id, namespace) if parent_id is not None else []
             program = self._new(program_id, now_s, parents[-1] if parents else None, namespace)
+        self._compare(program, prompt)
         return program
 
     def recognise(
@@ -59,15 +78,46 @@ class Identity:
         """
         scope, prompts = (namespace, session_id), self.programs.prompts
         match = prompts.find(scope, prompt)
+        unknown = is_family and (match is None or match.bare)
+        moved = _moved(prompts.in_scope(scope), prompt, self.programs.block_size) if unknown else None
         if match is not None and match.continues:
             program = match.program
+            if match.branches:
+                self._split(match, now_s, prompt)
+        elif moved is not None:
+            program = moved
         else:
             first_id = session_id if is_family and session_id is not None else name
             others = self.programs.of(first_id, namespace) if is_family else []
             parent = match.program if match is not None else others[0] if others else None
             program = self._new(name if others else first_id, now_s, parent, namespace)
-        prompts.arrived(scope, program, prompt, match)
+        prompts.arrived(scope, program, prompt, match, name)
+        self._compare(program, prompt)
         return program
+
+    def _compare(self, program: ProgramState, prompt: Prompt) -> None:
+        """Note where the prompt leaves the program's last one, and remember it."""
+        history, program.left_at = program.history, None
+        if history is not None and prompt.blocks is not None:
+            repeated = history.repeated(prompt.blocks, self.programs.block_size)
+            if repeated + self.programs.block_size < LEFT * history.tokens:
+                times = 1 + (program.left.times if program.left is not None else 0)
+                program.left_at = repeated
+                program.left = Left(program.turns_arrived, repeated, history.tokens, times)
+        program.history = history_of(prompt.ids, prompt.blocks, prompt.tokens)
+
+    def _split(self, match: Match, now_s: float, prompt: Prompt) -> None:
+        """Let the turns that a program took since the match be those of a child: a fork's, or a side request's."""
+        program, mark = match.program, match.mark
+        later = self.programs.prompts.later(mark)
+        branch = self._new(later[0].name, now_s, program, program.namespace)
+        self.programs.prompts.split(mark, branch)
+        self.programs.note_branch(branch, program, len(later))
+        program.prompt_tokens = program.last_prompt_tokens = mark.tokens
+        program.context_tokens = mark.tokens + mark.answered
+        blocks = (prompt.blocks or ())[: mark.tokens // self.programs.block_size]
+        program.marks = marks_of(blocks, program.shared_blocks or 0)
+        program.history = history_of((prompt.ids or ())[: mark.tokens], blocks, mark.tokens)
 
     def _new(self, program_id: str, now_s: float, parent: ProgramState | None, namespace: str | None) -> ProgramState:
         program = self.programs.add(program_id, now_s, self._sequence + 1, parent, namespace)
@@ -75,3 +125,20 @@ class Identity:
             if idle.turn is None and self._pins.firm(idle) is None and idle is not program:
                 self.programs.forget(idle)
         return program
+
+
+def _moved(programs: Iterable[ProgramState], prompt: Prompt, block_size: int) -> ProgramState | None:
+    """Return the idle program of whose last prompt most is in this one, but not at its start; None: there is none."""
+    best: tuple[float, ProgramState | None] = (MOST, None)
+    for program in programs:
+        history = program.history
+        if program.turn is None and history is not None and prompt.ids is not None and prompt.blocks is not None:
+            share = history.moved(prompt.ids, history.repeated(prompt.blocks, block_size))
+            if share >= best[0]:
+                best = share, program
+    return best[1]
+
+
+def _began(program: ProgramState) -> bool:
+    """Whether the program has finished one turn."""
+    return program.turn is None and program.turns_arrived == 1

@@ -98,7 +98,6 @@ class ProgramTable:
         """Each program's pin."""
         self.identity = Identity(guards.max_programs, policy.machine.block_size, self.pins)
         self.tenants = Tenants(policy.machine, self.pins, guards.key_lag if guards.fair == "keys" else math.inf)
-        policy.tenants = self.tenants
         self.one_offs = OneOffs(policy.machine, guards.one_offs == "first")
         self.order = Order(policy, self.pins, self.one_offs, self.tenants, guards.pins_yield_to)
         self._returns = Returns(guards.max_ttl_s)
@@ -153,7 +152,8 @@ class ProgramTable:
         kept = kept_of(program, Prompt(turn.prompt_tokens, turn.blocks))
         repeated = turn.prompt_tokens if kept.blocks < 0 else kept.blocks * self.policy.machine.block_size
         turn.repeated_tokens = min(repeated, program.prompt_tokens)
-        turn.compacted = kept.compacted
+        lost = program.left_at is not None and 2 * program.left_at < program.prompt_tokens
+        turn.compacted = kept.compacted or lost
 
     def turn(self, request_id: str) -> TurnState | None:
         return self._turns.get(request_id)
@@ -188,8 +188,7 @@ class ProgramTable:
         program.hit_share = hit_tokens / max(1, turn.prompt_tokens)
         enough = (turn.repeated_tokens // block_size - 1) * block_size
         evicted = hit_tokens - reloaded_tokens < enough
-        lost = evicted and not reloaded_tokens  # a tier has whole chunks, often of many blocks
-        start = TurnStart(turn, now_s, hit_tokens, evicted, lost, reload_s)
+        start = TurnStart(turn, now_s, hit_tokens, evicted, reload_s)
         self.one_offs.started(start)
         self.policy.turn_started(start)
         return True
@@ -230,7 +229,7 @@ class ProgramTable:
     def _note_finish(self, finish: TurnFinish, answer: Sequence[int]) -> None:
         """Note in the program, and in what is learned of all programs, that its turn finished."""
         turn, program, now_s = finish.turn, finish.turn.program, finish.now_s
-        self.identity.programs.prompts.finished(program, answer, turn.blocks or (), finish.tool is not None)
+        self.identity.programs.prompts.finished(program, answer, turn.blocks or ())
         self.one_offs.finished(turn, finish.context_tokens, finish.output_tokens)
         program.turns_finished += 1
         program.last_finish_s, program.last_tool = now_s, finish.tool

@@ -98,6 +98,7 @@ class Programs:
         """The prompts of the programs that no id names."""
         self.recognised: Counter[str | None] = Counter()
         """Number of programs by ``ProgramState.recognised_by``. Only positive counts have a meaning."""
+        self.block_size = block_size
         self._limit = limit
         self._ids: dict[str, _Id] = {}
         self._programs: dict[str, ProgramState] = {}
@@ -178,6 +179,18 @@ class Programs:
         following = named.numbers.following
         number = named.numbers.arrived(turn_id, prompt)
         return number, number < following
+
+    def note_branch(self, branch: ProgramState, program: ProgramState, turns: int) -> None:
+        """Note that the last turns of an idle program were another program's, which has just been added."""
+        branch.turns_arrived = branch.turns_finished = turns
+        program.turns_arrived -= turns
+        program.turns_finished = max(0, program.turns_finished - turns)
+        branch.recognised_by, branch.shared_blocks = program.recognised_by, program.shared_blocks
+        branch.prompt_tokens, branch.last_prompt_tokens = program.prompt_tokens, program.last_prompt_tokens
+        branch.context_tokens, branch.history = program.context_tokens, program.history
+        branch.marks, branch.head, branch.last_tool = program.marks, program.head, program.last_tool
+        self._count(branch, branch.recognised_by)
+        self.note_idle(branch)
 
     def note_failed(self, program: ProgramState, number: int, prompt: Hashable) -> None:
         """Note that the turn with this number failed. Its retry gets the same number."""

@@ -2,7 +2,8 @@
 
 Prompts are found by the hashes of some of their last full blocks, each of which identifies the whole prefix up to its
 end. What the blocks leave open is compared by tokens: the rest of the prompt, and the answer. So neither a common
-system prompt nor parallel samples of one prompt are taken for a continuation (docs/server/untagged.md).
+system prompt nor parallel samples of one prompt are taken for a continuation (docs/server/untagged.md). The next turn
+may leave out or rewrite a short tail of the prompt, such as a reminder.
 
 Two other modules ask which conversation a request continues, because each sees and risks something else. A client
 (``continuum_client.conversation``) sees messages, before a template makes tokens of them, and gives the conversation an
@@ -17,7 +18,6 @@ from array import array
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 from continuum_server.policy.facts import ProgramState
 
@@ -36,6 +36,10 @@ SOUGHT = 2048
 repeated in full."""
 MOST_SOUGHT = 3072
 """Number of tokens of a prompt in which all answers are sought."""
+SHORT_TAIL = 512
+"""Number of tokens at the end of a prompt that the next one may leave out or rewrite, at most half of the prompt."""
+OPENING = 3
+"""Number of tokens at the end of a prompt that open an answer. Where the next prompt has them, an answer follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +73,8 @@ class Mark:
     """``PROBE``, or the length of a shorter answer."""
     failed: bool = False
     """The request was aborted, so that the same prompt again is a retry."""
-    tool: bool = False
-    """The answer calls a tool."""
-    after: int = 0
-    """``tokens`` of the earlier prompt of the program that it extends."""
+    name: str = ""
+    """The request's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class Match:
     """True: the request is the program's next turn. False: it forks from it, and is a new program."""
     bare: bool = False
     """The prompt extends the program's prompt, but not by its answer."""
+    branches: bool = False
+    """The program went on from this prompt in another way. Those turns are of another program."""
 
     @property
     def program(self) -> ProgramState:
@@ -121,24 +125,42 @@ class Recogniser:
             return None
         after, sampled = _After(ids), False
         for end, marks in self._candidates(scope, prompt.blocks):
+            places: list[tuple[int, Mark]] = []
             if len(marks) == 1 and end >= marks[0].tokens + PROBE:  # the key covers a part of the answer
-                extended = marks
                 match: Match | None = self._decide(marks[0])
             else:
-                extended = [mark for mark in marks if after.extends(mark)]
-                for mark in extended:
-                    if len(ids) == mark.tokens:  # a retry, or another sample of the same prompt
-                        if mark.failed and self._waits(mark):
-                            return Match(mark, continues=True)
-                        sampled = True
-                span = min(SOUGHT, ANSWER + max((mark.answered for mark in extended), default=0))
-                repeated = ((after.repeated(mark, span), mark) for mark in extended if len(ids) > mark.tokens)
-                best = max((pair for pair in repeated if pair[0]), key=self._preference, default=(0, None))[1]
-                match = None if best is None else self._decide(best)
+                places = [(at, mark) for mark in marks if (at := self._end(after, mark)) is not None]
+                equal = [mark for at, mark in places if at == len(ids) == mark.tokens]
+                for mark in equal:  # a retry, or another sample of the same prompt
+                    if mark.failed and self._waits(mark):
+                        return Match(mark, continues=True)
+                    sampled = True
+                longer = [(at, mark) for at, mark in places if len(ids) > at and mark not in equal]
+                match = self._answered(after, longer) or self._opened(after, longer)
             if match is not None and (match.continues or not sampled):
                 return match
-            fork = fork or (extended[-1] if extended else None)
+            whole = [mark for at, mark in places if after.extends(mark)]
+            fork = fork or (whole[-1] if whole else None)
         return None if sampled or fork is None else Match(fork, self._continues_bare(fork), bare=True)
+
+    def _end(self, after: _After, mark: Mark) -> int | None:
+        """Return up to where the prompt repeats a mark's prompt; None: not enough of it."""
+        same = after.same(mark)
+        short = mark.tokens - same <= min(SHORT_TAIL, mark.tokens // 2) and self._waits(mark)
+        return same if same >= mark.rest_from and (short or after.extends(mark)) else None
+
+    def _answered(self, after: _After, places: Sequence[tuple[int, Mark]]) -> Match | None:
+        """Return the match with a mark whose answer the prompt repeats behind the mark's prompt; None: with none."""
+        span = min(SOUGHT, ANSWER + max((mark.answered for _, mark in places), default=0))
+        repeated = ((after.repeated(mark, at, span), at, mark) for at, mark in places)
+        best = max((each for each in repeated if each[0]), key=self._preference, default=None)
+        return None if best is None else self._decide(best[2])
+
+    def _opened(self, after: _After, places: Sequence[tuple[int, Mark]]) -> Match | None:
+        """Return the match with an idle program's latest prompt behind which another answer follows than its own, as
+        if the agent wrote it anew or played a recording; None: there is no such program, or several."""
+        opened = [mark for at, mark in places if self._waits(mark) and after.opens_answer(mark, at)]
+        return Match(opened[0], continues=True, bare=True) if len(opened) == 1 else None
 
     def _candidates(self, scope: Hashable, blocks: Sequence[Hashable]) -> Iterator[tuple[int, list[Mark]]]:
         """Yield the earlier prompts that the blocks may extend, and the number of tokens that both certainly have in
@@ -159,20 +181,19 @@ class Recogniser:
             if len(seen) > MOST_MARKS:
                 return
 
-    def _preference(self, pair: tuple[int, Mark]) -> tuple[int, int, bool, bool]:
+    def _preference(self, each: tuple[int, int, Mark]) -> tuple[int, int, bool, bool]:
         """Return the order of preference of marks: those of which the prompt repeats most, then idle programs."""
-        repeated, mark = pair
-        return mark.tokens, repeated, mark.program.turn is None, self._waits(mark)
+        repeated, at, mark = each
+        return at, repeated, mark.program.turn is None, self._waits(mark)
 
     def _decide(self, mark: Mark) -> Match:
         """Decide whether a prompt that repeats a mark's prompt and answer is the program's next turn, or a fork.
 
-        A program that went on since then is continued only if all that came since extends the same answer and calls no
-        tool: side requests, such as for a title.
+        It is a fork while a request of the program is in the engine. Otherwise it is the next turn. If the program has
+        gone on from there in another way, that was a fork or a side request, which looked like the next turn.
         """
-        later = takewhile(lambda each: each is not mark, reversed(self._histories[mark.program].marks))
-        went_on = any(each.tool or each.after != mark.tokens for each in later)
-        return Match(mark, mark.program.turn is None and not went_on)
+        latest = self._histories[mark.program].marks[-1] is mark
+        return Match(mark, mark.program.turn is None, branches=not latest)
 
     def _continues_bare(self, mark: Mark) -> bool:
         """Whether a prompt that extends a mark's prompt, but not by the answer, is the program's next turn.
@@ -188,35 +209,75 @@ class Recogniser:
 
     # -------------------------------------------------------------------------------- what happened
 
-    def arrived(self, scope: Hashable, program: ProgramState, prompt: Prompt, match: Match | None = None) -> None:
-        """Remember the prompt of a program's turn, for which ``find`` returned ``match``."""
+    def arrived(
+        self, scope: Hashable, program: ProgramState, prompt: Prompt, match: Match | None = None, name: str = ""
+    ) -> None:
+        """Remember the prompt of a program's turn, for which ``find`` returned ``match``.
+
+        Args:
+            name: the request's id.
+        """
         if not prompt.blocks or prompt.ids is None:
             return
         history = self._histories.get(program)
         if history is None:
             history = self._histories[program] = _History(scope, bare=match is not None and match.bare)
-        first, last = (_key_at(len(prompt.blocks) - back) for back in (2, 1))
-        start = (first + 1) * self._block_size
-        after = 0 if match is None else match.mark.tokens
-        mark = Mark(program, prompt.tokens, start, array("q", prompt.ids[start:]), after=after)
+        elif history.marks:
+            self._shorten(scope, history.marks[-1])
+        far, near = self._key_places(len(prompt.blocks))
+        places = [*far, *near]
+        start = (places[0] + 1) * self._block_size
+        mark = Mark(program, prompt.tokens, start, array("q", prompt.ids[start:]), name=name)
         history.marks.append(mark)
-        self._add(scope, mark, prompt.blocks[first : last + 1 : STRIDE])
+        self._add(scope, mark, [prompt.blocks[at] for at in places])
         if len(history.marks) > PROMPTS:
             self._remove(scope, history.marks.popleft())
 
-    def finished(self, program: ProgramState, answer: Sequence[int], blocks: Sequence[Hashable], tool: bool) -> None:
+    def _key_places(self, blocks: int) -> tuple[list[int], list[int]]:
+        """Return the blocks of a prompt that are its keys: some before a short tail, and the last ones."""
+        near = dict.fromkeys(_key_at(blocks - back) for back in (2, 1))
+        backs = SHORT_TAIL // self._block_size + STRIDE, 3 * STRIDE
+        far = dict.fromkeys(_key_at(max(blocks - back, blocks // 2)) for back in backs)
+        return [place for place in far if place < min(near)], list(near)
+
+    def _shorten(self, scope: Hashable, mark: Mark) -> None:
+        """Forget the keys before a short tail, because the prompt is no longer its program's latest."""
+        far, near = self._key_places(mark.tokens // self._block_size)
+        start = (near[0] + 1) * self._block_size
+        mark.rest, mark.rest_from = mark.rest[start - mark.rest_from :], start
+        self._drop(scope, mark, mark.keys[: len(far)])
+        del mark.keys[: len(far)]
+
+    def later(self, mark: Mark) -> list[Mark]:
+        """Return the prompts that a program sent since the mark."""
+        marks = list(self._histories[mark.program].marks)
+        return marks[marks.index(mark) + 1 :]
+
+    def split(self, mark: Mark, branch: ProgramState) -> None:
+        """Let the prompts that a program sent since the mark be those of another program."""
+        history, later = self._histories[mark.program], self.later(mark)
+        for each in later:
+            history.marks.remove(each)
+            each.program = branch
+        self._histories[branch] = _History(history.scope, deque(later), history.bare)
+
+    def in_scope(self, scope: Hashable) -> list[ProgramState]:
+        """Return the programs whose prompts are in this scope, if there are few."""
+        index = self._scopes.get(scope, {})
+        found = dict.fromkeys(mark.program for marks in index.values() for mark in marks) if len(index) < 512 else {}
+        return list(found)
+
+    def finished(self, program: ProgramState, answer: Sequence[int], blocks: Sequence[Hashable]) -> None:
         """Remember the answer to the program's latest prompt.
 
         Args:
             answer: its tokens, with the token that ended it.
             blocks: hashes of the full blocks of prompt and answer.
-            tool: whether it calls a tool.
         """
         history = self._histories.get(program)
         if history is None:
             return
         mark = history.marks[-1]
-        mark.tool = tool
         mark.answered, end = len(answer), answer[-ANSWER - 1 : -1]
         mark.probe = min(PROBE, len(end))
         if end:
@@ -246,8 +307,11 @@ class Recogniser:
                 del marks[0]
 
     def _remove(self, scope: Hashable, mark: Mark) -> None:
+        self._drop(scope, mark, mark.keys)
+
+    def _drop(self, scope: Hashable, mark: Mark, keys: Sequence[Hashable]) -> None:
         index = self._scopes[scope]
-        for key in mark.keys:
+        for key in keys:
             left = [other for other in index.get(key, ()) if other is not mark]
             if left:
                 index[key] = left
@@ -270,27 +334,46 @@ class _After:
         self._rests: dict[tuple[int, int], array[int]] = {}
         self._places: dict[tuple[int, int, int], set[int]] = {}
 
+    def same(self, mark: Mark) -> int:
+        """Return how many leading tokens of a mark's prompt the prompt repeats, where the first key covers them."""
+        rest, there = mark.rest, self._rest(mark)
+        if rest == there:
+            return mark.tokens
+        pairs = enumerate(zip(rest, there, strict=False))
+        return mark.rest_from + next((number for number, (one, other) in pairs if one != other), len(there))
+
     def extends(self, mark: Mark) -> bool:
         """Whether the prompt repeats a mark's prompt up to where the answer is opened.
 
         Templates may open an answer otherwise than they repeat it, but each prompt ends as it is opened. So what
         differs must be at the end of both.
         """
-        ids, rest, ends = self._ids, mark.rest, (mark.rest_from, mark.tokens)
-        there = self._rests.get(ends)
-        if there is None:
-            there = self._rests[ends] = array("q", ids[mark.rest_from : mark.tokens])
-        if len(ids) < mark.tokens or rest == there:
-            return len(ids) >= mark.tokens
-        same = next(number for number, (one, other) in enumerate(zip(rest, there, strict=True)) if one != other)
-        return rest[same:] == array("q", ids[len(ids) - len(rest) + same :])
+        if len(self._ids) < mark.tokens:
+            return False
+        left = mark.tokens - self.same(mark)
+        return not left or mark.rest[-left:] == array("q", self._ids[-left:])
 
-    def repeated(self, mark: Mark, span: int) -> int:
-        """Return how many probes of a mark's answer are in the ``span`` tokens after the mark's prompt.
+    def opens_answer(self, mark: Mark, at: int) -> bool:
+        """Whether an answer is opened about the place at which the prompt leaves a mark's prompt, before its end."""
+        opening = mark.rest[-OPENING:]
+        starts = range(max(0, at - OPENING), min(at + 1, len(self._ids) - 2 * OPENING))
+        there = (array("q", self._ids[start : start + OPENING]) for start in starts)
+        return len(opening) == OPENING and opening in there
+
+    def repeated(self, mark: Mark, at: int, span: int) -> int:
+        """Return how many probes of a mark's answer are in the ``span`` tokens after the mark's prompt, which the
+        prompt repeats up to ``at``.
 
         Templates write some answers otherwise than the model did, and drop reasoning. A part of the answer is enough.
         """
-        return sum(map(self._after(mark.tokens, span, mark.probe).__contains__, mark.probes))
+        return sum(map(self._after(at, span, mark.probe).__contains__, mark.probes))
+
+    def _rest(self, mark: Mark) -> array[int]:
+        ends = mark.rest_from, mark.tokens
+        there = self._rests.get(ends)
+        if there is None:
+            there = self._rests[ends] = array("q", self._ids[mark.rest_from : mark.tokens])
+        return there
 
     def _after(self, tokens: int, span: int, length: int) -> set[int]:
         """Return the probes in the ``span`` tokens after the first ``tokens`` ones, and a few before. What has been

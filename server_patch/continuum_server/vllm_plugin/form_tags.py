@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 import httpx
+from continuum_traces.foreign_ids import ForeignId
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -25,6 +26,7 @@ async def tag_form(
     headers: Mapping[str, str],
     caller: Caller | None,
     ours_only: bool = False,
+    operators: tuple[ForeignId, ...] = (),
 ) -> tuple[bytes, str, tuple[str, ...]] | None:
     """Return the form with all tags in ``vllm_xargs``, its content type, and the names of malformed tags.
 
@@ -37,7 +39,7 @@ async def tag_form(
     parts = [(name, await _part(value)) for name, value in form.multi_items() if name != XARGS]
     sent = _parsed(form.get(XARGS))
     await form.close()
-    changed, rejected = gather({XARGS: sent}, headers, caller, ours_only=ours_only)
+    changed, rejected = gather({XARGS: sent}, headers, caller, ours_only=ours_only, operators=operators)
     xargs = changed.get(XARGS, sent)
     if xargs:
         parts.append((XARGS, (None, json.dumps(xargs).encode(), None)))

@@ -47,6 +47,8 @@ class Metrics:
     prompt_tokens: int = 0
     hit_tokens: int = 0
     preemptions: int = 0
+    left: int = 0
+    """Turns whose prompt left that of the turn before."""
     ttl_s: Histogram = field(default_factory=lambda: Histogram(TTL_BUCKETS_S))
     queue_delay_s: Histogram = field(default_factory=lambda: Histogram(DELAY_BUCKETS_S))
 
@@ -57,6 +59,7 @@ class Metrics:
         match event.event:
             case "arrive":
                 self._arrived[event.request_id] = event.t
+                self.left += event.left_at is not None
             case "start":
                 self._start(event)
             case "finish":
@@ -116,6 +119,7 @@ ROWS = (
     Row(COUNTER, "prompt_tokens", "Prompt tokens of scheduled turns", ("metrics", "prompt_tokens")),
     Row(COUNTER, "hit_tokens", "Prompt tokens found in the prefix cache", ("metrics", "hit_tokens")),
     Row(COUNTER, "preemptions", "Running requests preempted", ("metrics", "preemptions")),
+    Row(COUNTER, "histories_left", "Turns whose prompt differs early from the turn's before", ("metrics", "left")),
     Row(COUNTER, "tags_rejected", "Request tags that could not be read and were ignored", ("tags_rejected",)),
     Row(COUNTER, "plugin_errors", "Exceptions caught in the plugin's hooks", ("plugin_errors",)),
     Row(COUNTER, "record_events_dropped", "Events lost to failed writes of the record", ("record_events_dropped",)),

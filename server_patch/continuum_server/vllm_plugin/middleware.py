@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
+from continuum_traces.foreign_ids import ForeignId, operators_rows
 from continuum_traces.wire import FINAL_HEADER, SESSION_HEADERS, read_program_id
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -66,6 +67,8 @@ class ContinuumMiddleware:
         """The engine runs without the plugin's scheduler, and is not asked again."""
         self._ours_only = False
         """Ids that are not part of our own protocol are not read."""
+        self._operators: tuple[ForeignId, ...] = ()
+        """The headers that the operator named."""
         self._draining: threading.Event | None = None
         """Set when vLLM begins to stop; None before the first request."""
         self._states: StateCache
@@ -86,6 +89,7 @@ class ContinuumMiddleware:
                 self._ranks = place_programs(getattr(state, "engine_client", None), time.monotonic)  # noqa: TID251
             settings = read_settings(_additional_config(scope))
             self._ours_only = settings.recognise == "none"
+            self._operators = operators_rows(settings.session_headers)
         path, method = scope["path"].removeprefix(scope.get("root_path", "")), scope["method"]
         if path.startswith("/continuum/"):
             await self._own(path, method, scope, receive, send)
@@ -189,13 +193,14 @@ class ContinuumMiddleware:
             return
         rejected: tuple[str, ...] = ()
         if carrier is Carrier.FORM:
-            form = await tag_form(scope, _replay(body, receive), headers, caller, self._ours_only)
+            form = await tag_form(scope, _replay(body, receive), headers, caller, self._ours_only, self._operators)
             if form is not None:
                 body, content_type, rejected = form
                 scope = _with(scope, b"content-type", content_type.encode())
         else:
             try:
-                tagged = normalize_tags(body, headers, caller, carrier is Carrier.EXTRA_ARGS, self._ours_only)
+                nested = carrier is Carrier.EXTRA_ARGS
+                tagged = normalize_tags(body, headers, caller, nested, self._ours_only, self._operators)
             except UnreadableBody as error:
                 refusal = {"error": {"message": str(error), "type": "BadRequestError", "code": 400}}
                 await _json(400, refusal)(scope, receive, send)

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,6 +201,8 @@ class Online:
             since_s,
             None if pin is None else pin.deadline_s,
             program.hit_share,
+            None if program.family is None else program.family.name.removeprefix(name_of("", namespace)),
+            None if program.left is None else astuple(program.left),
         )
 
     # ----------------------------------------------------------------------------- files

@@ -42,6 +42,9 @@ class Settings:
     """How conversations without our tags are recognised. ``ids``: by the ids that agents send
     (``continuum_traces.foreign_ids``). ``ids,prompts``: where there is no id, by prompts that continue earlier ones."""
 
+    session_headers: tuple[str, ...] = ()
+    """Headers that name a request's conversation, beside those in ``continuum_traces.foreign_ids``."""
+
     def __post_init__(self) -> None:
         check_fields(self)
 

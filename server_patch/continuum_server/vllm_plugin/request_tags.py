@@ -16,7 +16,7 @@ from itertools import chain
 from math import inf
 from typing import Any
 
-from continuum_traces.foreign_ids import SOURCES, find_id
+from continuum_traces.foreign_ids import ForeignId, FoundId, find_id, is_source
 from continuum_traces.schema import Tags
 from continuum_traces.wire import (
     PROGRAM_ID_ALIASES,
@@ -44,7 +44,7 @@ _VALID: dict[str, Callable[[Any], bool]] = {
     CLIENT_KEY: lambda value: isinstance(value, str) and _DIGEST.fullmatch(value) is not None,
     NAMESPACE_KEY: lambda value: isinstance(value, str) and _DIGEST.fullmatch(value) is not None,
     WEIGHT_KEY: lambda value: type(value) in (int, float) and 0.0 < value < inf,
-    SOURCE_KEY: lambda value: isinstance(value, str) and value in SOURCES,
+    SOURCE_KEY: is_source,
     WEAK_KEY: lambda value: value == 1,
 }
 """The xargs that only the HTTP side can set, and which values it sets."""
@@ -122,6 +122,7 @@ def normalize_tags(
     caller: Caller | None = ANYBODY,
     nested: bool = False,
     ours_only: bool = False,
+    operators: tuple[ForeignId, ...] = (),
 ) -> TaggedBody:
     """Move all tags of a request to ``vllm_xargs`` in its body. If nothing changes, the same bytes are returned.
 
@@ -134,6 +135,7 @@ def normalize_tags(
         caller: the sender; None: the sender has no valid key, and all tags are removed.
         nested: on this route the tags are in ``sampling_params.extra_args``.
         ours_only: ids that are not part of our own protocol are not read (``--recognise none``).
+        operators: see ``foreign_ids.find_id``.
 
     Raises:
         UnreadableBody: the body is nested too deep, or contains an integer with too many digits. It must not reach
@@ -144,7 +146,7 @@ def normalize_tags(
         data = json.loads(text)
         if not isinstance(data, dict):
             return TaggedBody(body)
-        changed, rejected = gather(data, headers, caller, nested, ours_only)
+        changed, rejected = gather(data, headers, caller, nested, ours_only, operators)
         members = json.dumps(changed, separators=(",", ":"))
     except (json.JSONDecodeError, UnicodeDecodeError):
         return TaggedBody(body)
@@ -181,6 +183,7 @@ def gather(
     caller: Caller | None,
     nested: bool = False,
     ours_only: bool = False,
+    operators: tuple[ForeignId, ...] = (),
 ) -> tuple[Json, tuple[str, ...]]:
     """Return the members of this body that change so that all tags are where the engine reads them. None stands for a
     member that is removed. Also return the names of malformed tags."""
@@ -189,7 +192,8 @@ def gather(
     read, more = _opened(sent), _opened(inner)
     xargs = {**(more or {}), **(read or {})}
     others = {name: value for name, value in xargs.items() if name not in _OURS}
-    tags, rejected = ({}, ()) if caller is None else _tags(data, xargs, headers, caller, ours_only)
+    foreign, malformed = (None, ()) if caller is None else find_id(headers, data, ours_only, operators)
+    tags, rejected = ({}, ()) if caller is None else _tags(data, xargs, headers, caller, foreign)
     merged = {**others, **tags}
     changed: Json = {}
     if isinstance(home, dict) and not _same(merged, inner):
@@ -202,7 +206,7 @@ def gather(
     if caller is None:
         return changed, ()
     unread = [name for name, xargs in (("vllm_xargs", read), ("extra_args", more)) if xargs is None]
-    return changed, (*unread, *rejected)
+    return changed, (*unread, *malformed, *rejected)
 
 
 def _opened(xargs: Any) -> Json | None:
@@ -216,7 +220,7 @@ def _opened(xargs: Any) -> Json | None:
 
 
 def _tags(
-    data: Mapping[str, Any], xargs: Json, headers: Mapping[str, str], caller: Caller, ours_only: bool
+    data: Mapping[str, Any], xargs: Json, headers: Mapping[str, str], caller: Caller, foreign: FoundId | None
 ) -> tuple[Json, tuple[str, ...]]:
     """Return the tags of a request as xargs, and the names of malformed ones."""
     fields = {name: data[name] for name in BODY_FIELDS if data.get(name) is not None}
@@ -224,7 +228,6 @@ def _tags(
     tags: Json = {}
     for read in reads:
         tags.update(tags_to_xargs(read.tags))
-    foreign, malformed = find_id(headers, data, ours_only)
     marks: Json = {CLIENT_KEY: caller.client, NAMESPACE_KEY: caller.namespace}
     if caller.weight != 1.0:
         marks[WEIGHT_KEY] = caller.weight
@@ -235,7 +238,7 @@ def _tags(
         marks |= {SOURCE_KEY: foreign.source, WEAK_KEY: 1 if foreign.weak else None}
     tags.update({key: value for key, value in marks.items() if value is not None})
     rejected = [name for read in reads for name in read.rejected] + [key for key in _VALID if key in xargs]
-    return tags, (*malformed, *rejected)
+    return tags, tuple(rejected)
 
 
 def _same(merged: Json, sent: Any) -> bool:

@@ -278,7 +278,8 @@ class ProgramSchedulerMixin(Scheduler):
             self.held.release_program(turn.program, now_s, "pressure")
         program = turn.program
         by, root = program.recognised_by or None, None if program.family is None else program.family.name
-        self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens, recognised_by=by, root_id=root)
+        seen = {"recognised_by": by, "root_id": root, "left_at": program.left_at}
+        self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens, **seen)
         self._open.add(turn.request_id)
 
     def _started(self, request_id: str, hit_tokens: int, now_s: float) -> None:

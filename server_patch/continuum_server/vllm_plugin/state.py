@@ -16,7 +16,11 @@ KEPT_S = 1.0
 LISTED = 200
 """Length of the longest lists of programs, pins and soft holds. An entry takes the engine 5 us."""
 
-PROGRAM_ROW = ("program_id", "recognised_by", "turns", "context_tokens", "state", "since_s", "deadline_s", "hit_share")
+PROGRAM_ROW = (
+    *("program_id", "recognised_by", "turns", "context_tokens", "state", "since_s", "deadline_s", "hit_share"),
+    *("parent_id", "left"),
+)
+LEFT_ROW = ("turn", "token", "of", "times")
 PIN_ROW = ("program_id", "turn", "tokens", "since_s", "deadline_s")
 
 Engines = list[dict[str, Any]]
@@ -100,5 +104,6 @@ def _pin(values: Sequence[Any], now_s: float) -> dict[str, Any]:
 def _program(values: Sequence[Any], now_s: float) -> dict[str, Any]:
     row = dict(zip(PROGRAM_ROW, values, strict=True))
     since_s, deadline_s = row.pop("since_s"), row.pop("deadline_s")
+    row["left"] = row["left"] and dict(zip(LEFT_ROW, row["left"], strict=True))
     ages = {"for_s": None if since_s is None else now_s - since_s}
     return {**row, **ages, "expires_in_s": None if deadline_s is None else deadline_s - now_s}

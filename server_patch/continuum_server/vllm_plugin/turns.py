@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from continuum_traces.foreign_ids import SESSIONS
 from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_from_xargs
 from vllm.v1.request import Request
@@ -53,7 +54,7 @@ def program_of(
         program = table.identity.recognise(name, now_s, prompt, namespace)
         program.recognised_by = "prompt"
     elif caller.weak:
-        is_session = caller.source.startswith("header:")  # a key for caches in the body may be that of a whole company
+        is_session = caller.source in SESSIONS
         program = table.identity.recognise(name, now_s, prompt, namespace, tags.program_id, is_session)
         program.recognised_by = caller.source
     else:

@@ -56,8 +56,8 @@ def test_soft_holds_cost_no_memory_and_no_search() -> None:
         ("abcdefgh", 0, "abcdefghijkl", True),
         ("abcdefgh", 0, "abcdeXghij", True),  # an edited tail, of which at least half is kept
         ("abcdefgh", 0, "abcde", True),
-        ("abcdefgh", 0, "abQRSTUVWX", False),
-        ("SSSSSSSSab", 8, "SSSSSSSSxyz", False),  # a shared system prompt: two blocks are its own
+        ("abcdefgh", 0, "abQRSTUV", False),
+        ("SSSSSSSSab", 8, "SSSSSSSSxy", False),  # a shared system prompt: two blocks are its own
         ("SSSSSSSSab", 8, "SSSSSSSSabc", True),
     ],
 )
@@ -69,6 +69,20 @@ def test_a_program_goes_on_where_its_prompt_does(before: str, hits: int, now: st
     assert [first.index, second.index] == [0, 1]  # turns of an id are counted on
     assert (second.program.sequence > first.program.sequence) != same
     assert driver.arrive("a", before + "ij").program is first.program  # a side conversation ends nothing
+
+
+def test_a_first_prompt_that_is_not_extended_is_its_ids_program_at_a_new_place() -> None:
+    driver = Driver("vllm")
+    first, other = turn(driver, "a", "abcdefgh"), turn(driver, "b", "0")
+    driver.now_s = 100.0
+    second = turn(driver, "a", "QRSTUVWXY")
+    assert second.program is first.program
+    assert (second.program.arrival_s, second.program.sequence > other.program.sequence) == (100.0, True)
+    assert second.compacted  # what is held of the first turn is of no use
+    assert turn(driver, "a", "QRSTUVWXYZ").program is first.program
+    assert turn(driver, "a", "0123456789abc").program is not first.program  # it has gone on: another conversation
+    shorter = turn(driver, "b", "1")
+    assert shorter.program is not other.program
 
 
 @pytest.mark.parametrize("kept", [16, 11, 8])
@@ -243,17 +257,16 @@ def test_a_compacted_history_keeps_its_programs_seniority(now: str, context: int
 
 
 @pytest.mark.parametrize(
-    ("hits", "reloaded", "evicted", "lost"),
-    [(62, 0, False, False), (30, 0, True, True), (48, 48, True, False), (48, 16, True, False), (62, 32, True, False)],
+    ("hits", "reloaded", "evicted"), [(61, 0, False), (60, 0, True), (48, 48, True), (62, 62, True), (62, 1, False)]
 )
-def test_kv_is_lost_if_nothing_of_it_was_reloaded(
-    hits: int, reloaded: int, evicted: bool, lost: bool, monkeypatch: pytest.MonkeyPatch
+def test_kv_that_was_reloaded_was_evicted(
+    hits: int, reloaded: int, evicted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second prompt repeats 63 blocks. A tier of chunks of 16 blocks has 48 of them at most."""
+    """The second prompt repeats 62 blocks, of which the last is never needed."""
     driver = Driver("program-fcfs", POOL)
     turn(driver, "a", 1000)
     seen: list[TurnStart] = []
     monkeypatch.setattr(type(driver.table.policy), "turn_started", lambda policy, start: seen.append(start))
     driver.table.start(driver.arrive("a", 1200), 1.0, hits * 16, 16, reloaded * 16, 0.1)
-    assert [(start.kv_was_evicted, start.kv_was_lost) for start in seen] == [(evicted, lost)]
+    assert [start.kv_was_evicted for start in seen] == [evicted]
     assert seen[0].queued_s == pytest.approx(0.9)  # a second, without the reload

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.facts import ProgramState
-from continuum_server.policy.recognise import MOST_BLOCKS, MOST_SOUGHT, SOUGHT, Prompt, Recogniser
+from continuum_server.policy.recognise import MOST_BLOCKS, MOST_SOUGHT, SHORT_TAIL, SOUGHT, Prompt, Recogniser
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_driver import Driver
@@ -82,14 +82,20 @@ class World:
         found = self.recogniser.find(key, prompt)
         program = ProgramState(str(number), 0.0, number, family=found and found.program)
         if found is not None and found.continues:
+            if found.branches:
+                self.recogniser.split(found.mark, program)
+                self.split(found.program, program)
             program = found.program
         self.recogniser.arrived(key, program, prompt, found)
         program.turn = object()  # type: ignore[assignment]
         return program
 
-    def finish(self, program: ProgramState, ids: Sequence[int], answer: Sequence[int], tool: bool) -> None:
+    def split(self, program: ProgramState, branch: ProgramState) -> None:
+        """Hear that the latest turns of a program are those of another one."""
+
+    def finish(self, program: ProgramState, ids: Sequence[int], answer: Sequence[int]) -> None:
         program.turn = None
-        self.recogniser.finished(program, answer, prompt_of([*ids, *answer]).blocks or (), tool)
+        self.recogniser.finished(program, answer, prompt_of([*ids, *answer]).blocks or ())
 
     def abort(self, program: ProgramState) -> None:
         program.turn = None
@@ -101,7 +107,7 @@ class World:
         ids = talk.ids()
         program = self.send(ids)
         message, answer = talk.answer((name, "answers"), 30, tool=True)
-        self.finish(program, ids, answer, tool=True)
+        self.finish(program, ids, answer)
         talk.messages.append(message)
         return program
 
@@ -133,7 +139,7 @@ def test_equal_conversations_keep_apart(at_once: int) -> None:
             seen.append([world.send(talk.ids()) for _ in range(at_once)])
             message, answer = talk.answer(turn, 30, True)
             for program in seen[-1]:
-                world.finish(program, talk.ids(), answer, True)
+                world.finish(program, talk.ids(), answer)
             talk.messages.append(message)
         assert all(each == seen[0] for each in seen)
         programs += seen[0]
@@ -141,16 +147,83 @@ def test_equal_conversations_keep_apart(at_once: int) -> None:
 
 
 def test_a_fork_is_a_program_of_its_own() -> None:
+    """Who goes on from an earlier turn has the program, and the turns since then are a fork's."""
     world, talk = World(), talk_of()
+    forked: list[tuple[ProgramState, ProgramState]] = []
+    world.split = lambda *pair: forked.append(pair)  # type: ignore[method-assign]
     world.turn(talk, 0)
     branch = replace(talk, messages=list(talk.messages))
     program = world.turn(talk, 1)
-    fork = world.turn(branch, "other")
-    assert fork is not program
-    assert fork.family is program
+    assert world.turn(branch, "other") is program
+    ((origin, fork),) = forked
+    assert (origin, fork.family) == (program, program)
+    assert [world.turn(talk, 2), world.turn(branch, 3)] == [fork, program]
 
 
-def test_an_agent_that_never_repeats_answers_is_one_program_from_its_second_turn_on() -> None:
+def test_forks_of_a_running_program_are_its_children() -> None:
+    """Three sub-agents that begin with the whole conversation, and the agent that goes on when all have ended."""
+    world, agent = World(), talk_of()
+    program = [world.turn(agent, number) for number in range(4)][-1]
+    forks = [replace(agent, messages=list(agent.messages)) for _ in range(3)]
+    began = []
+    for number, fork in enumerate(forks):
+        fork.messages.append(Message(0, words(("part", number), 40)))
+        began.append(world.send(fork.ids()))
+    assert began[0] is program  # its next turn would look the same
+    assert [fork.family for fork in began[1:]] == [program, program]
+    for number, (fork, owner) in enumerate(zip(forks, began, strict=True)):
+        message, answer = fork.answer(("part", number), 30, True)
+        world.finish(owner, fork.ids(), answer)
+        fork.messages.append(message)
+    branches: list[ProgramState] = []
+    world.split = lambda _, branch: branches.append(branch)  # type: ignore[method-assign]
+    again = [world.turn(fork, ("again", number)) for number, fork in enumerate(forks)]
+    assert again == began
+    assert world.turn(agent, "back") is program
+    assert world.turn(forks[0], "once more") in branches
+
+
+@pytest.mark.parametrize(("tail", "goes_on"), [(1, True), (40, True), (SHORT_TAIL, True), (SHORT_TAIL + 1, False)])
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_tail_that_changes(tail: int, goes_on: bool, repeats: bool) -> None:
+    """A reminder at the end of each prompt, which the next one does not repeat; with and without the own answers."""
+    world, talk = World(), talk_of(1200)
+    talk.messages.append(Message(0, words("task", 50)))
+    programs = []
+    for turn in range(5):
+        # the next prompt has the first START, and leaves out the rest
+        reminder = [] if tail == 1 else [START, 0, *words(("reminder", turn), tail - 4), END]
+        ids = [*talk.ids()[:-2], *reminder, START, ASSISTANT]
+        programs.append(world.send(ids))
+        message, answer = talk.answer(("answers", turn), 30, True)
+        world.finish(programs[-1], ids, answer)
+        talk.messages += [message if repeats else talk.answer(("played", turn), 30, True)[0]]
+        talk.messages.append(Message(0, words(("says", turn), 60)))
+    assert (len(set(programs)) == 1) == goes_on
+
+
+def test_other_questions_behind_one_system_prompt_are_no_tails_that_change() -> None:
+    for answers in (True, False):
+        world, programs = World(), []
+        for number in range(4):
+            talk = talk_of(1200)
+            programs.append(world.turn(talk, ("asks", number), says=20))
+            if answers:
+                programs.append(world.turn(talk, ("asks on", number), says=20))
+        assert len(set(programs)) == 4
+
+
+def test_with_several_samples_of_a_prompt_an_unknown_answer_tells_nothing() -> None:
+    world, talk = World(), talk_of()
+    talk.messages.append(Message(0, words("task", 50)))
+    samples = [world.send(talk.ids()) for _ in range(2)]
+    for number, program in enumerate(samples):
+        world.finish(program, talk.ids(), talk.answer(number, 30, True)[1])
+    talk.messages += [talk.answer("another", 30, True)[0], Message(0, words("says", 60))]
+    assert world.send(talk.ids()) not in samples
+
+
+def test_an_agent_that_leaves_out_answers_is_one_program_from_its_second_turn_on() -> None:
     world, talk = World(), talk_of()
     programs = []
     for number in range(5):
@@ -179,12 +252,12 @@ def test_answers_are_sought_at_few_places() -> None:
     world, read = World(), []
     for number in range(20):
         ids = words("task", 1600) + [7] * number
-        world.finish(world.send(ids), ids, words(number, SOUGHT), True)
+        world.finish(world.send(ids), ids, words(number, SOUGHT))
 
     class Ids(list[int]):
         def __getitem__(self, at: Any) -> Any:
             found = super().__getitem__(at)
-            if isinstance(at, slice) and len(found) > 200:  # no block, no end of an earlier prompt
+            if isinstance(at, slice) and len(found) > 600:  # no block, no end of an earlier prompt
                 read.append(len(found))
             return found
 
@@ -204,10 +277,20 @@ class Crowd:
         self.owner: dict[ProgramState, Conversation] = {}
         self.talks: list[Conversation] = []
         self.running: list[tuple[ProgramState, Conversation, list[int], Message, list[int]]] = []
+        self.sender: Conversation | None = None
+        self.world.split = self.split  # type: ignore[method-assign]
+
+    def split(self, program: ProgramState, branch: ProgramState) -> None:
+        """The turns since a fork are another program's: those of the conversation that had the program, or a side
+        request's of the sender."""
+        talk = self.owner[branch] = self.owner[program]
+        if talk is not self.sender:
+            del self.owner[program]
+            talk.program = branch
 
     def send(self, talk: Conversation, steady: bool = True) -> None:
         """Send a conversation's request. ``steady``: it must stay at its program, if it has one."""
-        ids = talk.ids()
+        ids, self.sender = talk.ids(), talk
         program = self.world.send(ids, talk.key)
         assert self.owner.setdefault(program, talk) is talk, "joined another conversation"
         assert not steady or talk.program in (None, program), "lost its program"
@@ -232,7 +315,7 @@ class Crowd:
     def ends(self, well: bool) -> None:
         program, talk, ids, message, answer = self.running.pop(self.drawn.randrange(len(self.running)))
         if well:
-            self.world.finish(program, ids, answer, True)
+            self.world.finish(program, ids, answer)
             talk.messages.append(message)
         else:
             self.world.abort(program)
@@ -265,11 +348,11 @@ class Crowd:
         if not whole:
             side.messages.pop()
         self.says(side)
-        ids = side.ids()
+        ids, self.sender = side.ids(), talk
         program = self.world.send(ids, talk.key)
         assert self.owner.setdefault(program, talk) is talk, "a side request joined another conversation"
         assert (program is talk.program) == whole
-        self.world.finish(program, ids, side.answer((self.seed, next(NUMBERS)), 9, tool=False)[1], False)
+        self.world.finish(program, ids, side.answer((self.seed, next(NUMBERS)), 9, tool=False)[1])
 
     def act(self) -> None:
         busy = {id(talk) for _, talk, *_ in self.running}

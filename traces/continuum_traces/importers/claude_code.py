@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from continuum_traces.assumptions import Assumptions
@@ -58,12 +59,13 @@ def read_claude_code(source: Source) -> Iterator[list[_Event]]:
     one has the final counts. The prompt is ``input_tokens`` with what was read from and written to the provider's
     cache. A tool runs from the answer's last line to the line with its result, and a request is sent at the time of the
     line before its answer. Sub-agents are files of their own, or in older versions lines of the session that are marked
-    ``isSidechain``. A resumed or forked session repeats the lines of another file: each answer counts once, and a
-    session that another one repeats to its end is continued by it.
+    ``isSidechain``; in what ``--output-format stream-json`` prints they have a ``parent_tool_use_id``. A resumed or
+    forked session repeats the lines of another file: each answer counts once, and a session that another one repeats to
+    its end is continued by it.
     """
     main, roots, events = source.path.stem, dict[str, str](), list[_Event]()
     for where, row in source.rows():
-        main = str(row.get("sessionId") or main)
+        main = str(row.get("sessionId") or row.get("session_id") or main)
         if row.get("type") in ("user", "assistant") or _cut(row):
             events.append(_event(where, row, _thread_of(row, roots)))
     for event in events:
@@ -79,6 +81,8 @@ def _cut(line: Line) -> bool:
 
 def _thread_of(line: Line, roots: dict[str, str]) -> tuple[str, ...]:
     """Return the sub-agent of a line. ``roots`` has the first line of each older sub-agent, by its lines."""
+    if line.get("parent_tool_use_id"):
+        return (str(line["parent_tool_use_id"]),)
     if not line.get("isSidechain"):
         return ()
     own = str(line.get("uuid"))
@@ -129,7 +133,8 @@ def join_claude_code(files: Iterable[list[_Event]], assumptions: Assumptions) ->
 def _order(events: list[_Event]) -> tuple[bool, float, float]:
     """Return the order of files: sessions before sub-agents, a file before those that repeat and continue it."""
     instants = [event.at_s for event in events if event.at_s is not None]
-    return all(len(event.thread) > 1 for event in events), min(instants, default=0.0), max(instants, default=0.0)
+    least, most = min(instants, default=inf), max(instants, default=inf)
+    return all(len(event.thread) > 1 for event in events), least, most
 
 
 class _Sessions:
@@ -254,6 +259,10 @@ IMPORTERS = (
             Signs(
                 {"sessionId": str, "uuid": str, "message.usage": dict, "type": "assistant"},
                 ("parentUuid", "isSidechain"),
+            ),
+            Signs(
+                {"session_id": str, "message.usage": dict, "type": "assistant"},
+                ("parent_tool_use_id", "message.content"),
             ),
         ),
         join_claude_code,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.schema import Program
+from continuum_traces.truth import Truth
 
 TWICE = "is in several files: counted once, from the file that says most of it"
 LEAST_TURNS = 2
@@ -24,6 +25,8 @@ class Read:
     program: Program
     form: str
     response_ids: frozenset[str] = frozenset()
+    truth: Truth | None = None
+    """What of its numbers is exact; None: the source does not say."""
 
 
 def each_once(programs: Sequence[Read], assumptions: Assumptions) -> list[Read]:

@@ -35,6 +35,7 @@ from continuum_traces.jsonl import TraceError, json_object
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
+from continuum_traces.truth import OUTPUT, PROMPT
 
 _FENCE = re.compile(r"```(?:bash|sh|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
 
@@ -105,7 +106,9 @@ def _requests(file: Source, name: str, messages: Sequence[Message]) -> tuple[lis
             request = usage_of(where, usage, _calls(where, message, messages[index + 1 :]))
             counted = (request.prompt_tokens or prompt, request.output_tokens or text_tokens)
             named = str(_response(message).get("id") or "")
-            requests.append(replace(request, prompt_tokens=counted[0], output_tokens=counted[1], response_id=named))
+            guessed = [name for name in (PROMPT, OUTPUT) if not getattr(request, f"{name}_tokens")]
+            request = replace(request, response_id=named, estimated=tuple(guessed))
+            requests.append(replace(request, prompt_tokens=counted[0], output_tokens=counted[1]))
         prompt += text_tokens
     return requests, estimated
 

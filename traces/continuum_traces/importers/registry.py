@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -49,13 +49,13 @@ from continuum_traces.importers.block_ids import SharedBlocks
 from continuum_traces.importers.identity import Read, each_once
 from continuum_traces.importers.importer import Importer, Signs, Source, head_of
 from continuum_traces.importers.shared_prefix import with_shared_prefixes
-from continuum_traces.importers.usage import (
-    Imported,
-)
+from continuum_traces.importers.usage import Imported, RequestUsage
 from continuum_traces.jsonl import TraceError, read_header, read_programs, text_lines
 from continuum_traces.lines import is_sound, program_line, read_program, read_turn, turn_line
 from continuum_traces.names import which
 from continuum_traces.schema import TRACE_SCHEMA, Program
+from continuum_traces.truth import CACHED, OUTPUT, PROMPT, TOOLS, Truth
+from continuum_traces.truth import from_header as truth_of
 
 OWN = "continuum"
 LEFT_OUT = "left out of the source"
@@ -67,6 +67,14 @@ def _own(file: Source) -> Iterator[Program]:
     """Continuum's own format: programs and turns, one a line."""
     file.assumptions.add(*(each for each in from_header(read_header(file.path)) if each.text != NO_DURATION.text))
     yield from read_programs(file.path)
+
+
+def _own_reads(programs: Iterable[Program], header: Mapping[str, Any]) -> Iterator[Read]:
+    """Yield programs of our own format. What is exact of them is in the header of their file: the first has it."""
+    truth = truth_of(header)
+    for program in programs:
+        yield Read(program, OWN, frozenset(), truth)
+        truth = None
 
 
 def _all_importers() -> dict[str, Importer]:
@@ -119,7 +127,7 @@ class ImportLog:
     """What an import has to say. It is complete once all programs were read."""
 
     on_left_out: Callable[[LeftOut], None] = lambda left_out: None
-    """Called for each program or file that is left out, at once."""
+    """Called at once for the first program or file that is left out for a reason."""
     on_progress: Callable[[str], None] = lambda line: None
     """Called with a line from time to time while a long file is read."""
     recognised: dict[str, Recognised] = field(default_factory=dict)
@@ -127,14 +135,24 @@ class ImportLog:
     files: Counter[str] = field(default_factory=Counter)
     """The number of files read of each format."""
     assumptions: Assumptions = field(default_factory=Assumptions)
+    truth: Truth = field(default_factory=Truth)
+    """How much of the programs is exact, estimated and unknown."""
     programs_left_out: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    """How often something was left out for each reason."""
 
     def leave_out(self, where: object, reason: object, program_id: str | None = None, files: int = 1) -> None:
         left_out = LeftOut(str(where), str(reason).removeprefix(f"{where}: "), program_id)
         self.programs_left_out += program_id is not None
         number, thing = (files, "file") if program_id is None else (1, "program")
         self.assumptions.assume(thing, LEFT_OUT, number, example=left_out)
-        self.on_left_out(left_out)
+        self.reasons[left_out.reason] += 1
+        if self.reasons[left_out.reason] == 1:
+            self.on_left_out(left_out)
+
+    def further_left_out(self) -> list[str]:
+        """Return a line for each reason for which more than the first was left out."""
+        return [f"{number - 1:,} more: {reason}" for reason, number in self.reasons.items() if number > 1]
 
     def formats(self) -> str:
         """Return the formats that were read, with the signs by which they were recognised."""
@@ -165,7 +183,7 @@ def read_any(path: Path, form: str | None = None, log: ImportLog | None = None) 
     )
     if path.is_dir():
         reads = each_once(list(reads), log.assumptions)
-    for name, group in groupby(reads, key=lambda read: read.form):
+    for name, group in groupby(_noted(reads, log.truth), key=lambda read: read.form):
         for program in _unique((read.program for read in group), times, name == OWN):
             if any(turn.tool_calls for turn in program.turns):
                 log.assumptions.add(of_tool_times([program]))
@@ -174,20 +192,40 @@ def read_any(path: Path, form: str | None = None, log: ImportLog | None = None) 
         raise TraceError(f"{path}: no file in it can be read")
 
 
+def _noted(reads: Iterable[Read], truth: Truth) -> Iterator[Read]:
+    for read in reads:
+        if read.truth is not None:
+            truth.include(read.truth)
+        yield read
+
+
+def _truth(program: Program, requests: Iterable[RequestUsage]) -> Truth:
+    """Return what of a program's numbers its source counted."""
+    truth = Truth(1, len(program.turns))
+    for turn, request in zip(program.turns, (each for each in requests if each.prompt_tokens > 0), strict=False):
+        for name in (PROMPT, OUTPUT):
+            truth.add(name, name in request.estimated)
+        truth.add(CACHED, False, turn.cached_tokens is not None)
+        for call in turn.tool_calls:
+            truth.add(TOOLS, TOOLS in request.estimated, call.duration_s is not None)
+    return truth
+
+
 def _programs(importer: Importer, files: Sequence[Path], log: ImportLog, in_folder: bool) -> Iterator[Read]:
     """Yield the programs of files of one format, checked as strictly as files of our own. A single file is read twice,
     so that its programs need not be held; of formats that join parts, and of folders, all are."""
     if importer.name == OWN and not in_folder:
-        yield from (Read(program, OWN) for program in _own(Source(files[0], log.assumptions)))
+        yield from _own_reads(_own(Source(files[0], log.assumptions)), read_header(files[0]))
         return
     if importer.join is None and not in_folder:
         first, second = Source(files[0], log.assumptions, log.on_progress), Source(files[0])
         yield from _described(importer, files, log, False, lambda: importer.read(second), importer.read(first))
         return
-    parts = [part for file in files for part in _parts(importer, file, log, in_folder)]
     if importer.name == OWN:
-        yield from (Read(program, OWN) for program in parts)
+        for file in files:
+            yield from _own_reads(_parts(importer, file, log, in_folder), read_header(file))
         return
+    parts = [part for file in files for part in _parts(importer, file, log, in_folder)]
     try:
         described = parts if importer.join is None else list(importer.join(parts, log.assumptions))
     except _FAULTS as error:
@@ -218,7 +256,7 @@ def _described(
             reason = _reason(program, each.empty)
             if reason is None:
                 ids = frozenset(request.response_id for request in each.requests) - {""}
-                yield Read(program, importer.name, ids)
+                yield Read(program, importer.name, ids, _truth(program, each.requests))
             elif in_folder or not program.turns:
                 log.leave_out(f"{where}: program {program.program_id!r}", reason, program.program_id)
             else:

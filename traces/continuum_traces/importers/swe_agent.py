@@ -49,7 +49,7 @@ def read_swe_agent(source: Source) -> Iterator[Imported]:
     source.assume("program", ESTIMATED + scaled)
     pairs = zip(_scaled(prompts, sent), _scaled(outputs, received), strict=True)
     requests = [
-        RequestUsage(prompt, output, tool_calls=_calls(source, steps, number_))
+        RequestUsage(prompt, output, tool_calls=_calls(source, steps, number_), estimated=("prompt", "output"))
         for number_, (prompt, output) in enumerate(pairs)
     ]
     name = source.path.name.partition(".traj")[0]

@@ -30,6 +30,7 @@ from continuum_traces.importers.usage import (
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
+from continuum_traces.truth import TOOLS
 
 SHELL = "bash"
 MAX_WAIT_S = 60.0
@@ -205,6 +206,7 @@ def _requests(file: Source, name: str, steps: Sequence[Object]) -> Iterator[tupl
             continue
         metrics = inner(where, step, "metrics")
         request = usage_of(where, {**inner(where, metrics, "extra"), **metrics}, _calls(where, step))
+        request = replace(request, estimated=(TOOLS,))
         if latest is not None and not observed and _same_answer(latest, request):
             file.assume("step", ONE_ANSWER)
             output, calls = max(latest.output_tokens, request.output_tokens), latest.tool_calls + request.tool_calls

@@ -1,0 +1,137 @@
+"""How much of an earlier prompt another prompt repeats: from its start, as the prefix cache does, or anywhere.
+
+An agent may change the head of its prompt in each turn (a line with the date, or with the tokens that are left). Then
+no KV can be used again, but the rest of the history shows that it is the same conversation.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, islice, takewhile
+
+EVERY = 128
+"""The hashes of so many blocks from the start are kept, then those of every second one, and so on: a place is known to
+1/64 of its distance from the start."""
+WINDOW = 8
+"""Number of tokens of a sample."""
+EVEN, TAIL = 24, 8
+"""Number of samples that are spread over a prompt, and of those that cover its end."""
+TAIL_REPEATED = 6
+"""Number of the samples of the end that a prompt of the same conversation has."""
+OPENING = 8
+"""Number of tokens at the end of a prompt that may open the answer otherwise than the next prompt repeats it."""
+ENDS = 24
+"""Number of tokens that are sought to find where the earlier prompt ends in another one."""
+OCCURRENCES = 32
+"""Number of places in a prompt at which such tokens are looked at."""
+SHORTEST = 256
+"""Number of tokens of the shortest prompt of which samples are kept."""
+ITEM = array("q").itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A turn whose prompt left that of the turn before, so that the KV behind that place was of no use."""
+
+    turn: int
+    """Its number, from 0."""
+    token: int
+    """Number of leading tokens that it certainly repeats."""
+    of: int
+    """Number of tokens of the prompt before."""
+    times: int
+    """Number of such turns of this program, this one included."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is kept of a prompt to compare later ones with it. Takes about 5 KB."""
+
+    tokens: int
+    hashes: array[int]
+    """Hashes of blocks at ``_places``. Each covers the whole prefix up to its block."""
+    samples: bytes = b""
+    """Tokens at ``_positions``; empty: the prompt is shorter than ``SHORTEST``, or its tokens are unknown."""
+    ends: tuple[bytes, ...] = ()
+    """Tokens up to the end of the prompt, and up to a few tokens before it."""
+
+    def repeated(self, blocks: Sequence[Hashable], block_size: int) -> int:
+        """Return how many leading tokens a prompt with these blocks certainly repeats. Less by at most 1/64."""
+        hashes, places = self.hashes, list(islice(_places(), len(self.hashes)))
+        known = range(bisect_left(places, len(blocks)))
+        first = bisect_left(known, True, key=lambda at: hash(blocks[places[at]]) != hashes[at])
+        return (places[first - 1] + 1) * block_size if first else 0
+
+    def moved(self, ids: Sequence[int], head: int) -> float:
+        """Return the share of this prompt that another prompt repeats: its head, and the rest at another place.
+
+        0.0 if the other prompt does not have its end.
+
+        Args:
+            head: number of leading tokens that the other prompt certainly repeats.
+        """
+        if not self.samples:
+            return 0.0
+        other, positions = array("q", ids).tobytes(), _positions(self.tokens)
+        samples = list(zip(positions, _windows(self.samples), strict=True))
+        best = 0
+        for shift in self._shifts(other):
+            same = [at + WINDOW <= head or sample == _window(other, at + shift) for at, sample in samples]
+            if sum(same[-TAIL:]) >= TAIL_REPEATED:
+                best = max(best, sum(same))
+        return best / (EVEN + TAIL)
+
+    def _shifts(self, other: bytes) -> set[int]:
+        """Return by how many tokens this prompt may have moved in another one."""
+        shifts: set[int] = set()
+        for back, end in enumerate(self.ends):
+            before = self.tokens - 2 * back - ENDS
+            shifts.update(at - before for at in islice(_occurrences(other, end), OCCURRENCES))
+        return shifts
+
+
+def history_of(ids: Sequence[int] | None, blocks: Sequence[Hashable] | None, tokens: int) -> History | None:
+    """Return what is kept of a prompt; None: nothing is known of it."""
+    if blocks is None:
+        return None
+    hashes = array("q", (hash(blocks[at]) for at in takewhile(len(blocks).__gt__, _places())))
+    if ids is None or tokens < SHORTEST:
+        return History(tokens, hashes)
+    samples = array("q", [token for at in _positions(tokens) for token in ids[at : at + WINDOW]])
+    stops = range(tokens, tokens - OPENING, -2)
+    ends = tuple(array("q", ids[stop - ENDS : stop]).tobytes() for stop in stops)
+    return History(tokens, hashes, samples.tobytes(), ends)
+
+
+def _places() -> Iterator[int]:
+    """Yield the numbers of the blocks whose hashes are kept."""
+    yield from range(EVERY)
+    for step in (2**power for power in count(1)):
+        yield from range(EVERY * step // 2, EVERY * step, step)
+
+
+def _positions(tokens: int) -> list[int]:
+    """Return where the samples of a prompt begin: those that are spread over it, then those of its end."""
+    end = tokens - OPENING - TAIL * WINDOW
+    return [end * part // EVEN for part in range(EVEN)] + [end + WINDOW * part for part in range(TAIL)]
+
+
+def _windows(samples: bytes) -> Iterator[bytes]:
+    size = WINDOW * ITEM
+    return (samples[at : at + size] for at in range(0, len(samples), size))
+
+
+def _window(tokens: bytes, at: int) -> bytes:
+    return tokens[at * ITEM : (at + WINDOW) * ITEM] if at >= 0 else b""
+
+
+def _occurrences(where: bytes, what: bytes) -> Iterator[int]:
+    """Yield the places of tokens among others, in tokens, the last one first."""
+    stop = len(where)
+    while (at := where.rfind(what, 0, stop)) >= 0:
+        if at % ITEM == 0:
+            yield at // ITEM
+        stop = at + len(what) - 1
