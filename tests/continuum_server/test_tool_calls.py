@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 import tomllib
-from continuum_server.vllm_plugin.tool_calls import PARSERS, OutputCall, openai_key, read_openai, tool_key
+from continuum_server.vllm_plugin.tool_calls import (
+    PARSERS,
+    OutputCall,
+    first_word,
+    openai_key,
+    read_openai,
+    tool_key,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -148,3 +155,12 @@ BROKEN = (None, 3, "x", [], [None], [{}], [{"function": None}], [{"function": {"
 def test_openai_calls(calls: Any, key: str | None) -> None:
     assert openai_key(calls) == key
     assert len(openai_key([{"name": f"tool{i:04}"} for i in range(1000)]) or "") < 2000
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [("cd /a && pytest -q", "cd"), ("sudo rm x", "sudo"), ("A=1 make", "A=1"), ("\n  ls\n", "ls"), ("", "bash")],
+)
+def test_the_papers_key_is_the_first_word(command: str, word: str) -> None:
+    call = {"function": {"name": "bash", "arguments": json.dumps({"command": command})}}
+    assert openai_key([call], first_word) == word

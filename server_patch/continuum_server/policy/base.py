@@ -26,11 +26,12 @@ from continuum_server.policy.limits import check_fields
 
 Rank = tuple[float, ...]
 """A position in an order: the smallest rank comes first."""
-Yielding = Literal["never", "waiting"]
+Yielding = Literal["never", "waiting", "anyone"]
 """Which pins yield to a waiting request that is placed before their programs' next ones (``policy.order``).
 
 ``never``: none, as if the programs' next requests came before all others. ``waiting``: those of programs whose next
 request waits too. One-offs and overdue requests come before all programs whose tools run, so all pins yield to them.
+``anyone``: all pins yield to every request, which is one way to read the papers.
 """
 
 
@@ -77,6 +78,11 @@ class Policy:
     """True: ``preemption_victims`` is called when the first waiting request does not fit. Requires ``steps``."""
     soft_holds: ClassVar[bool] = True
     """Whether a client may ask to keep KV that nobody else wants (``kv_ttl_s``)."""
+    one_offs_first: ClassVar[bool] = True
+    """Whether one-offs may run before programs, if the operator's guards allow it."""
+    first_words: ClassVar[bool] = False
+    """Whether tools that run a shell command are named by its first word, as in the papers, and not by the first
+    program that it runs. Only servers read commands."""
     guards_checkpoints: ClassVar[bool] = True
     """Whether the windows and states at the end of a prompt are kept while its answer is generated. Models whose
     layers are all full attention have none."""

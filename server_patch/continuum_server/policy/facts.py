@@ -265,6 +265,10 @@ class PrefillCurve:
         return max(0.0, (self.a * tokens + self.b) * tokens)
 
 
+USUAL_PREFILL = PrefillCurve(1.5e-9, 5.5e-5, 0.0, "Llama-3.1-8B on an A100")
+"""Prefill times if no profile was measured. Recomputation is never free."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeLine:
     """Seconds of a decode step: ``fixed_s + token_s * tokens``, where ``tokens`` is the context of the whole batch."""
@@ -304,6 +308,7 @@ class Machine:
     """The machine on which the engine runs."""
 
     prefill: PrefillCurve
+    """``USUAL_PREFILL`` if the one given is 0."""
     kv_tokens: int
     """Number of tokens that the KV pool holds."""
     max_num_batched_tokens: int = 2048
@@ -318,6 +323,10 @@ class Machine:
     """Tokens of a KV block."""
     footprint: Footprint | None = None
     """What contexts take of the pool; None: in proportion to their length."""
+
+    def __post_init__(self) -> None:
+        if self.prefill.seconds(1) <= 0.0:
+            object.__setattr__(self, "prefill", USUAL_PREFILL)
 
     def room(self, tokens: int) -> float:
         """Return how many of ``kv_tokens`` a context takes. With windows or states, short contexts take more than they

@@ -14,7 +14,6 @@ import math
 from dataclasses import dataclass, field
 
 from continuum_server.policy.facts import Machine, TurnState
-from continuum_server.policy.holds import USUAL_PREFILL
 from continuum_server.policy.lru import Lru
 
 SHARE = 0.25
@@ -42,8 +41,7 @@ class Guests:
     """The guests of all API keys."""
 
     def __init__(self, machine: Machine) -> None:
-        curve = machine.prefill if machine.prefill.seconds(1) > 0.0 else USUAL_PREFILL
-        self._prefill_s = curve.marginal_prefill_s
+        self._prefill_s = machine.prefill.marginal_prefill_s
         self._keys = Lru[str | None, _Key](_Key, KEYS)
         self._waiting: dict[str | None, _Key] = {}
         """The keys with newcomers."""

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from continuum_server.policy.estimate import RecentMean
-from continuum_server.policy.facts import Machine, PrefillCurve, Stored
+from continuum_server.policy.facts import Machine, Stored
 from continuum_server.policy.tool_times import RecentToolTimes
 
 USUAL_WORTH = 0.27
 """Worth of memory if decode times are unknown: about that of Llama-3.1-8B with 440K tokens on an A100 or an H100."""
-USUAL_PREFILL = PrefillCurve(1.5e-9, 5.5e-5, 0.0, "Llama-3.1-8B on an A100")
-"""Prefill times if no profile was measured. Recomputation is never free, and learned tool times shorten long holds."""
 RECENT = 256
 """Number of turns over which times are averaged."""
 TIMES = 1024

@@ -12,7 +12,6 @@ from collections.abc import Hashable
 
 from continuum_server.policy.estimate import RecentShare
 from continuum_server.policy.facts import Machine, TurnStart, TurnState
-from continuum_server.policy.holds import USUAL_PREFILL
 from continuum_server.policy.lru import Lru
 
 SHARE = 0.92
@@ -47,7 +46,7 @@ class OneOffs:
     def __init__(self, machine: Machine, enabled: bool) -> None:
         self._enabled = enabled
         self._small_tokens = SMALL * machine.kv_tokens
-        self._prefill = machine.prefill if machine.prefill.seconds(1) > 0.0 else USUAL_PREFILL
+        self._prefill = machine.prefill
         self._token_s = None if machine.decode is None else machine.decode.full_token_s(machine.kv_tokens)
         self._taken: defaultdict[str | None, float] = defaultdict(lambda: 1.0)
         """Share of one-offs in the engine's recent work, by API key."""

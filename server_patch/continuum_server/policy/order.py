@@ -7,6 +7,7 @@ too: that of its program's next turn. It yields to a turn that is placed before 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from enum import IntEnum
 from typing import Literal, NamedTuple
@@ -60,6 +61,7 @@ class Place(NamedTuple):
 
 _AWAY = Place(Class.AWAY, (), 0.0)
 _HELD_BACK = Place(Class.HELD_BACK, (), 0.0)
+_LAST = Place(Class.HELD_BACK, (), math.inf)
 
 
 class Order:
@@ -73,7 +75,7 @@ class Order:
         self, policy: Policy, pins: Pins, one_offs: OneOffs, tenants: Tenants, pins_yield_to: PinsYieldTo
     ) -> None:
         self._policy, self._pins, self._one_offs, self._tenants = policy, pins, one_offs, tenants
-        self._waiting_yield = (policy.pins_yield_to if pins_yield_to == "policy" else pins_yield_to) == "waiting"
+        self._pins_yield_to = policy.pins_yield_to if pins_yield_to == "policy" else pins_yield_to
 
     @property
     def changes(self) -> int:
@@ -116,7 +118,9 @@ class Order:
 
     def place_of(self, pin: Pin) -> Place:
         """Return the place of held KV: that of its program's next turn."""
-        turn = pin.program.turn if self._waiting_yield else None
+        if self._pins_yield_to == "anyone":
+            return _LAST
+        turn = pin.program.turn if self._pins_yield_to == "waiting" else None
         return _AWAY if turn is None else self.now(self.place(turn))
 
     def yielding(self, asker: TurnState, must_free: bool) -> list[Pin]:

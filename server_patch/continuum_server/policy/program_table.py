@@ -98,7 +98,7 @@ class ProgramTable:
         """Each program's pin."""
         self.identity = Identity(guards.max_programs, policy.machine.block_size, self.pins)
         self.tenants = Tenants(policy.machine, self.pins, guards.key_lag if guards.fair == "keys" else math.inf)
-        self.one_offs = OneOffs(policy.machine, guards.one_offs == "first")
+        self.one_offs = OneOffs(policy.machine, guards.one_offs == "first" and policy.one_offs_first)
         self.order = Order(policy, self.pins, self.one_offs, self.tenants, guards.pins_yield_to)
         self._returns = Returns(guards.max_ttl_s)
         self._turns: dict[str, TurnState] = {}

@@ -25,7 +25,6 @@ from operator import attrgetter
 from typing import Any
 
 from continuum_server.policy.facts import Machine, TurnState
-from continuum_server.policy.holds import USUAL_PREFILL
 from continuum_server.policy.pins import Pins
 
 USUAL_PROMPT = 8192
@@ -81,7 +80,7 @@ class Tenants:
     """
 
     def __init__(self, machine: Machine, pins: Pins, lag: float) -> None:
-        curve = machine.prefill if machine.prefill.seconds(1) > 0.0 else USUAL_PREFILL
+        curve = machine.prefill
         self.lag_s = lag * machine.kv_tokens * curve.marginal_prefill_s(USUAL_PROMPT) / USUAL_PROMPT
         self.context_tokens: Callable[[TurnState], int] = lambda turn: turn.prompt_tokens
         """Returns the present context of a running turn, in tokens."""

@@ -73,7 +73,7 @@ class Online:
         self._recorder = self._make_recorder()
         self._statistics = StatisticsFile(self._statistics_path(), scheduler.table.policy, self._clock)
         scheduler.attach(self._clock, self)
-        outputs = OutputTools(scheduler.vllm_config, settings.tool_parser)
+        outputs = OutputTools(scheduler.vllm_config, settings.tool_parser, scheduler.table.policy.first_words)
         scheduler.output_tool, scheduler.stop_string = outputs, outputs.stop_string
         if self._recorder is not None:
             scheduler.table.identity.programs.resume_turns(self._recorder.resumed.turn_numbers)

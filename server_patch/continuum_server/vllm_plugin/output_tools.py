@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from continuum_traces.shell import first_program
 from vllm.v1.request import Request
 
 from continuum_server.vllm_plugin import touch_points
-from continuum_server.vllm_plugin.tool_calls import openai_key, tool_key
+from continuum_server.vllm_plugin.tool_calls import first_word, openai_key, tool_key
 
 logger = logging.getLogger("continuum")
 
@@ -26,9 +27,11 @@ class OutputTools:
     Args:
         vllm_config: vLLM's configuration. A server without a tokenizer reads no outputs.
         parser: name of vLLM's tool-call parser, which is tried first; None: only ``vllm_plugin.tool_calls`` is used.
+        first_words: see ``Policy.first_words``.
     """
 
-    def __init__(self, vllm_config: Any, parser: str | None = None) -> None:
+    def __init__(self, vllm_config: Any, parser: str | None = None, first_words: bool = False) -> None:
+        self._command_key = first_word if first_words else first_program
         self._tokenizer = touch_points.tokenizer_of(vllm_config)
         self._parser: Any = None
         if parser is not None and self._tokenizer is not None:
@@ -42,7 +45,7 @@ class OutputTools:
             return None
         try:
             text = self._tokenizer.decode(list(request.output_token_ids[-TAIL_TOKENS:]))
-            return self._parsed(text) or tool_key(text)
+            return self._parsed(text) or tool_key(text, self._command_key)
         except Exception as error:  # noqa: BLE001 - an output must not end the engine
             logger.warning("continuum: an output could not be read for its tool: %s", error)
             return None
@@ -74,4 +77,6 @@ class OutputTools:
         return text.removeprefix(prefix)
 
     def _parsed(self, text: str) -> str | None:
-        return None if self._parser is None else openai_key(touch_points.parse_tool_calls(self._parser, text))
+        if self._parser is None:
+            return None
+        return openai_key(touch_points.parse_tool_calls(self._parser, text), self._command_key)

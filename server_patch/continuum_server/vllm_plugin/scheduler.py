@@ -7,6 +7,7 @@ blocks, or to release them. This module makes no decisions.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -37,6 +38,8 @@ from continuum_server.vllm_plugin.wall import Wall
 
 if TYPE_CHECKING:
     from continuum_server.vllm_plugin.online import Online
+
+logger = logging.getLogger("continuum")
 
 Clock = Callable[[], float]
 
@@ -119,6 +122,11 @@ class ProgramSchedulerMixin(Scheduler):
             block_size=touch_points.hash_block_size(self),
             footprint=kv_groups.footprint(self),
         )
+        if machine.prefill is not settings.prefill:
+            logger.warning(
+                "continuum: no profile (continuum-bench profile): prefill times of %s are assumed",
+                machine.prefill.source,
+            )
         policy = make_policy(settings.policy, settings.policy_options, machine)
         table = ProgramTable(policy, settings.guards, kv_tokens, kv_groups.block_tokens(self))
         table.tenants.context_tokens = lambda turn: self.requests[turn.request_id].num_tokens

@@ -54,18 +54,27 @@ _COMMAND_ARGUMENTS = ("command", "cmd", "commands", "script", "keystrokes", "cod
 # ---------------------------------------------------------------------------------------------- what callers use
 
 
-def tool_key(text: str) -> str | None:
+CommandKey = Callable[[str], str | None]
+"""Returns the key of a shell command; None: it has none."""
+
+
+def first_word(command: str) -> str | None:
+    """Return a command's first word, which is the key of arXiv 2511.02230 (v4, appendix A)."""
+    return next(iter(command.split(maxsplit=1)), None)
+
+
+def tool_key(text: str, command_key: CommandKey = first_program) -> str | None:
     """Return the key of the calls in an output; None if it calls no tool."""
-    return _calls_key(read_calls(text))
+    return _calls_key(read_calls(text), command_key)
 
 
-def openai_key(tool_calls: Any) -> str | None:
+def openai_key(tool_calls: Any, command_key: CommandKey = first_program) -> str | None:
     """Return the key of a response's ``tool_calls``, which are objects or dictionaries."""
-    return _calls_key(read_openai(tool_calls))
+    return _calls_key(read_openai(tool_calls), command_key)
 
 
-def _calls_key(calls: Sequence[OutputCall]) -> str | None:
-    names = {(first_program(call.command or "") or call.name).strip()[:MAX_CHARS] for call in calls[:_MAX_CALLS]}
+def _calls_key(calls: Sequence[OutputCall], command_key: CommandKey) -> str | None:
+    names = {(command_key(call.command or "") or call.name).strip()[:MAX_CHARS] for call in calls[:_MAX_CALLS]}
     return "+".join(sorted(names - {""})) or None
 
 

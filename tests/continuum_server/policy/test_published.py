@@ -1,16 +1,20 @@
-"""``continuum-v1`` and ``continuum-fixed`` against arithmetic by hand."""
+"""The papers' policies and their baselines against arithmetic by hand."""
 
 from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
 from continuum_server.policy.estimate import Moments
+from continuum_server.policy.facts import PrefillCurve, TurnFinish
+from continuum_server.policy.program_table import Guards
+from continuum_server.policy.registry import POLICIES, make_policy
 from continuum_server.policy.rules.continuum_v1 import bernstein_bound
 from hypothesis import given
 from hypothesis import strategies as st
-from policy_driver import Driver
+from policy_driver import MACHINE, Driver
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=50))
@@ -70,3 +74,50 @@ def test_fixed_holds_two_seconds_or_not_at_all() -> None:
     assert driver.turn("d", "never seen") == 2.0
     driver.gaps("cat", *[0.1] * 9, 100.0)  # a mean, no distribution: one stall of a fast tool ends its holding
     assert driver.turn("e", "cat") == 0.0
+
+
+def tiered(policy: str, token_s: float | None) -> Driver:
+    return Driver(policy, replace(MACHINE, prefill=PrefillCurve(0.0, 2e-3, 0.0), swap_token_s=token_s))
+
+
+@pytest.mark.parametrize(
+    ("tool_s", "token_s", "holds"),
+    [
+        (1.9, None, True),  # 1,000 tokens are computed in 2 s
+        (2.0, None, False),
+        (0.9, 1e-3, True),  # and reloaded in 1 s
+        (1.0, 1e-3, False),
+    ],
+)
+def test_infercept_as_v4_has_it_decides_once_by_the_tools_mean_time(
+    tool_s: float, token_s: float | None, holds: bool
+) -> None:
+    driver = tiered("infercept-v4", token_s)
+    assert driver.turn("a") == 0.0  # no time is known
+    driver.gaps("ls", tool_s - 0.5, tool_s + 0.5)
+    assert driver.turn("b", "ls") == (1e9 if holds else 0.0)
+    assert driver.turn("c", "new") == (1e9 if holds else 0.0)  # a tool without times: those of all tools
+    assert driver.policy.stock_order
+
+
+def test_plas_orders_by_the_time_that_programs_were_served() -> None:
+    driver = Driver("plas")
+    long, short = driver.arrive("long"), driver.arrive("short")
+    for turn, seconds in ((long, 5.0), (short, 1.0)):
+        driver.start(turn)
+        driver.now_s += seconds
+        driver.finish(turn)
+    back = [driver.arrive("long"), driver.arrive("short"), driver.arrive("new")]
+    ranks = sorted(back, key=driver.policy.rank)
+    assert [turn.program.name for turn in ranks] == ["new", "short", "long"]
+
+
+def test_the_papers_preset_takes_back_our_choices() -> None:
+    paper, ours = POLICIES["continuum-paper"], POLICIES["continuum"]
+    assert (paper.first_words, paper.one_offs_first, paper.pins_yield_to) == (True, False, "never")
+    assert (ours.first_words, ours.one_offs_first) == (False, True)
+    table = Driver("continuum-paper", guards=Guards(max_ttl_s=1e9, one_offs="first")).table
+    assert not table.one_offs.first(None)
+    finish = TurnFinish(Driver("continuum").arrive("a"), 0.0, 1000, 10, "ls", return_share=0.25)
+    shares = [make_policy(name, {}, MACHINE).return_share(finish) for name in ("continuum", "continuum-paper")]  # type: ignore[attr-defined]
+    assert shares == [0.25, 1.0]

@@ -59,15 +59,19 @@ class Continuum(ProgramFcfs):
         if start.kv_was_evicted:
             self.delay.add(start.queued_s)
 
+    def return_share(self, finish: TurnFinish) -> float:
+        """Return the probability that the program goes on after such an answer."""
+        return finish.return_share
+
     def turn_finished(self, finish: TurnFinish) -> Hold:
         delay_s = self.delay.mean_s
         rebuild_s = self.machine.rebuild_s(finish.context_tokens, finish.stored)
         if self.tools.is_cold:
-            eta, gain_s = 1.0, (delay_s + rebuild_s) * finish.return_share
+            eta, gain_s = 1.0, (delay_s + rebuild_s) * self.return_share(finish)
             ttl_s = cold_start_ttl(gain_s)
         else:
             eta = self.memory.eta
-            gain_s = (delay_s * eta + rebuild_s) * finish.return_share
+            gain_s = (delay_s * eta + rebuild_s) * self.return_share(finish)
             times = self.tools.times_for(finish.tool or UNKNOWN_TOOL, finish.turn.program.namespace)
             ttl_s = times.best_ttl(gain_s)
         return Hold(self.predictions.hold_s(finish.turn, finish.now_s, gain_s, ttl_s), delay_s, eta)

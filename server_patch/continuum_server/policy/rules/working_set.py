@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar, cast
 
 from continuum_server.policy.base import Options, Rank, Yielding
@@ -26,7 +25,7 @@ from continuum_server.policy.facts import (
 )
 from continuum_server.policy.guests import Guests
 from continuum_server.policy.hints import Predictions
-from continuum_server.policy.holds import USUAL_PREFILL, Away, Holds
+from continuum_server.policy.holds import Away, Holds
 from continuum_server.policy.rules.program_fcfs import ProgramFcfs
 
 FOOTPRINTS = 256
@@ -52,8 +51,7 @@ class WorkingSet(ProgramFcfs):
     pins_yield_to: ClassVar[Yielding] = "waiting"
 
     def __init__(self, machine: Machine, options: Options | None = None) -> None:
-        measured = machine.prefill.seconds(1) > 0.0
-        super().__init__(machine if measured else replace(machine, prefill=USUAL_PREFILL), options)
+        super().__init__(machine, options)
         self._holds, self.guests = Holds(self.machine), Guests(self.machine)
         self.predictions = Predictions()
         self._finals = Footprints(FOOTPRINTS)
