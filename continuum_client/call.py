@@ -223,7 +223,8 @@ class Call:
         listeners[:0] = first
         content: Content = "none" if program.ledger is None else program.ledger.content
         reply = Reply(content=content, with_text=self._conversation is not None)
-        return WatchedReply(reply, self._client.clock, listeners, STREAM_OPTIONS in self._added, self._asked())
+        jobs = self._client.jobs if self._request.body and self._request.body.get("background") else None
+        return WatchedReply(reply, self._client.clock, listeners, STREAM_OPTIONS in self._added, self._asked(), jobs)
 
     def _asked(self) -> Asked:
         """Return the length that the request asks for. An answer may end at the context's limit, before the most."""

@@ -49,8 +49,11 @@ class Tagging:
             super().__init__(**arguments)
 
         def copy(self, **options: Any) -> Any:
-            """Copy the client as openai does. The copy has this client's programs, and is bound to the same one."""
-            more = {STATE: self._continuum, **options.pop("_extra_kwargs", {})}
+            """Copy the client as openai does. The copy has this client's programs, and is bound to the same one. With
+            options of ours it has its own conversations and record."""
+            ours = {name: options.pop(name) for name in OPTIONS if name in options}
+            state = self._continuum.with_options(ours) if ours else self._continuum
+            more = {STATE: state, **options.pop("_extra_kwargs", {})}
             twin = super().copy(**options, _extra_kwargs=more)
             twin._bound = self._bound
             return twin
@@ -175,9 +178,24 @@ def _shows_arguments(plain: type[Any]) -> Callable[[_Class], _Class]:
         listed = [parameter for parameter in parameters if parameter not in rest]
         __init__.__signature__ = inspect.Signature([*listed, *_OUR_PARAMETERS, *rest])  # type: ignore[attr-defined]
         cls.__init__ = __init__
+        if (plain_copy := getattr(plain, "copy", None)) is not None:
+            cls.copy = cls.with_options = _copying(cls, inspect.signature(plain_copy))
         return cls
 
     return decorate
+
+
+def _copying(cls: Any, plain: inspect.Signature) -> Any:
+    """Return the method ``copy`` of a class, whose signature has openai's parameters and our options."""
+
+    def copy(self: Any, **options: Any) -> Any:
+        return super(cls, self).copy(**options)
+
+    ours = [parameter.replace(default=None) for parameter in _OUR_PARAMETERS]
+    parameters = plain.parameters.values()
+    copy.__signature__ = plain.replace(parameters=[*parameters, *ours])  # type: ignore[attr-defined]
+    copy.__doc__ = getattr(Tagging, "copy").__doc__  # noqa: B009 - type checkers see openai's
+    return copy
 
 
 @_shows_arguments(openai.OpenAI)

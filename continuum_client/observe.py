@@ -27,6 +27,17 @@ NOT_RECORDED = ("recording", "a reply could not be recorded")
 _EVENT = re.compile(rb".*?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
 """An event with the blank line after it."""
 
+_JOB = re.compile(r".*/responses/(?P<id>[^/?]+)(/cancel)?/?")
+Jobs = dict[str, "WatchedReply"]
+"""Replies that are under way in the background, by their ids."""
+
+
+def job_of(jobs: Jobs, path: str) -> WatchedReply | None:
+    """Return the reply in the background for which a request asks by its path; None: it asks for something else."""
+    asked = _JOB.fullmatch(path) if jobs else None
+    return None if asked is None else jobs.get(asked["id"])
+
+
 OnEnd = Callable[[Reply, float, str | None], None]
 """A function that is called once, when a reply has ended: with the reply, the client's clock in seconds, and the error
 or None."""
@@ -43,6 +54,7 @@ class WatchedReply:
         listeners: are called in this order when the reply has ended.
         hide_usage: the caller gets no chunk with only the token counts, because it did not ask for the counts.
         asked: the length that the request asks for.
+        jobs: receives the reply by its id while it is under way in the background. It ends when it is retrieved.
     """
 
     def __init__(
@@ -52,10 +64,12 @@ class WatchedReply:
         listeners: Sequence[OnEnd],
         hide_usage: bool = False,
         asked: Asked = ANY_LENGTH,
+        jobs: Jobs | None = None,
     ) -> None:
         self.reply = reply
         self.asked = asked
         self.hide_usage = hide_usage
+        self._jobs = jobs
         self.waiting = False
         """Whether the caller waits for the next chunk. If the connection is closed then, the body has ended."""
         self._clock = clock
@@ -102,10 +116,20 @@ class WatchedReply:
             name, at_s = _name_of(error) if isinstance(error, BaseException) else error, self._clock()
             unless_dropped(error, lambda: self._end(name or self.reply.ending(self.asked).error, at_s))
 
+    def give_up(self) -> None:
+        """Note that a reply in the background will not be retrieved."""
+        self._jobs = None
+        self._end("accepted, and never retrieved", self._clock())
+
     def _end(self, error: str | None, at_s: float) -> None:
         with self._lock:
             if self._ended:
                 return
+            if self._jobs is not None and self.reply.job_id is not None:
+                self._jobs.pop(self.reply.job_id, None)
+                if self.reply.under_way:
+                    self._jobs[self.reply.job_id] = self
+                    return
             self._ended = True
         once.guard(*NOT_RECORDED, lambda: [listener(self.reply, at_s, error) for listener in self._listeners])
 

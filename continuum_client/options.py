@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from continuum_client.conversation import Conversations
 from continuum_client.dialects import Dialect, DialectName, find_dialect
+from continuum_client.observe import Jobs
 from continuum_client.program import Program
 from continuum_client.reply import Content, Reply, check_content
 from continuum_client.state import TaggedProgram
@@ -79,6 +80,7 @@ class ClientState:
         options: ClientOptions,
         clock: Callable[[], float] = time.monotonic,  # noqa: TID251 - the default of an injected clock
     ) -> None:
+        self._options = options
         self.dialect = find_dialect(*_chosen(options.dialect, "dialect", DIALECT_VARIABLE, "headers"))
         content = check_content(*_chosen(options.content, "content", CONTENT_VARIABLE, "none"))
         self.recorder = _recorder(_chosen(options.record, "record", RECORD_VARIABLE, None)[0], content)
@@ -87,13 +89,22 @@ class ClientState:
         self.on_call = on_call_from_environment()
         """Receives every call that has ended; None: the calls are not counted."""
         self.clock = clock
+        self.jobs: Jobs = {}
 
     def program(self, program_id: str | None = None, **options: Unpack[ProgramArguments]) -> Program:
         """Open a program. ``client.OpenAI.program`` describes the options."""
         return Program(self, None, program_id, **options)
 
+    def with_options(self, changed: Mapping[str, Any]) -> ClientState:
+        """Return the state of a copy of the client for which these ``ClientOptions`` differ; None: one stays."""
+        given = {name: value for name, value in changed.items() if value is not None}
+        return ClientState(replace(self._options, **given), self.clock) if given else self
+
     def forget_conversations(self) -> list[TaggedProgram]:
-        """Forget the programs that were opened for conversations, and return them."""
+        """Forget the programs that were opened for conversations, and return them. Replies in the background have no
+        end then."""
+        while self.jobs:
+            self.jobs.popitem()[1].give_up()
         return [] if self.conversations is None else self.conversations.forget()
 
 

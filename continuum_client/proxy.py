@@ -33,7 +33,7 @@ from continuum_client.child_process import Tally
 from continuum_client.conversation import Conversations
 from continuum_client.dialects import Release
 from continuum_client.errors import MAX_FAILURE_CHARS, InvalidTag, is_servers_fault
-from continuum_client.observe import Events, WatchedReply, parsed
+from continuum_client.observe import Events, WatchedReply, job_of, parsed
 from continuum_client.options import ClientState
 from continuum_client.own_requests import OWN_TIMEOUT_S
 from continuum_client.recorder import tool_by_command
@@ -230,7 +230,12 @@ class Proxy:
         """Forward a request as it is."""
         to, headers = self._to(request), kept(request.raw_headers, "accept-encoding")
         sent = self._session.request(request.method, to, headers=headers, data=raw or None, allow_redirects=False)
+        job = job_of(self._state.jobs, request.path)
         async with sent as answer:
+            if job is not None and answer.status < 400 and "json" in answer.headers.get("content-type", ""):
+                whole = b"".join([chunk async for chunk in received(answer)])
+                job.whole(parsed(Unpacker(answer.headers.get(ENCODING, "")).feed(whole)))
+                return await pass_on(request, answer, _once(whole))
             return await pass_on(request, answer, received(answer))
 
     def _to(self, request: web.Request) -> URL:
@@ -296,7 +301,8 @@ class Proxy:
                 watched.whole(parsed(whole))
                 response = await pass_on(request, answer, _once(whole), unpacker.on, without)
             ending = watched.reply.ending(watched.asked)
-            self._server_answered(sent_s, ending.error if ending.end in ("cut", "failed") else None)
+            bad = ending.end in ("cut", "failed") and not watched.reply.under_way
+            self._server_answered(sent_s, ending.error if bad else None)
             return response
         except BaseException as error:
             if isinstance(error, BrokenOff):

@@ -14,6 +14,8 @@ from continuum_traces.urls import root_of
 from continuum_client.call import GENERATING, Outgoing, call_for
 from continuum_client.current import running_loop
 from continuum_client.dialects import Release
+from continuum_client.errors import once
+from continuum_client.observe import NOT_RECORDED, job_of, watch
 from continuum_client.options import ClientState
 from continuum_client.own_requests import OWN_TIMEOUT_S, awaited
 from continuum_client.program import Program
@@ -47,7 +49,11 @@ async def send_tagged(
         request = Outgoing(options.url, headers, body, options.extra_json, stream)
         call = call_for(state, bound, request, ClientSender(client))
     if call is None:
-        return await awaited(plain())
+        job = job_of(state.jobs, options.url)
+        result = await awaited(plain())
+        if job is not None:
+            once.guard(*NOT_RECORDED, lambda: watch(result, job))
+        return result
 
     def send_request(tagged: Outgoing) -> Any:
         options.headers, options.extra_json = tagged.headers, tagged.extra_body

@@ -46,7 +46,7 @@ def test_tables_lines_and_live_views(capsys: pytest.CaptureFixture[str]) -> None
     terminal.print(name)
     print_line(name)
     said = written.getvalue() + capsys.readouterr().out
-    assert said.count(r"[red]x[/red]:smile:\x1b[2J") == 4  # rich itself leaves the bell out
+    assert said.count(r"[red]x[/red]:smile:\x1b[2J") == 5  # rich itself leaves the bell out
     assert "\x1b[2J" not in said
     lines = [line for line in written.getvalue().splitlines() if line.startswith("│")]
     assert len({len(line) for line in lines}) == 1

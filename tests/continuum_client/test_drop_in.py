@@ -344,3 +344,22 @@ def test_signatures(ours: type[Any], theirs: type[Any]) -> None:
     }
     if theirs in OPENAIS:
         assert set(listed) <= set(client_module.AllArguments.__annotations__)
+
+
+@pytest.mark.parametrize("name", ["OpenAI", "AsyncOpenAI"])
+def test_copies_show_openai_s_parameters_and_ours(name: str) -> None:
+    """An editor offers them, and each parameter of the constructor can be changed in a copy."""
+    ours, theirs = getattr(continuum_client, name), getattr(openai, name)
+    for method in ("copy", "with_options"):
+        shown = inspect.signature(getattr(ours, method)).parameters
+        assert {*inspect.signature(getattr(theirs, method)).parameters} == {*shown} - {*OPTIONS}
+        assert {*OPTIONS} <= {*shown}
+
+
+def test_a_copy_with_other_options_of_ours(server: FakeServer, tmp_path: Path) -> None:
+    client = continuum_client.OpenAI(base_url=server.url, api_key="k", dialect="headers")
+    twin: Any = client.with_options(**{"dialect": "vllm", "record": tmp_path})
+    assert (client._continuum.dialect.name, twin._continuum.dialect.name) == ("headers", "vllm")
+    assert (client._continuum.recorder, twin._continuum.recorder is None) == (None, False)
+    assert client.with_options(timeout=3)._continuum is client._continuum
+    assert client.with_options(dialect=None)._continuum is client._continuum

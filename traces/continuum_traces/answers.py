@@ -124,6 +124,10 @@ class Answer:
     first_token_s: float | None = None
     """The instant at which the first token of a stream arrived, on the caller's clock; None: it was not a stream."""
     token_ids: list[int] = field(default_factory=list)
+    job_id: str | None = None
+    """The id of a response, by which it can be retrieved."""
+    under_way: bool = False
+    """Whether a response was accepted, and the model still answers."""
     fault: Ending | None = None
     """The first error that the server reported, or the first event that is not JSON."""
     reasons: dict[Any, str | None] = field(default_factory=dict)
@@ -377,6 +381,8 @@ class Answer:
         for number, output in enumerate(items_of(response.get("output"))):
             self._part(number, fields_of(output), self.with_text)
         status = response.get("status")
+        self.job_id = response.get("id") or self.job_id
+        self.under_way = status is not None and status in _UNDER_WAY
         if status not in _UNDER_WAY:
             details = fields_of(response.get("incomplete_details"))
             self.reasons[0] = str((details.get("reason") if status == "incomplete" else None) or status)
