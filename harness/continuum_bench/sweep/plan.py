@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.metadata import version
@@ -24,6 +24,7 @@ from continuum_analysis.compare.runs import REPEAT
 from continuum_server.local_model import RANDOM, TINY
 from continuum_server.machine import machine
 from continuum_server.policy.registry import is_policy, split_arm
+from continuum_server.server_config import STOCK
 from continuum_server.step_times.catalog import find_model
 from continuum_server.step_times.model import UnknownPair
 from continuum_server.vllm_plugin.versions import check_version
@@ -32,6 +33,7 @@ from continuum_traces.run_dir import key_of
 from continuum_traces.schema import Manifest
 from continuum_traces.typed import to_json
 
+from continuum_bench.errors import OptionError
 from continuum_bench.invocation import command_line
 from continuum_bench.options.run import RunOptions, uses_rate
 from continuum_bench.sweep.grid import MODEL_ENGINES, Arm, Grid, Point, is_url
@@ -171,9 +173,21 @@ def plan(grid: Grid) -> list[Cell]:
 
 def group_of(point: Point, grid: Grid) -> Group:
     options = point.options
+    _check_caching(options, point.arms)
     workload = load_workload(point.workload, options, options, _context_tokens(point, grid))
     engine, description = engine_of(options) if grid.engine == "virtual" else (None, None)
     return folder_of(Group("", point, workload, engine, description), grid.engine, grid.serve)
+
+
+def _check_caching(options: RunOptions, arms: Sequence[Arm]) -> None:
+    """Refuse policies that hold KV where no KV is ever found again.
+
+    Raises:
+        OptionError: prefix caching is off, and a policy is not ``vllm``.
+    """
+    holding = [arm.policy for arm in arms if split_arm(arm.policy)[0] != STOCK]
+    if options.no_prefix_caching and holding:
+        raise OptionError(f"--no-prefix-caching: policy {holding[0]} holds KV for that cache; only {STOCK} can run")
 
 
 def folder_of(group: Group, engine: str, serve: Mapping[str, Any]) -> Group:
