@@ -9,11 +9,13 @@ earlier than the first run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.usage import UNKNOWN, Imported, RequestUsage, differing_totals, inner, listed, usage_of
@@ -30,15 +32,57 @@ _SHELLS = ("terminal", "execute_bash", "bash")
 """The SDK's names of the terminal tool."""
 
 
-def read_openhands(file: Source) -> Iterator[Imported]:
-    """OpenHands' ``output.jsonl``: one program per line, with its event history. A condenser's requests are programs of
-    one turn, whose parent is the run.
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A file of a conversation's folder: its state, or one event."""
+
+    folder: Path
+    file: Source
+    data: Event
+
+
+def read_openhands(file: Source) -> Iterator[Imported | Conversation]:
+    """OpenHands' ``output.jsonl``: one program per line, with its event history; or the folder of a conversation
+    (``base_state.json``, ``events/*.json``). A condenser's requests are programs of one turn, whose parent is the run.
 
     Raises:
         TraceError: the file has a fault. The message names file, line and field.
     """
-    for where, run in file.rows("history"):
-        yield from _programs(file, where, run, listed(where, run, "history", dict))
+    for where, run in file.rows():
+        if "history" in run:
+            yield from _programs(file, where, run, listed(where, run, "history", dict))
+        elif "stats" in run:
+            yield Conversation(file.path.parent, file, run)
+        else:
+            yield Conversation(file.path.parent.parent, file, run)
+
+
+def join_openhands(parts: Iterable[Imported | Conversation], assumptions: Assumptions) -> Iterator[Imported]:
+    """Yield the programs, those of conversations' folders made of their events, in the order of their names."""
+    folders: dict[Path, list[Conversation]] = {}
+    for part in parts:
+        if isinstance(part, Imported):
+            yield part
+        else:
+            folders.setdefault(part.folder, []).append(part)
+    for folder, files in folders.items():
+        events = [each.data for each in sorted(files, key=lambda each: each.file.path.name) if "stats" not in each.data]
+        state = next((each for each in files if "stats" in each.data), None)
+        if state is None:
+            text = "without its base_state.json, which has the token counts: left out"
+            assumptions.assume("conversation", text, example=folder)
+            continue
+        where, file = str(state.file), Source(state.file.path, assumptions)
+        usages = inner(where, inner(where, state.data, "stats"), "usage_to_metrics")
+        metrics = [inner(where, usages, name) for name in usages]
+        run = {"instance_id": str(state.data.get("id") or folder.name), "metrics": _together(where, metrics)}
+        yield from _programs(file, where, run, events)
+
+
+def _together(where: str, metrics: Sequence[Mapping[str, Any]]) -> Event:
+    """Return the metrics of an agent and its condenser as one."""
+    names = ("token_usages", "response_latencies")
+    return {name: [row for each in metrics for row in listed(where, each, name, dict)] for name in names}
 
 
 def _programs(file: Source, where: str, run: Mapping[str, Any], events: Sequence[Event]) -> Iterator[Imported]:
@@ -157,7 +201,10 @@ IMPORTERS = (
         read_openhands,
         (
             Signs({"history": list, "instance_id": object}, more=("metrics", "instruction", "test_result", "error")),
+            Signs({"stats": dict, "agent": dict, "stats.usage_to_metrics": dict}, ("id", "workspace")),
+            Signs({"id": str, "kind": str, "timestamp": str, "source": str}, ("tool_name", "llm_message", "action")),
             Signs({"history": list, "issue": dict, "metrics": dict}, more=("instruction", "issue_type", "success")),
         ),
+        join_openhands,
     ),
 )
