@@ -547,3 +547,13 @@ def test_claude_s_stream_is_its_session(tmp_path: Path) -> None:
     assert both["s"].prompt_tokens() == [1000, 1100]
     assert both["s"].turns[0].llm_s == 5
     assert any("2 answers: repeated in another file: counted once" in note for note in notes)
+
+
+def test_calls_of_two_sessions_can_have_the_same_id(tmp_path: Path) -> None:
+    for name in ("s", "t"):
+        rows = session(name, 1000, 1100)
+        rows[1]["message"]["content"] = [{"type": "tool_use", "id": "k", "name": "look", "input": {}}]
+        seen = said(7, "user", {"content": [{"type": "tool_result", "tool_use_id": "k", "content": "ok"}]}, name)
+        lines(tmp_path / f"{name}.jsonl", *rows[:2], seen, rows[2])
+    programs, _ = read(tmp_path)
+    assert [[call.duration_s for call in each.turns[0].tool_calls] for each in programs.values()] == [[2.0]] * 2

@@ -147,7 +147,8 @@ class _Sessions:
         self._answers: dict[str, AnsweredRequest] = {}
         self._stopped: set[str] = set()
         """The message ids with a final count."""
-        self._calls: dict[str, TimedCall] = {}
+        self._calls: dict[tuple[str, str], TimedCall] = {}
+        """By the thread and the call's id."""
         self._callers: dict[str, Thread] = {}
         self._agent_tokens: dict[str, int] = {}
 
@@ -187,8 +188,8 @@ class _Sessions:
                 asked_tokens += event.tokens
             compacted = compacted or event.compaction
             for call_id in event.results:
-                if call_id in self._calls:
-                    self._calls[call_id].end_s = event.at_s
+                if (thread.name, call_id) in self._calls:
+                    self._calls[thread.name, call_id].end_s = event.at_s
             if event.agent:
                 self._callers[event.agent] = thread
             if event.agent_tokens:
@@ -218,8 +219,8 @@ class _Sessions:
         self._stop(answer, event)
         answer.end_s = event.at_s if event.at_s is not None else answer.end_s
         for call_id, call in event.calls.items():
-            if call_id not in self._calls:
-                self._calls[call_id] = call
+            if (thread.name, call_id) not in self._calls:
+                self._calls[thread.name, call_id] = call
                 answer.calls.append(call)
 
     def _stop(self, answer: AnsweredRequest, event: _Event) -> None:
