@@ -15,6 +15,7 @@ from continuum_server.policy.registry import PolicyError
 from continuum_server.step_times.catalog import find_gpu, find_model
 from continuum_server.step_times.model import StepTimesError
 from continuum_server.step_times.profile import read_profile
+from continuum_server.step_times.speculation import read_speculation
 from continuum_server.virtual.offload import OffloadError, read_offload
 
 from continuum_bench.errors import BenchError
@@ -44,6 +45,7 @@ READERS: Mapping[str, Callable[[Any], object]] = {
     "gpu": find_gpu,
     "model": find_model,
     "profile": lambda path: read_profile(Path(path)),
+    "speculative": read_speculation,
     "offload": lambda preset: read_offload(preset, RunOptions.gpu),
     "arrivals": arrival_times,
     "tool_times": tool_times,

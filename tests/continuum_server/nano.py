@@ -17,6 +17,7 @@ from continuum_server.policy.registry import POLICIES
 from continuum_server.routers import ROUTERS
 from continuum_server.step_times.model import PrefillChunk, Provenance, StepTimes
 from continuum_server.step_times.specs import DeltaNet, Model
+from continuum_server.step_times.speculation import Speculation
 from continuum_server.virtual import loop
 from continuum_server.virtual.config import EngineShape
 from continuum_server.virtual.engine import build_engine
@@ -129,15 +130,16 @@ def build(
     token_times: bool = False,
     times: StepTimes | None = None,
     model: Model = NANO,
+    speculation: Speculation | None = None,
     **limits: Any,
 ) -> tuple[Any, OneLoop]:
     """A scheduler and its loop with the jobs, nothing run yet. A KV block is 4,096 bytes. ``limits``: of the loop."""
-    shape = EngineShape(model, 4096, blocks, 16, max_num_seqs, chunk_tokens, offload=offload)
+    shape = EngineShape(model, 4096, blocks, 16, max_num_seqs, chunk_tokens, offload=offload, speculation=speculation)
     swap_s = {"swap_token_s": shape.swap_token_s, "deep_token_s": shape.ssd_token_s}
     settings = Settings(policy, options, guards or Guards(), PrefillCurve(0.0, 1e-4, 0.01, "test"), **swap_s)
     sink = SimpleNamespace(write=([] if events is None else events).append)
     seen: list[TurnRecord] = [] if turns is None else turns
-    limits = {"max_stretch": 512, "max_calls": 200_000, **limits}
+    limits = {"max_stretch": 512, "max_calls": 200_000, "speculation": speculation, **limits}
     limits["token_times"] = TokenTimes() if token_times else None
     engine = build_engine(
         shape, times or PlainTimes(), settings, jobs, seen.append, sink, scheduler_type=scheduler_type, **limits

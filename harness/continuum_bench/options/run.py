@@ -280,6 +280,9 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     share. If no policy is named so, all policies run with these tiers. Default: the usual DRAM and link of the GPU."""
     profile: Annotated[Path | None, SERVERS] = None
     """File of `continuum-bench profile`: step times and KV size that were measured on a server, instead of --gpu's."""
+    speculative: Annotated[str | None, SERVERS] = None
+    """Speculative decoding as DRAFTS:LENGTH, the tokens drafted in each step and the mean number that it yields: 3:2.8.
+    This is a model: every request is accepted alike. Default: a step yields one token."""
     replicas: Annotated[int, Meta(ge=1, le=1000), SERVERS] = 1
     """Number of engines behind a router, each with its own GPUs."""
     router: Annotated[str, ROUTER, Needs("replicas")] = "affinity"

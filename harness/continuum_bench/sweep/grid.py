@@ -47,7 +47,7 @@ COLUMNS = (
 """Run options in the order in which tables show them."""
 AXES = {name: declared(RunOptions)[name] for name in dict.fromkeys(COLUMNS) if name not in OF_THE_SWEEP}
 """Run options that a grid may range over."""
-ONLY_VIRTUAL = ("pp", "no_prefix_caching", "vllm", "offload", "replicas", "router")
+ONLY_VIRTUAL = ("pp", "no_prefix_caching", "vllm", "offload", "speculative", "replicas", "router")
 """Axes that only the virtual engine has."""
 CASE_WORDS = ("policy", "seed", "seeds", "workload", *AXES)
 """Keys of a grid that a case may have too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from continuum_server.policy.program_table import Guards
+from continuum_server.step_times.speculation import read_speculation
 from continuum_server.virtual.config import EngineConfig, EngineDescription, describe
 from continuum_server.virtual.offload import OffloadError, default_preset, read_offload
 
@@ -26,6 +27,7 @@ def engine_of(options: RunOptions) -> tuple[EngineConfig, EngineDescription]:
         "prefix_caching": not options.no_prefix_caching,
         "guards": Guards(**options.shared_with(Guards)),
         "offload": offload,
+        "speculation": None if options.speculative is None else read_speculation(options.speculative),
         "profile": str(options.profile) if options.profile else None,
     }
     engine = EngineConfig(**config)

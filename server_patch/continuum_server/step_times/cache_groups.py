@@ -31,6 +31,7 @@ class CacheLayout:
     """Bytes of a block of the pool on all GPUs together: one group's layers. The last group of a kind may have fewer
     layers, and wastes the rest."""
     window_tokens: int = 0
+    states_held: int = STATES_HELD
 
     def blocks(self, tokens: int, step_tokens: int = 1) -> int:
         """Return the largest number of blocks that one running request with so many tokens takes, in all groups.
@@ -41,7 +42,7 @@ class CacheLayout:
         size = self.block_size
         every = -(-tokens // size)
         in_window = min(every, -(-min(self.window_tokens - 1 + step_tokens, tokens) // size) + 1)
-        held = {"full": every, "window": in_window, "state": min(every, STATES_HELD)}
+        held = {"full": every, "window": in_window, "state": min(every, STATES_HELD) + self.states_held - STATES_HELD}
         return sum(held[kind] for kind in self.kinds)
 
     def tokens(self, blocks: int, longest: int, step_tokens: int = 1) -> int:
@@ -57,11 +58,15 @@ class CacheLayout:
         return -(-tokens * self.blocks(longest, step_tokens) // longest)
 
 
-def layout_of(model: Model, tensor_parallel: int = 1, block_size: int = 16) -> CacheLayout:
-    """Return the groups of a model on so many GPUs, for vLLM's ``--block-size``."""
+def layout_of(model: Model, tensor_parallel: int = 1, block_size: int = 16, drafts: int = 0) -> CacheLayout:
+    """Return the groups of a model on so many GPUs, for vLLM's ``--block-size``.
+
+    Args:
+        drafts: number of tokens that speculative decoding drafts. A request keeps a state for each of them.
+    """
     others: Kind = "state" if model.state_layers else "window"
     full, other = model.full_layers, model.window_layers + model.state_layers
-    size = _block_size(model, tensor_parallel, block_size)
+    size = _block_size(model, tensor_parallel, block_size, drafts)
     copies = model.kv_copies(tensor_parallel)
     if not other:
         return CacheLayout(("full",), size, size * model.kv_bytes_per_token * copies)
@@ -69,13 +74,16 @@ def layout_of(model: Model, tensor_parallel: int = 1, block_size: int = 16) -> C
     layers = more if more < fewer * 1.5 else fewer
     counts: tuple[tuple[Kind, int], ...] = (("full", full), (others, other))
     kinds = tuple(kind for kind, count in counts for _ in range(-(-count // layers)))
-    return CacheLayout(kinds, size, layers * size * model.kv_bytes_per_layer_token * copies, model.window_tokens)
+    return CacheLayout(
+        kinds, size, layers * size * model.kv_bytes_per_layer_token * copies, model.window_tokens, STATES_HELD + drafts
+    )
 
 
-def _block_size(model: Model, tensor_parallel: int, block_size: int) -> int:
+def _block_size(model: Model, tensor_parallel: int, block_size: int, drafts: int) -> int:
     """Return the tokens of a block. Where layers have states, a block of attention is at least as large as a state."""
-    if not model.state_layers:
+    if model.delta is None:
         return block_size
     alignment = max(block_size, MLA_ALIGNMENT) if model.kv_lora_rank else block_size
     token_bytes = model.kv_bytes_per_layer_token * model.kv_copies(tensor_parallel) // tensor_parallel
-    return alignment * -(-(model.state_bytes_per_layer // tensor_parallel) // (alignment * token_bytes))
+    state_bytes = (model.delta.state_bytes + 2 * model.delta.conv_width * drafts) // tensor_parallel
+    return alignment * -(-state_bytes // (alignment * token_bytes))

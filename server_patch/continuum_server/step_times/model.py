@@ -100,6 +100,10 @@ class StepTimes(ABC):
         """
         return [self.step_s((), decodes, decode_context_tokens + step * decodes) for step in range(steps)]
 
+    def answer_s(self, context_tokens: int, tokens: int) -> float:
+        """Return the seconds in which a request that decodes alone generates so many tokens."""
+        return sum(self.decode_stretch_s(1, context_tokens, tokens))
+
     def request_s(self, prompt_tokens: int) -> float:
         """Return the seconds that a request takes besides its steps; 0.0: the source does not say."""
         return 0.0

@@ -22,8 +22,8 @@ def alone_turns_s(
     turns_s = []
     for index, (turn, prompt, reusable) in enumerate(zip(turns, prompts, program.reusable_tokens(), strict=True)):
         hit = min(reusable if index else 0, computed[index], prompt - 1) // block_size * block_size
-        decode_s = times.decode_stretch_s(1, prompt + 1, turn.output_tokens - 1) if turn.output_tokens > 1 else ()
-        turns_s.append(times.request_s(prompt) + prefill_s(times, prompt, hit, chunk_tokens) + sum(decode_s))
+        decode_s = times.answer_s(prompt + 1, turn.output_tokens - 1) if turn.output_tokens > 1 else 0.0
+        turns_s.append(times.request_s(prompt) + prefill_s(times, prompt, hit, chunk_tokens) + decode_s)
     return turns_s
 
 

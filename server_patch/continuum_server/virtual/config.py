@@ -24,6 +24,7 @@ from continuum_server.step_times.curves import fit_decode, fit_prefill
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.profile import ProfileStepTimes, read_profile
 from continuum_server.step_times.specs import Model
+from continuum_server.step_times.speculation import Speculation, SpeculativeStepTimes, draft_share
 from continuum_server.step_times.stages import staged
 from continuum_server.virtual.offload import GB, Offload
 from continuum_server.vllm_plugin.versions import check_version, has_short_loops
@@ -50,6 +51,8 @@ _warn = LogOnce()
 
 MODELLED_TRANSFERS = "transfers between GPU memory, DRAM and SSD (bandwidth and latency of each link)"
 
+MODELLED_DRAFTS = "speculative decoding (a constant acceptance length; nothing is drafted)"
+
 
 @dataclass(frozen=True)
 class EngineConfig(GpuSettings, SchedulerSettings):
@@ -71,6 +74,8 @@ class EngineConfig(GpuSettings, SchedulerSettings):
     """Memory tiers below the GPU; None: KV that leaves the GPU is lost."""
     profile: str | None = None
     """Profile file. Its step times replace the GPU's, and so does its KV size if ``kv_blocks`` is None."""
+    speculation: Speculation | None = None
+    """Speculative decoding; None: a step yields one token."""
     replicas: int = 1
     """Number of engines. Each has its own GPUs, scheduler and cache."""
     router: str = "affinity"
@@ -117,6 +122,8 @@ def describe(config: EngineConfig) -> EngineDescription:
         versions["vllm_loops"] = OWN_LOOPS
         _warn(OWN_LOOPS, "vLLM %s: the virtual engine's inner loops are %s", versions["vllm"], OWN_LOOPS)
     modelled: tuple[str, ...] = MODELLED if config.offload is None else (*MODELLED, MODELLED_TRANSFERS)
+    if config.speculation is not None:
+        modelled = (*modelled, MODELLED_DRAFTS)
     if times.request_s(0) > 0:
         modelled = tuple(NETWORK_OF_PROFILE if line == NETWORK else line for line in modelled)
     named = {"gpu": config.gpu, "tensor_parallel": config.tp, "pipeline_parallel": config.pp}
@@ -147,6 +154,7 @@ class EngineShape:
     prefix_caching: bool = True
     gpus: int = 1
     tensor_parallel: int = 1
+    speculation: Speculation | None = None
     offload: Offload | None = None
 
     @property
@@ -157,7 +165,8 @@ class EngineShape:
     @property
     def layout(self) -> CacheLayout:
         """The KV cache groups."""
-        return layout_of(self.model, self.tensor_parallel, self.block_size)
+        drafts = self.speculation.drafts if self.speculation is not None else 0
+        return layout_of(self.model, self.tensor_parallel, self.block_size, drafts)
 
     @property
     def kv_tokens(self) -> int:
@@ -190,11 +199,16 @@ def decode_of(config: EngineConfig, times: StepTimes) -> DecodeLine | None:
 
 def times_of(config: EngineConfig) -> StepTimes:
     if config.profile is not None:
+        if config.speculation is not None:
+            raise EngineError("--speculative and --profile: a profile has the steps as its server took them")
         return ProfileStepTimes(read_profile(Path(config.profile)))
     times = load_step_times(
         config.gpu, config.model, config.tp, config.step_overhead_ms, config.vllm, config.step_times
     )
-    return staged(times, find_model(config.model).layers, config.pp, config.chunk_tokens)
+    model = find_model(config.model)
+    if config.speculation is not None:
+        times = SpeculativeStepTimes(times, config.speculation, draft_share(model))
+    return staged(times, model.layers, config.pp, config.chunk_tokens)
 
 
 def capacity_of(config: EngineConfig) -> KvCapacity:
@@ -243,5 +257,6 @@ def shape_of(config: EngineConfig) -> EngineShape:
         prefix_caching=config.prefix_caching,
         gpus=config.tp * config.pp,
         tensor_parallel=config.tp,
+        speculation=config.speculation,
         offload=config.offload,
     )

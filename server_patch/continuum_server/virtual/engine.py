@@ -91,6 +91,7 @@ def simulate(
                 on_arrival=lambda play: None if arrivals is None else arrivals.write(play.arrival),
                 admits_late=config.vllm is not None and is_asynchronous(config.vllm),
                 token_times=TokenTimes() if token_times else None,
+                speculation=config.speculation,
             )
 
         alone = config.replicas == 1
@@ -199,6 +200,8 @@ def _play(
     """Play the jobs on all engines, and return the content of engine.json."""
     loops = [engine.loop for engine in engines]
     least_step_s = 0.5 * times.step_s((), 1, 1)  # half, because measured tables need not be monotonic
+    if config.speculation is not None:
+        least_step_s /= config.speculation.drafts + 1
     driver = ReplicaLoops(loops, ROUTERS[config.router](), jobs, least_step_s, lanes, until_s)
     driver.run(on_progress)
     if len(engines) == 1:

@@ -21,10 +21,11 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from continuum_server.step_times.model import Batch, StepTimes
+from continuum_server.step_times.speculation import Speculation
 from continuum_server.virtual.alone import alone_turns_s
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch
-from continuum_server.virtual.stretch import Stretches, hash_computed_blocks, plan_steps
+from continuum_server.virtual.stretch import Stretches, draft_tokens, hash_computed_blocks, plan_steps
 from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.virtual.tokens import TokenContext, shared_token
 from continuum_server.vllm_plugin.scheduler import Discard, ProgramSchedulerMixin
@@ -68,6 +69,8 @@ class Play:
     index: int = 0
     """Index of the current turn."""
     request: Request | None = None
+    decode_steps: int = 0
+    """Number of decode steps of the current turn."""
     sent_s: float = 0.0
     first_token_s: float | None = None
     alone_s: Sequence[float] = ()
@@ -135,6 +138,7 @@ class VirtualLoop:
         on_arrival: called with each play whose first turn enters the engine.
         transfers: transfers of KV between tiers; None: there are no tiers.
         token_times: records the times of tokens; None: the gaps between tokens are not recorded.
+        speculation: speculative decoding, with which event skipping is disabled; None: a step yields one token.
         admits_late: a running engine admits an arrival one step later, as a server with asynchronous scheduling does.
         max_stretch: largest number of engine steps in one scheduler call; 1 disables event skipping.
         max_calls: number of scheduler calls after which the run fails.
@@ -150,6 +154,7 @@ class VirtualLoop:
         on_arrival: Callable[[Play], None] = lambda play: None,
         transfers: Transfers | None = None,
         token_times: TokenTimes | None = None,
+        speculation: Speculation | None = None,
         admits_late: bool = False,
         max_stretch: int = 512,
         max_calls: int = 200_000_000,
@@ -167,7 +172,8 @@ class VirtualLoop:
         self._on_turn, self._on_arrival = on_turn, on_arrival
         self._token_times = token_times
         self._admits_late = admits_late
-        self._stretches = Stretches(scheduler, step_times, max_stretch)
+        self._stretches = Stretches(scheduler, step_times, max_stretch if speculation is None else 1)
+        self._speculation = speculation
         self._max_calls = max_calls
         self.block_size = hash_block_size(scheduler)
         """Tokens for which there is one block hash."""
@@ -233,6 +239,8 @@ class VirtualLoop:
         self._admit_due()
         stretch_s = self._skip_steps(self._stretch(horizon_s))
         plan_steps(self._scheduler, len(stretch_s))
+        if self._speculation is not None:
+            draft_tokens(self._scheduler, self._speculation.drafts)
         output = self.scheduler_time.schedule(self._scheduler)
         self.counters.scheduler_calls += 1
         if output.total_num_scheduled_tokens == 0:
@@ -279,7 +287,7 @@ class VirtualLoop:
         )
         play.request.prefill_stats = None  # vLLM's count of cached tokens for its log, which loops over every block
         play.sent_s = max(play.due_s, self.now_s - self._times.request_s(play.prompts[play.index]))
-        play.first_token_s = None
+        play.first_token_s, play.decode_steps = None, 0
         self._plays[play.action.turn_id] = play
         self._settled = False
         self._scheduler.add_request(play.request)
@@ -325,7 +333,7 @@ class VirtualLoop:
         sampled: list[list[int]] = []
         index: dict[str, int] = {}
         finished: list[Play] = []
-        batch = Batch()
+        batch, drafted = Batch(), output.scheduled_spec_decode_tokens
         pure = not output.scheduled_new_reqs and not output.scheduled_cached_reqs.resumed_req_ids
         for number, (request_id, tokens) in enumerate(scheduled.items()):
             play = plays[request_id]
@@ -333,12 +341,12 @@ class VirtualLoop:
             index[request_id] = number
             done = request.num_output_tokens
             prefill = request.is_prefill_chunk
-            decoding = not prefill and done > 0 and tokens == steps
+            decoding = not prefill and done > 0 and (tokens == steps or request_id in drafted)
             batch.add(tokens, request.num_computed_tokens - tokens, decoding)
             if prefill:
                 sampled.append([])
                 continue
-            new = play.context.output[done : done + (steps if decoding else 1)]
+            new = play.context.output[done : done + (self._tokens_of(play, tokens, steps) if decoding else 1)]
             sampled.append(new)
             if done + len(new) >= request.max_tokens:
                 finished.append(play)
@@ -358,6 +366,15 @@ class VirtualLoop:
         for play in finished:
             self._finish(play)
         return finished
+
+    def _tokens_of(self, play: Play, scheduled: int, steps: int) -> int:
+        """Return the new tokens of a decoding request: one for each step, or those of its next speculative step."""
+        if self._speculation is None:
+            return steps
+        play.decode_steps += 1
+        new = min(self._speculation.tokens(play.decode_steps - 1), scheduled)
+        self.counters.decode_tokens += new - 1
+        return new
 
     def _take_time(self, batch: Batch, steps_s: Sequence[float]) -> None:
         counters = self.counters

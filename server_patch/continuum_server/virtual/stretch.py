@@ -168,6 +168,13 @@ def plan_steps(scheduler: Scheduler, steps: int) -> None:
         request.spec_token_ids = [0] * (steps - 1)
 
 
+def draft_tokens(scheduler: Scheduler, drafts: int) -> None:
+    """Let the next call of ``schedule`` schedule so many drafted tokens for each request that decodes."""
+    for request in scheduler.running:
+        if request.num_output_tokens and request.num_computed_tokens >= request.num_tokens - 1:
+            request.spec_token_ids = [0] * drafts
+
+
 def hash_computed_blocks(scheduler: Scheduler) -> None:
     """Hash the running requests' full blocks now. vLLM would hash them when it allocates their next step."""
     for request in scheduler.running:

@@ -21,12 +21,14 @@ class TokenTimes:
         """Record the tokens that one scheduler call produced.
 
         The call began at ``start_s`` and ran steps that took ``steps_s`` seconds each. ``new`` holds each request's new
-        tokens: one per step, or a single one of the last step if the request's prefill was completed in this call.
+        tokens: one per step, or a single one of the last step if the request's prefill was completed in this call. With
+        speculative decoding a step has several tokens.
         """
         ends_s = list(accumulate(steps_s, initial=start_s))
         for request_id, tokens in zip(requests, new, strict=True):
             if tokens:
-                self._instants_s[request_id] += ends_s[-len(tokens) :]
+                at_once = max(0, len(tokens) - len(steps_s))
+                self._instants_s[request_id] += ends_s[at_once - len(tokens) :] + at_once * ends_s[-1:]
 
     def gaps_ms(self, request_id: str) -> dict[str, int]:
         """Return the gaps between the tokens of a request that has finished, and forget the request."""

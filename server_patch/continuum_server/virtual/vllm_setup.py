@@ -75,15 +75,17 @@ def layer_specs(shape: EngineShape) -> dict[str, KVCacheSpec]:
 
 def _state_spec(delta: DeltaNet, block_size: int, page_bytes: int, shape: EngineShape) -> MambaSpec:
     """Return vLLM's description of a recurrent layer. vLLM pads its page to that of full attention."""
+    drafts = shape.speculation.drafts if shape.speculation is not None else 0
     return MambaSpec(
         block_size=block_size if shape.prefix_caching else shape.max_model_len,
         shapes=(
-            (delta.conv_width, delta.conv_kernel - 1),
+            (delta.conv_width, delta.conv_kernel - 1 + drafts),
             (delta.value_heads, delta.head_dim, delta.head_dim),
         ),
         dtypes=(torch.bfloat16, torch.float32 if delta.state_bytes_each == 4.0 else torch.bfloat16),
         page_size_padded=page_bytes,
         mamba_cache_mode=_state_mode(shape),
+        num_speculative_blocks=drafts,
     )
 
 
