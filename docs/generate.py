@@ -217,7 +217,7 @@ def policies() -> str:
     intro = (
         "This page is written from the catalog. Options are set by `--policy NAME --policy-option NAME.OPTION=VALUE`."
     )
-    more = "Where a rule names no order, the [usual order](../concepts.md#order-and-admission) holds."
+    more = "Where a rule names no order, the [usual order](../concepts.md#order) holds."
     lines = ["# Policies and their options", "", f"{intro} {more}", ""]
     for label, title in (
         ("policy", "For servers and replays"),

@@ -23,7 +23,6 @@ from continuum_traces.schema import SchedulerEvent
 from continuum_server.policy.base import Policy
 from continuum_server.policy.facts import ProgramState
 from continuum_server.policy.pins import Pin
-from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.programs import name_of
 from continuum_server.vllm_plugin import kv_groups, touch_points
 from continuum_server.vllm_plugin.metrics import Metrics
@@ -197,7 +196,7 @@ class Online:
             program.recognised_by,
             program.turns_arrived,
             program.context_tokens if request is None else request.num_tokens,
-            _state_of(program, pin, scheduler.table),
+            _state_of(program, pin),
             since_s,
             None if pin is None else pin.deadline_s,
             program.hit_share,
@@ -228,12 +227,12 @@ class Online:
         return None if path is None else Path(f"{path}.rank{rank}" if rank else path)
 
 
-def _state_of(program: ProgramState, pin: Pin | None, table: ProgramTable) -> str:
+def _state_of(program: ProgramState, pin: Pin | None) -> str:
     """Return ``running``, ``waiting``, ``held``, ``soft`` (a soft hold), ``idle`` (nothing is held) or ``ended``."""
     if program.turn is not None:
         return "running" if program.turn.running else "waiting"
     if pin is not None:
-        return "held" if program.program_id in table.pins else "soft"
+        return "soft" if pin.soft else "held"
     return "ended" if program.ended else "idle"
 
 
