@@ -37,6 +37,7 @@ from continuum_server.server_config import STOCK
 from continuum_traces import exporters, run_dir, schema
 from continuum_traces.foreign_ids import ROWS
 from continuum_traces.importers import registry
+from continuum_traces.retention import HINTS
 from typer.main import get_command
 
 DOCS = Path(__file__).resolve().parent
@@ -265,6 +266,13 @@ def foreign_ids() -> str:
     return _filled(page, "ids", TextTable(heads, rows).markdown())
 
 
+def hints() -> str:
+    """Return ``docs/client/dialects.md`` with a new table of the fields with which clients ask to keep KV."""
+    rows = [(f"`{hint.name}`", hint.sent_by, hint.does) for hint in HINTS]
+    page = (DOCS / "client" / "dialects.md").read_text(encoding="utf-8")
+    return _filled(page, "hints", TextTable(("field", "sent by", "here"), rows).markdown())
+
+
 def results(page: Path) -> str:
     """Return a page with new tables between the marks ``results NAME``, by docs/results/data/tables.yaml."""
     text = page.read_text(encoding="utf-8")
@@ -477,6 +485,7 @@ PAGES = {"cli": cli, "formats": formats, "policies": policies}
 if __name__ == "__main__":
     (DOCS / "metrics.md").write_text(metrics(), encoding="utf-8")
     (DOCS / "policies" / "README.md").write_text(policy_overview(), encoding="utf-8")
+    (DOCS / "client" / "dialects.md").write_text(hints(), encoding="utf-8")
     (DOCS / "server" / "untagged.md").write_text(foreign_ids(), encoding="utf-8")
     for changed in WITH_RESULTS:
         changed.write_text(results(changed), encoding="utf-8")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from continuum_traces.urls import root_of
@@ -16,7 +16,7 @@ from continuum_bench.checks import Check, show_checks
 from continuum_bench.errors import BenchError
 from continuum_bench.live.endpoint import NO_ANSWER, check_url, get_json, probe_server
 from continuum_bench.options.serve import DoctorOptions
-from continuum_bench.top import ProgramRow, States
+from continuum_bench.top import EngineState, ProgramRow, States
 from continuum_client import OpenAI
 
 OPENING = "This is a long text whose beginning is in the prefix cache when the second turn comes. " * 60
@@ -43,12 +43,14 @@ def check_server(options: DoctorOptions) -> int:
         except OpenAIError as error:
             raise BenchError(f"--base-url {server.base_url}: {error}") from error
         there = _row_of_both(roots, program.id, key)
+    engines = [engine for root in roots for engine in _engines_or_none(root, key)]
     checks = [
         Check("server", True, server.describe(options.served_model or server.models[0])),
         _id(there),
         _cache(prompt_tokens, cached_tokens),
         _release(there, _row(roots, program.id, key)),
-        _histories([row for rows in map(partial(_rows, key=key), roots) if not isinstance(rows, str) for row in rows]),
+        _histories([row for engine in engines for row in engine.program_list]),
+        _hints(engines),
     ]
     return show_checks(checks, f"Two turns of {program.id}, sent to {server.base_url}", options.json_output)
 
@@ -87,11 +89,21 @@ def _row(roots: Sequence[str], program_id: str, key: str | None) -> ProgramRow |
 
 def _rows(root: str, key: str | None) -> list[ProgramRow] | str:
     """Return a server's programs; a text: why they are not known."""
+    engines = _engines(root, key)
+    return engines if isinstance(engines, str) else [row for engine in engines for row in engine.program_list]
+
+
+def _engines(root: str, key: str | None) -> list[EngineState] | str:
+    """Return the state of a server's engines; a text: why it is not known."""
     try:
-        engines = get_json(f"{root}/continuum/state", key, States).engines
+        return get_json(f"{root}/continuum/state", key, States).engines
     except NO_ANSWER as error:
         return f"unknown: {root}/continuum/state: {error}"
-    return [row for engine in engines for row in engine.program_list]
+
+
+def _engines_or_none(root: str, key: str | None) -> list[EngineState]:
+    engines = _engines(root, key)
+    return [] if isinstance(engines, str) else engines
 
 
 def _id(there: ProgramRow | str | None) -> Check:
@@ -121,6 +133,13 @@ def _histories(rows: Sequence[ProgramRow]) -> Check:
     place = f"turn {worst.turn} differs from turn {worst.turn - 1} at token {worst.token:,} of {worst.of:,}"
     said = f"{row.program_id}: {place}, {worst.times} times; {len(left)} of {len(rows)} programs"
     return Check("histories", False, said, "nothing behind it is reused: put what changes at the end", optional=True)
+
+
+def _hints(engines: Sequence[EngineState]) -> Check:
+    """Check whether requests had hints that did nothing."""
+    ignored = sum((Counter(engine.hints_ignored) for engine in engines), Counter[str]())
+    said = ", ".join(f"{name}: {count} requests" for name, count in ignored.most_common())
+    return Check("hints", not ignored, said or "none was ignored", "docs/client/dialects.md", optional=True)
 
 
 def _release(before: ProgramRow | str | None, after: ProgramRow | str | None) -> Check:

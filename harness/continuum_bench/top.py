@@ -104,6 +104,7 @@ class EngineState(msgspec.Struct):
     plugin_errors: int
     tags_rejected: int
     record_events_dropped: int
+    hints_ignored: dict[str, int] = {}
     name: str = ""
     """Its server's address, and its number if the server has several engines. Set when it was read."""
     hits_per_minute: float | None = None

@@ -356,7 +356,7 @@ class _After:
     def opens_answer(self, mark: Mark, at: int) -> bool:
         """Whether an answer is opened about the place at which the prompt leaves a mark's prompt, before its end."""
         opening = mark.rest[-OPENING:]
-        starts = range(max(0, at - OPENING), min(at + 1, len(self._ids) - 2 * OPENING))
+        starts = range(max(0, at - OPENING), min(at + OPENING, len(self._ids) - 2 * OPENING))
         there = (array("q", self._ids[start : start + OPENING]) for start in starts)
         return len(opening) == OPENING and opening in there
 

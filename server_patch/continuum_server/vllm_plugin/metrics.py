@@ -121,6 +121,7 @@ ROWS = (
     Row(COUNTER, "preemptions", "Running requests preempted", ("metrics", "preemptions")),
     Row(COUNTER, "histories_left", "Turns whose prompt differs early from the turn's before", ("metrics", "left")),
     Row(COUNTER, "tags_rejected", "Request tags that could not be read and were ignored", ("tags_rejected",)),
+    Row(COUNTER, "hints_ignored", "Requests with a hint that does nothing, by its name", ("hints_ignored",), ("hint",)),
     Row(COUNTER, "plugin_errors", "Exceptions caught in the plugin's hooks", ("plugin_errors",)),
     Row(COUNTER, "record_events_dropped", "Events lost to failed writes of the record", ("record_events_dropped",)),
     Row(COUNTER, "unpins", "Pins by how they ended", ("metrics", "unpins"), ("reason",)),

@@ -175,6 +175,7 @@ class Online:
             },
             "metrics": self._metrics.to_json(),
             "tags_rejected": scheduler.tags.rejected,
+            "hints_ignored": dict(scheduler.tags.ignored),
             "plugin_errors": scheduler.wall.errors,
             "record_events_dropped": self._recorder.dropped if self._recorder else 0,
         }

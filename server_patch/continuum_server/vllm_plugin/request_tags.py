@@ -17,6 +17,7 @@ from math import inf
 from typing import Any
 
 from continuum_traces.foreign_ids import ForeignId, FoundId, find_id, is_source
+from continuum_traces.retention import NAMES, Retention, read_retention
 from continuum_traces.schema import Tags
 from continuum_traces.wire import (
     PROGRAM_ID_ALIASES,
@@ -37,6 +38,8 @@ SOURCE_KEY = "continuum_source"
 """xarg with the place of the program id if that is no tag (``ForeignId.source``). A client cannot set it."""
 WEAK_KEY = "continuum_weak"
 """xarg, 1 if several conversations can have this program id (``ForeignId.weak``). A client cannot set it."""
+IGNORED_KEY = "continuum_ignored"
+"""xarg with the names of hints in the request that do nothing, with commas between them. A client cannot set it."""
 
 BODY_FIELDS = ("program_id", "job_id", "is_last_step", "last_func_call", "this_func_call")
 _DIGEST = re.compile("[0-9a-f]{16}")
@@ -46,6 +49,7 @@ _VALID: dict[str, Callable[[Any], bool]] = {
     WEIGHT_KEY: lambda value: type(value) in (int, float) and 0.0 < value < inf,
     SOURCE_KEY: is_source,
     WEAK_KEY: lambda value: value == 1,
+    IGNORED_KEY: lambda value: isinstance(value, str) and NAMES.issuperset(value.split(",")),
 }
 """The xargs that only the HTTP side can set, and which values it sets."""
 _OURS = frozenset((*TAG_NAMES, *PROGRAM_ID_ALIASES, *_VALID))
@@ -79,6 +83,8 @@ class Caller:
     """Several conversations can have this program id."""
     weight: float = 1.0
     """Weight of the key among the keys that share the engine."""
+    ignored: tuple[str, ...] = ()
+    """Names of the request's hints that do nothing (``continuum_traces.retention``)."""
 
 
 ANYBODY = Caller()
@@ -113,6 +119,7 @@ def read_caller(xargs: Mapping[str, Any]) -> Caller:
         rejected=tuple(key for key in sent if key not in read),
         source=read.get(SOURCE_KEY, ""),
         weak=WEAK_KEY in read,
+        ignored=tuple(read[IGNORED_KEY].split(",")) if IGNORED_KEY in read else (),
     )
 
 
@@ -193,7 +200,8 @@ def gather(
     xargs = {**(more or {}), **(read or {})}
     others = {name: value for name, value in xargs.items() if name not in _OURS}
     foreign, malformed = (None, ()) if caller is None else find_id(headers, data, ours_only, operators)
-    tags, rejected = ({}, ()) if caller is None else _tags(data, xargs, headers, caller, foreign)
+    asks = Retention() if caller is None else read_retention({**xargs, **data})
+    tags, rejected = ({}, ()) if caller is None else _tags(data, xargs, headers, caller, foreign, asks)
     merged = {**others, **tags}
     changed: Json = {}
     if isinstance(home, dict) and not _same(merged, inner):
@@ -220,7 +228,12 @@ def _opened(xargs: Any) -> Json | None:
 
 
 def _tags(
-    data: Mapping[str, Any], xargs: Json, headers: Mapping[str, str], caller: Caller, foreign: FoundId | None
+    data: Mapping[str, Any],
+    xargs: Json,
+    headers: Mapping[str, str],
+    caller: Caller,
+    foreign: FoundId | None,
+    asks: Retention,
 ) -> tuple[Json, tuple[str, ...]]:
     """Return the tags of a request as xargs, and the names of malformed ones."""
     fields = {name: data[name] for name in BODY_FIELDS if data.get(name) is not None}
@@ -231,6 +244,10 @@ def _tags(
     marks: Json = {CLIENT_KEY: caller.client, NAMESPACE_KEY: caller.namespace}
     if caller.weight != 1.0:
         marks[WEIGHT_KEY] = caller.weight
+    if asks.seconds is not None:
+        tags.setdefault("kv_ttl_s", asks.seconds)
+    if asks.ignored:
+        marks[IGNORED_KEY] = ",".join(asks.ignored)
     if foreign is not None and "program_id" not in tags:
         tags["program_id"] = foreign.program_id
         if foreign.parent_id is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from continuum_traces.foreign_ids import SESSIONS
@@ -23,12 +24,15 @@ class TagReader:
 
     def __init__(self) -> None:
         self.rejected = 0
+        self.ignored: Counter[str] = Counter()
+        """Number of requests with each hint that did nothing."""
         self._warn = LogOnce()
 
     def read(self, request: Request) -> tuple[Tags, Caller]:
         xargs = touch_points.sampling(request).extra_args or {}
         read = tags_from_xargs(xargs, touch_points.session_id(request))
         caller = read_caller(xargs)
+        self.ignored.update(caller.ignored)
         if read.rejected or caller.rejected:
             self.note_rejected((*read.rejected, *caller.rejected))
         return read.tags, caller

@@ -202,6 +202,20 @@ def test_a_tail_that_changes(tail: int, goes_on: bool, repeats: bool) -> None:
     assert (len(set(programs)) == 1) == goes_on
 
 
+@pytest.mark.parametrize("name", [1, 2, 3, 4])
+def test_a_role_may_have_several_tokens(name: int) -> None:
+    """The name of the assistant, behind a token that opens messages of users too."""
+    world, opened = World(), [START, *range(50, 50 + name), 49]
+    history = [*words("system", 600), END]
+    programs = []
+    for turn in range(4):
+        ids = [*history, START, 0, *words(("reminder", turn), 12), END, *opened]
+        programs.append(world.send(ids))
+        world.finish(programs[-1], ids, words(("answers", turn), 40))
+        history += [*opened, *words(("played", turn), 40), END, START, 0, *words(("says", turn), 40), END]
+    assert len(set(programs)) == 1
+
+
 def test_other_questions_behind_one_system_prompt_are_no_tails_that_change() -> None:
     for answers in (True, False):
         world, programs = World(), []
