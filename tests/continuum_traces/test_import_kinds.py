@@ -557,3 +557,67 @@ def test_calls_of_two_sessions_can_have_the_same_id(tmp_path: Path) -> None:
         lines(tmp_path / f"{name}.jsonl", *rows[:2], seen, rows[2])
     programs, _ = read(tmp_path)
     assert [[call.duration_s for call in each.turns[0].tool_calls] for each in programs.values()] == [[2.0]] * 2
+
+
+def jaeger(number: int, kind: str = "chat", **tags: Any) -> dict[str, Any]:
+    pairs = [{"key": "gen_ai.operation.name", "type": "string", "value": kind}]
+    pairs += [{"key": f"gen_ai.usage.{name}", "type": "int64", "value": value} for name, value in tags.items()]
+    span_of = {"traceID": "t", "spanID": f"s{number}", "operationName": "look", "references": [], "tags": pairs}
+    return {**span_of, "startTime": 1_777_968_000_000_000 + number * 10**7, "duration": 3_000_000}
+
+
+def mlflow(number: int, kind: str, **counts: int) -> dict[str, Any]:
+    at = 1_777_968_000_000_000_000 + number * 10**10
+    attributes = {"mlflow.spanType": json.dumps(kind), "mlflow.chat.tokenUsage": json.dumps(counts) if counts else None}
+    times = {"start_time_unix_nano": at, "end_time_unix_nano": at + 3 * 10**9}
+    return {"trace_id": "t", "span_id": f"s{number}", "name": "look", "attributes": attributes, **times}
+
+
+def weave(number: int, parent: str | None, prompt: int) -> dict[str, Any]:
+    at = f"2026-05-05T08:00:{10 * number:02d}Z"
+    counts = {"m-4.1": {"prompt_tokens": prompt, "completion_tokens": 5, "total_tokens": prompt + 5}}
+    row = {"id": f"w{number}", "op_name": f"op{number}", "trace_id": "t", "parent_id": parent, "started_at": at}
+    return {**row, "ended_at": at[:-2] + "3Z", "summary": {"usage": counts}}
+
+
+TRACED = {
+    "jaeger": {
+        "data": [
+            {
+                "traceID": "t",
+                "spans": [
+                    jaeger(1, input_tokens=100, output_tokens=5),
+                    jaeger(2, "execute_tool"),
+                    jaeger(3, input_tokens=200, output_tokens=5),
+                ],
+                "processes": {},
+            }
+        ],
+        "errors": None,
+    },
+    "mlflow": {
+        "info": {"trace_id": "tr", "trace_metadata": {"mlflow.trace.session": "t"}},
+        "data": {
+            "spans": [
+                mlflow(1, "CHAT_MODEL", input_tokens=100, output_tokens=5),
+                mlflow(2, "TOOL"),
+                mlflow(3, "LLM", input_tokens=200, output_tokens=5),
+            ]
+        },
+    },
+    "weave": [weave(0, None, 300), weave(1, "w0", 100), weave(3, "w0", 200)],
+}
+
+
+@pytest.mark.parametrize("tool", TRACED)
+def test_what_tracing_tools_export(tmp_path: Path, tool: str) -> None:
+    (tmp_path / "trace.json").write_text(json.dumps(TRACED[tool]))
+    (program,) = read(tmp_path / "trace.json")[0].values()
+    assert (program.program_id, program.prompt_tokens()) == ("t", [100, 200])
+    calls = [(call.name, call.duration_s) for call in program.turns[0].tool_calls]
+    assert calls == ([] if tool == "weave" else [("look", 3)])
+
+
+def test_a_state_of_langgraph_is_a_conversation(tmp_path: Path) -> None:
+    programs, _ = read(lines(tmp_path / "state.json", {"values": TALK, "next": [], "config": {}}))
+    assert [len(each.turns) for each in programs.values()] == [1]

@@ -191,11 +191,12 @@ def rows_of(path: Path, assumptions: Assumptions, list_items: int | None = None)
 
 def _unwrapped(where: str, row: dict[str, Any]) -> Iterator[Row]:
     """Yield the rows in the envelope of an API's answer; a row that is none as it is."""
-    name = next((name for name in ENVELOPES if isinstance(row.get(name), list)), "trace")
+    single = "values" if "messages" in (row.get("values") or ()) else "trace"
+    name = next((name for name in ENVELOPES if isinstance(row.get(name), list)), single)
     inside, beside = row.get(name), {key: each for key, each in row.items() if key != name}
     alone = all(key in _BESIDE_ROWS or not isinstance(each, list | dict) for key, each in beside.items())
-    if name == "trace" and isinstance(inside, dict) and alone:
-        yield f"{where}: trace", inside
+    if name == single and isinstance(inside, dict) and (alone or single == "values"):
+        yield f"{where}: {name}", inside
     elif alone and isinstance(inside, list) and inside and all(isinstance(each, dict) for each in inside):
         yield from ((f"{where}: {name}[{index}]", each) for index, each in enumerate(inside))
     else:

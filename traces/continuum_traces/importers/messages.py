@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from continuum_traces.importers.dialogue import Placed, read_dialogue, role_of, say_estimates, spoken_calls
+from continuum_traces.importers.dialogue import Placed, first, read_dialogue, role_of, say_estimates, spoken_calls
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.texts import prompt_head_tokens
 from continuum_traces.importers.timeline import programs_on_timeline
@@ -14,6 +14,8 @@ from continuum_traces.importers.usage import Imported, in_order, listed, rows_by
 
 BESIDE = ("ui_messages.json", "wire.jsonl")
 """Files that have the same conversation as a list of messages beside them, with its token counts."""
+NAMES = ("id", "session_id", "sessionId", "conversation_id", "thread_id")
+"""Fields with the id of a conversation."""
 NO_ANSWER = "no answer in it"
 
 
@@ -38,7 +40,7 @@ def read_openai_messages(file: Source) -> Iterator[Imported]:
     if alone and beside:
         file.assume("conversation", f"is in {beside} beside it, with its token counts: counted once")
     elif alone:
-        name = str(alone[0][1].get("session_id") or file.path.stem)
+        name = str(first(alone[0][1], NAMES[1:]) or file.path.stem)
         yield from _program(file, name, alone, "openai-messages", alone[0][1])
 
 
@@ -54,7 +56,7 @@ def _conversation(
 ) -> Iterator[Imported]:
     places = ((f"{where}: {key}[{n}]", message) for n, message in enumerate(listed(where, row, key, dict)))
     messages = [(place, _spoken(place, message)) for place, message in places]
-    name = str(row.get("id") or row.get("session_id") or f"conversation-{number}")
+    name = str(first(row, NAMES) or f"conversation-{number}")
     yield from _program(file, name, messages, source, row)
 
 

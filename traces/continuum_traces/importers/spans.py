@@ -38,7 +38,8 @@ _CONVERSATION = (
     "gen_ai.conversation.id", "session.id", "langfuse.session.id", "traceloop.association.properties.session_id",
     "traceloop.association.properties.thread_id", "langsmith.trace.session_id", "metadata.thread_id",
     "metadata.session_id", "metadata.conversation_id", "metadata.mlflow.trace.session", "mlflow.trace.session",
-    "sessionId", "thread_id", "conversation_id",
+    "info.trace_metadata.mlflow.trace.session", "trace_metadata.mlflow.trace.session",
+    "info.request_metadata.mlflow.trace.session", "sessionId", "thread_id", "conversation_id",
 )  # fmt: skip
 _MODEL = (
     "gen_ai.request.model",
@@ -49,7 +50,15 @@ _MODEL = (
     "ai.model.id",
 )
 _AGENT_NAME = ("gen_ai.agent.name", "agent.name", "traceloop.entity.name", "graph.node.id", "name")
-_TOOL_NAME = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "traceloop.entity.name", "name", "span_name")
+_TOOL_NAME = (
+    "gen_ai.tool.name",
+    "tool.name",
+    "ai.toolCall.name",
+    "traceloop.entity.name",
+    "name",
+    "span_name",
+    "operationName",
+)
 _KIND = (
     "gen_ai.operation.name", "openinference.span.kind", "span_kind", "traceloop.span.kind", "llm.request.type",
     "run_type", "type", "langfuse.observation.type", "ai.operationId", "mlflow.spanType", "span_type",
