@@ -113,7 +113,7 @@ def test_the_state_shows_what_each_key_has(online: Online, scheduler: Any) -> No
     turn = scheduler.table.turn("first")
     scheduler.table.start(turn, scheduler.clock(), hit_tokens=2, block_size=16)
     one, other = engine_state(online.snapshot())["keys"]
-    assert (one["key"], one["weight"], one["fair_share"], one["running"], one["waiting"]) == ("1" * 16, 3.0, 0.75, 1, 0)
+    assert (one["key"], one["weight"], one["fair_share"], one["running"], one["waiting"]) == ("1" * 16, 3.0, 1.0, 1, 0)
     assert one["share"] > other["share"] == 0.0
     assert (other["key"], other["running"], other["waiting"]) == ("2" * 16, 0, 1)
     assert other["longest_wait_s"] >= one["longest_wait_s"] == 0.0

@@ -12,6 +12,8 @@ its requests that stay within its share preempt requests of keys ahead, until th
 While all running requests of the key with the least virtual time decode, a step computes few tokens of prompts, because
 each token of that key takes a whole step.
 
+Memory is shared as the keys want it: what a key wants less than an equal share is for the others (``level``).
+
 Nothing here has an effect while all requests have the same key, or none. docs/server/promises.md says what it promises.
 """
 
@@ -100,6 +102,8 @@ class Tenants:
         """The running turns of the key with the least virtual time whose prompts are computed, None: none runs."""
         self._prompts_at = -1
         """``changes`` when these were looked up."""
+        self._level, self._level_at = math.inf, -1
+        """``level`` and ``changes`` when it was computed."""
 
     @property
     def several(self) -> bool:
@@ -203,16 +207,40 @@ class Tenants:
         tenant = self._tenants[key]
         return sum(map(self._size, tenant.running.values())) + self._pins.tokens_of[key]
 
+    def _wanted(self, tenant: Tenant) -> float:
+        """Return the tokens that a key's requests and pins hold or wait for."""
+        return self.held(tenant.key) + sum(turn.prompt_tokens - self._own_pin(turn) for turn in tenant.waiting.values())
+
+    def _own_pin(self, turn: TurnState) -> int:
+        """Return the tokens that the pin of the turn's program holds. The turn begins with them."""
+        pin = self._pins.firm(turn.program)
+        return 0 if pin is None else min(pin.tokens, turn.prompt_tokens)
+
+    def level(self) -> float:
+        """Return the tokens that a key of weight 1 may have: what keys with less do not want is for the others (max-min
+        fairness)."""
+        if self._level_at != self.changes:
+            self._level, self._level_at = self._water_level(), self.changes
+        return self._level
+
+    def _water_level(self) -> float:
+        wanted = sorted((self._wanted(each) / each.weight, each.weight) for each in self if not self._idle(each))
+        tokens, weights = float(self._kv_tokens), sum(weight for _, weight in wanted)
+        for of_weight_1, weight in wanted:
+            if of_weight_1 * weights >= tokens:
+                return tokens / weights
+            tokens, weights = tokens - of_weight_1 * weight, weights - weight
+        return math.inf
+
     def fair(self, key: Key) -> float:
-        """Return the tokens that are a key's share of the pool, among the keys that have requests or pins; 0: it has
-        none."""
-        weights = {each.key: each.weight for each in self if not self._idle(each)}
-        return self._kv_tokens * weights[key] / sum(weights.values()) if key in weights else 0.0
+        """Return the tokens that are a key's share of the pool; all of it if that is as much as all keys want."""
+        tenant = self._tenants.get(key)
+        return 0.0 if tenant is None else min(float(self._kv_tokens), self.level() * tenant.weight)
 
     def _within_share(self, asker: TurnState) -> bool:
-        """Whether a waiting turn's key would hold at most its share beside the turn."""
-        key = asker.program.namespace
-        return self.held(key) + asker.prompt_tokens <= self.fair(key)
+        """Whether a waiting turn's key would hold at most its share beside the turn, or only the turn."""
+        others = self.held(asker.program.namespace) - self._own_pin(asker)
+        return others <= 0.0 or others + asker.prompt_tokens <= self.fair(asker.program.namespace)
 
     def rows(self, now_s: float) -> list[dict[str, Any]]:
         """Return what each key has; empty: all requests have the same key, or none."""
@@ -246,21 +274,22 @@ class Tenants:
     def claim(self, asker: TurnState, holder: Key) -> Claim:
         """Return when a key's pin is released for a turn.
 
-        A key that is behind may take what a key that is ahead has beyond its share. If none of its requests runs, it
-        may take all pins of the key that is ahead, and its own: it need not wait for what the other one still runs.
+        A key that is behind may take what a key that is ahead has beyond its share. If none of its requests runs, its
+        own pins yield too.
         """
         key = asker.program.namespace
         if not self.several or self.ahead(key, holder):
             return Claim.IF_FORCED if self.several else Claim.AS_THE_POLICY
         others = [each.key for each in self if not self._idle(each)] if holder == key else [holder]
-        ahead = any(self.ahead(other, key) for other in others)
-        if ahead and not self._tenants[key].running:
-            return Claim.ALWAYS
-        rich = ahead and holder != key and self.held(holder) > self.fair(holder)
+        if not any(self.ahead(other, key) for other in others):
+            return Claim.AS_THE_POLICY
+        if holder == key:
+            return Claim.AS_THE_POLICY if self._tenants[key].running else Claim.ALWAYS
+        rich = self.held(holder) > self.fair(holder)
         return Claim.ALWAYS if rich and self._within_share(asker) else Claim.AS_THE_POLICY
 
     def overrun(self, asker: TurnState) -> list[TurnState]:
-        """Return the running turns to preempt so that a turn within its key's share fits.
+        """Return the running turns to preempt so that a turn within its key's share, or the only one of its key, fits.
 
         They belong to keys that are far ahead of the turn's key, and make up what these hold beyond their shares.
         Those of the key with the largest virtual time come first, the latest of each key first.
@@ -270,8 +299,9 @@ class Tenants:
         if not ahead or not self._within_share(asker):
             return []
         turns: list[TurnState] = []
+        alone = asker.prompt_tokens - self.fair(asker.program.namespace)  # a request above its key's share takes turns
         for tenant in sorted(ahead, key=_VIRTUAL_S, reverse=True):
-            beyond = self.held(tenant.key) - self.fair(tenant.key)
+            beyond = self.held(tenant.key) - self.fair(tenant.key) + max(0.0, alone)
             for turn in reversed(tenant.running.values()):
                 if beyond <= 0.0:
                     break

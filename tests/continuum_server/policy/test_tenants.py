@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -89,21 +90,50 @@ def test_weights_divide_what_a_key_is_charged() -> None:
     on = driver()
     on.start(on.arrive("p", 600, key="a", weight=3.0))
     assert virtual_s(on, "a") == 0.2
-    on.arrive("p", key="b")
+    on.arrive("p", 1000, key="b")
+    on.arrive("q", 200, key="a", weight=3.0)
     assert on.table.tenants.fair("a") == 750
     assert on.table.tenants.fair("b") == 250
 
 
-def test_an_idle_key_has_no_share() -> None:
-    """Until it sends a request, also if no other key does."""
+@pytest.mark.parametrize(
+    ("wants", "shares"),
+    [
+        ((1000, 1000), (500, 500)),
+        ((400, 599), (1000, 1000)),  # all fit
+        ((400, 600), (600, 600)),
+        ((400, 601), (600, 600)),
+        ((100, 100, 900), (800, 800, 800)),
+        ((300, 400, 400), (350, 350, 350)),
+        ((*[20] * 9, 900, 900), [410] * 11),  # nine small streams leave the others nearly half each
+    ],
+)
+def test_what_a_key_does_not_want_is_for_the_others(wants: tuple[int, ...], shares: Sequence[int]) -> None:
+    """A share is what a key may hold, whatever it wants itself."""
     on = driver("vllm")
-    first, second = ran(on, "a", 1), ran(on, "b", 1)
+    for key, tokens in enumerate(wants):
+        on.arrive("p", tokens, key=str(key))
+    assert [on.table.tenants.fair(str(key)) for key in range(len(wants))] == pytest.approx(shares)
+
+
+def test_a_pin_is_wanted_once() -> None:
+    """A waiting prompt begins with its program's pin."""
+    on = driver()
+    held(on, "a", 600, name="p")
+    on.arrive("p", 700, key="a")
+    on.arrive("q", 301, key="b")
+    assert on.table.tenants.fair("a") == 699
+
+
+def test_an_idle_key_wants_nothing() -> None:
+    on = driver("vllm")
+    first, second = ran(on, "a", 400), ran(on, "b", 700)
     shares = lambda: {row["key"]: row["fair_share"] for row in on.table.tenants.rows(on.now_s)}  # noqa: E731
-    assert shares() == {"a": 0.5, "b": 0.5}
+    assert shares() == {"a": 0.6, "b": 0.6}
     on.finish(first, context=0)
-    assert shares() == {"a": 0.0, "b": 1.0}
+    assert shares() == {"a": 1.0, "b": 1.0}
     on.finish(second, context=0)
-    assert shares() == {"a": 0.0, "b": 0.0}
+    assert shares() == {"a": 1.0, "b": 1.0}
 
 
 def test_a_key_saves_nothing_up_while_it_is_idle() -> None:
@@ -216,7 +246,8 @@ def test_a_key_ahead_gives_up_what_it_holds_beyond_its_share() -> None:
 def test_a_key_ahead_keeps_pins_within_its_share() -> None:
     on = driver()
     ran(on, "b", 10, hit=10)
-    asker = on.arrive("p", 100, key="b")
+    asker = on.arrive("p", 490, key="b")
+    on.arrive("q", 100, key="b")
     held(on, "a", 500)
     on.finish(ran(on, "a", 1001, name="more"), context=0)
     assert on.table.tenants.claim(asker, "a") is Claim.AS_THE_POLICY
@@ -224,14 +255,17 @@ def test_a_key_ahead_keeps_pins_within_its_share() -> None:
     assert on.table.tenants.claim(asker, "a") is Claim.ALWAYS
 
 
-def test_a_key_of_which_nothing_runs_takes_all_that_a_key_ahead_holds() -> None:
+def test_a_key_of_which_nothing_runs_takes_its_own_pins() -> None:
+    """And those of a key ahead only beyond its share: a key that comes and goes would take them again and again."""
     on = driver()
-    held(on, "b", 900)
-    asker = on.arrive("p", 900, key="b")
-    held(on, "a", 1)
+    held(on, "b", 300)
+    asker = on.arrive("p", 200, key="b")
+    held(on, "a", 500)
     assert on.table.order.yielding(asker, must_free=False) == []
-    ran(on, "a", 1001, name="more")
-    assert [pin.program.namespace for pin in on.table.order.yielding(asker, must_free=False)] == ["a", "b"]
+    on.table.abort(ran(on, "a", 1001, name="more"))
+    assert [pin.program.namespace for pin in on.table.order.yielding(asker, must_free=False)] == ["b"]
+    held(on, "a", 1, name="one")
+    assert [pin.program.namespace for pin in on.table.order.yielding(asker, must_free=False)] == ["a", "a", "b"]
 
 
 def test_a_key_ahead_takes_a_pin_of_a_key_behind_only_if_it_must() -> None:
@@ -258,7 +292,8 @@ def test_a_key_ahead_loses_running_turns_beyond_its_share() -> None:
     on.finish(ran(on, "a", 1, name="r"), context=0)
     assert overrun(asker) == turns[:0:-1]  # 900 tokens, of which 500 are its share
     assert on.table.order.preempted_for(asker, [], on.now_s) == turns[:0:-1]
-    assert overrun(replace_prompt(asker, 501)) == []
+    assert overrun(replace_prompt(asker, 501)) == turns[:0:-1]  # the only one of its key
+    assert overrun(replace_prompt(asker, 701)) == turns[::-1]
     on.finish(turns[2], context=0)
     assert overrun(asker) == [turns[1]]
     on.finish(turns[1], context=0)
@@ -273,6 +308,7 @@ def test_a_key_keeps_running_turns_that_are_its_share() -> None:
     assert on.table.tenants.overrun(asker) == []
     more = ran(on, "a", 1, name="r")
     assert on.table.tenants.overrun(asker) == [more]
+    assert on.table.tenants.overrun(replace_prompt(asker, 401)) == []
     assert {turn.running, other.running} == {True}
 
 
