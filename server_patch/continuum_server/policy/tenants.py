@@ -211,7 +211,7 @@ class Tenants:
         """Return the tokens that a key's requests and pins hold or wait for."""
         return self.held(tenant.key) + sum(turn.prompt_tokens - self._own_pin(turn) for turn in tenant.waiting.values())
 
-    def _own_pin(self, turn: TurnState) -> int:
+    def _own_pin(self, turn: TurnState) -> float:
         """Return the tokens that the pin of the turn's program holds. The turn begins with them."""
         pin = self._pins.firm(turn.program)
         return 0 if pin is None else min(pin.tokens, turn.prompt_tokens)
