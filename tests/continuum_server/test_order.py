@@ -131,7 +131,10 @@ class Watch:
 
     def preempted(self, request_id: str, now_s: float) -> None:
         turn = self.scheduler.table.turn(request_id)
-        before = turn.place
+        before, table = turn.place, self.scheduler.table
+        others = [table.turn(request.request_id) for request in self.scheduler.running]
+        last = max(map(table.order.place_of_running, others), default=(-1, (), 0.0))
+        assert table.tenants.several or table.order.place_of_running(turn) > last, "it is not placed last"
         self.preempt(request_id, now_s)
         assert self.scheduler.table.order.place(turn) == before or turn.overdue, "a preempted turn lost its place"
         self.seen["preempted"] += 1

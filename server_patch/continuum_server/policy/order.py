@@ -102,6 +102,11 @@ class Order:
         if self._policy.classes_first:
             turn.place = self.place(turn)
 
+    def place_of_running(self, turn: TurnState | None) -> tuple[Class, Rank, float]:
+        """Return the place of a running turn. vLLM preempts the turn that is placed last. None: it is unknown."""
+        place = _HELD_BACK if turn is None else self.place(turn)
+        return place.kind, place.rank, place.number
+
     def now(self, place: Place) -> Place:
         """Return the place with its present class."""
         first = place.one_off and place.kind is Class.REST and self._one_offs.first(place.tenant)

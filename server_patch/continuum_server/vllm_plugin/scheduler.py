@@ -209,6 +209,15 @@ class ProgramSchedulerMixin(Scheduler):
         self.place_again(self.table.overdue(now_s, idle))
         if self.preemption is not None:
             self.preemption.carry_out(now_s)
+        if self._placed is not None and self._may_preempt():
+            self.running.sort(
+                key=lambda request: self.table.order.place_of_running(self._turn_of.get(request.request_id))
+            )
+
+    def _may_preempt(self) -> bool:
+        """Whether memory is so short that vLLM may preempt running requests in the next step, the last in its list."""
+        wanted = len(self.running) + self.max_num_scheduled_tokens / self.table.block_size
+        return touch_points.free_block_count(self) + self.table.pins.block_count < wanted
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self.wall.run("end of a request", request.request_id, self._finished, request)
@@ -400,7 +409,7 @@ class ProgramSchedulerMixin(Scheduler):
         tokens = touch_points.batch_tokens(self) if self.table.policy.wants_batch else 0
         orders = self.table.step(Step(now_s, tokens))
         for program in orders.release:
-            pin = self.table.pins.get(program.program_id)
+            pin = self.table.pins.firm(program)
             if pin is not None:
                 self.held.expire(pin, now_s)
         self.place_again(orders.rank_again)
