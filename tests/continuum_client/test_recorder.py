@@ -23,7 +23,9 @@ from fake_server import FakeServer, Planned
 from sdk import agent, ask, entered, items, ran, trace_of, turns_of, value
 
 from continuum_client import AsyncOpenAI, ContinuumWarning, OpenAI, Recorder
+from continuum_client.reply import Reply
 from continuum_client.tools import ToolRun
+from continuum_client.turns import EndedCall, join
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork beside threads: what agents do
 
@@ -372,3 +374,13 @@ def test_memory_is_bounded(client: OpenAI, tmp_path: Path) -> None:
     assert sizes[0] - size_of(p._state) > 256 * sys.getsizeof(ToolRun("t", 0.0, 1.0))  # what is kept was seen
     assert p._state.ledger._last is None
     assert [len(turn.tool_calls) for turn in trace_of(tmp_path)["p"].turns] == [256] * 44
+
+
+@pytest.mark.parametrize(("choices", "carried", "new"), [(1, 12, 3), (2, 6, 9), (3, 5, 10)])
+def test_reasoning_is_that_of_all_choices_together(choices: int, carried: int, new: int) -> None:
+    """20 tokens, 8 of them reasoning; the next prompt has 15 more. A choice of three has 7 tokens, 2 of reasoning."""
+    reply = Reply(
+        prompt_tokens=100, output_tokens=20, reasoning_tokens=8, reasons=dict.fromkeys(range(choices), "stop")
+    )
+    joined = join(EndedCall(0.0, 1.0, reply), EndedCall(2.0, 3.0, Reply(prompt_tokens=115)))
+    assert (joined.carried_tokens, joined.new_input_tokens) == (carried, new)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from continuum_traces.conversation import Conversation, Ended, Send, Wait, converse, go_on
+from continuum_traces.conversation import Conversation, Ended, Send, Wait, converse, go_on, open_turn
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,3 +105,11 @@ def test_prompts_are_as_long_as_the_trace_says(program: Program) -> None:
     assert [record.reusable_tokens for record in records] == program.reusable_tokens()
     for before, after in pairwise(records):
         assert after.due_s == before.finish_s + before.gap_s  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("kept", [None, 0, 30, 99, 100, 101])
+def test_a_first_prompt_that_keeps_less_than_the_shared_prefix_has_its_whole_length(kept: int | None) -> None:
+    program = Program("p", (Turn(150, 4, kept_tokens=kept),), shared_prefix_id="head", shared_prefix_tokens=100)
+    context = Counting(shared=100)
+    open_turn(context, program, 0)
+    assert [context.tokens] == program.prompt_tokens() == [150]
