@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from continuum_server.policy.facts import Machine, TurnState
 from continuum_server.policy.lru import Lru
 
-SHARE = 0.25
+SHARE = 0.125
 """Share of the engine's time that prompts of a key's guests may take."""
 BURST_S = 10.0
 """So many engine seconds of prompts of guests may be ahead of their share: what a key saves up while it has none."""

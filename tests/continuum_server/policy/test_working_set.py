@@ -169,7 +169,7 @@ def test_the_next_newcomer_is_a_guest_when_the_last_one_left(how: str) -> None:
 
 @pytest.mark.parametrize(("late_s", "next_one"), [(-1e-6, []), (0.0, ["b"]), (1e-6, ["b"])])
 def test_prompts_of_guests_take_a_share_of_the_engines_time(late_s: float, next_one: list[str]) -> None:
-    """A prompt of 1,000 tokens takes a second. After what was saved up is gone, the next guest waits for four."""
+    """A prompt of 1,000 tokens takes a second. After what was saved up is gone, the next guest waits for eight."""
     driver, _ = crowded()
     driver.now_s = 1000.0
     for number in range(round(BURST_S)):
