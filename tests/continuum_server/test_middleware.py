@@ -31,6 +31,7 @@ STATE: dict[str, Any] = {
     },
     "metrics": Metrics().to_json(),
     "keys": [],
+    "hints_ignored": {"nvext.agent_hints": 2},
     **{"now_s": 100.0, "pool_blocks": 50, "pinned_tokens": 160, "pinned_blocks": 10, "soft_holds": []},
     "pins": [[f"held-{number}", 0, 16, 99.0, 105.0] for number in range(LISTED)],
     "program_list": [
