@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from continuum_traces.assumptions import NO_DURATION, Assumption
+from continuum_traces.importers.agentperf import COMMAND, INSTALLED, installed_tasks
 from continuum_traces.importers.registry import ImportLog, read_any
 from continuum_traces.jsonl import too_long
 from continuum_traces.schema import Program, Turn, Workload
@@ -60,8 +61,8 @@ def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -
         BenchError: no program is left, or a turn is longer than the model's context.
         TraceError: the file is invalid.
     """
-    version, reading = _version(options.traces), cast(Reading, options.tokens_reading)
-    read, sha256, assumptions = _read(name, options.traces, options.form, reading, version)
+    traces, reading = _found(options.traces), cast(Reading, options.tokens_reading)
+    read, sha256, assumptions = _read(name, traces, options.form, reading, _version(traces))
     programs = list(read)
     if options.length_scale != 1:
         programs = [scale_lengths(program, options.length_scale) for program in programs]
@@ -81,6 +82,20 @@ def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -
     chosen = tuple(kept[:number])
     facts = replace(_facts(name, options, chosen, number, sha256), skipped=skipped)
     return LoadedTrace(chosen, number, facts, assumptions)
+
+
+def _found(path: Path | None) -> Path | None:
+    """Return the path of the trace, for ``agentperf:default`` that of the installed tasks.
+
+    Raises:
+        BenchError: agentperf-local is not installed.
+    """
+    if str(path) != INSTALLED:
+        return path
+    tasks = installed_tasks()
+    if tasks is None:
+        raise BenchError(f"{INSTALLED}: {COMMAND} is not on the PATH; `uv tool install {COMMAND}` (Python 3.12)")
+    return tasks
 
 
 def _version(path: Path | None) -> object:

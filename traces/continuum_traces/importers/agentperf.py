@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 from continuum_traces.importers.importer import Importer, Signs, Source
@@ -20,6 +20,11 @@ from continuum_traces.importers.usage import (
     rows_by,
 )
 from continuum_traces.schema import Program, ToolCall
+
+INSTALLED = "agentperf:default"
+"""Stands for the recorded tasks that agentperf-local has within its package."""
+COMMAND = "agentperf-local"
+TASKS = "agentperf_local/data/replays/agentperf-default-v1/traces"
 
 
 def read_agentperf(file: Source) -> Iterator[Imported]:
@@ -62,12 +67,11 @@ def _calls(where: str, row: Mapping[str, Any]) -> Iterator[ToolCall]:
 
 
 def installed_tasks() -> Path | None:
-    """Return the folder of the recorded tasks that an installed agentperf-local has; None: it is not installed."""
-    try:
-        found = [each for each in files("agentperf-local") or () if each.match("*/agentperf-default-v1/traces/*.jsonl")]
-    except PackageNotFoundError:
+    """Return the folder of the recorded tasks of the agentperf-local on the PATH; None: there is none."""
+    script = which(COMMAND)
+    if script is None:
         return None
-    return Path(str(found[0].locate())).parent if found else None
+    return next(Path(script).resolve().parents[1].glob(f"lib/python3*/site-packages/{TASKS}"), None)
 
 
 IMPORTERS = (
