@@ -6,7 +6,8 @@ import os
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 from continuum_traces.urls import root_of
@@ -39,7 +40,10 @@ def check_server(options: DoctorOptions) -> int:
     client = OpenAI(base_url=server.base_url, api_key=key or "none", dialect=asked, max_retries=0)
     with client.program(f"doctor-{secrets.token_hex(4)}") as program:
         try:
-            prompt_tokens, cached_tokens = _two_turns(client, options.served_model or server.models[0], program.id)
+            model = options.served_model or server.models[0]
+            prompt_tokens, cached_tokens, kept = _two_turns(
+                client, model, program.id, lambda: _kept_tokens(roots, program.id, key)
+            )
         except OpenAIError as error:
             raise BenchError(f"--base-url {server.base_url}: {error}") from error
         there = _row_of_both(roots, program.id, key)
@@ -48,6 +52,7 @@ def check_server(options: DoctorOptions) -> int:
         Check("server", True, server.describe(options.served_model or server.models[0])),
         _id(there),
         _cache(prompt_tokens, cached_tokens),
+        _hold(kept, cached_tokens, "; ".join(engines[0].kv_groups) if engines else ""),
         _release(there, _row(roots, program.id, key)),
         _histories([row for engine in engines for row in engine.program_list]),
         _hints(engines),
@@ -55,15 +60,41 @@ def check_server(options: DoctorOptions) -> int:
     return show_checks(checks, f"Two turns of {program.id}, sent to {server.base_url}", options.json_output)
 
 
-def _two_turns(client: OpenAI, model: str, name: str) -> tuple[int, int | None]:
-    """Return the tokens of the second turn's prompt, and how many of them were in the cache; None: not said."""
+def _two_turns(
+    client: OpenAI, model: str, name: str, kept_tokens: Callable[[], int | None]
+) -> tuple[int, int | None, int | None]:
+    """Return the tokens of the second turn's prompt, how many of them were in the cache (None: not said), and how many
+    were held between the turns."""
     messages: Any = [{"role": "user", "content": f"{name}: {OPENING}"}]
     first = client.chat.completions.create(model=model, messages=messages, max_tokens=16)
     messages += [{"role": "assistant", "content": first.choices[0].message.content or "-"}]
     messages += [{"role": "user", "content": "And now?"}]
+    kept = kept_tokens()
     usage = client.chat.completions.create(model=model, messages=messages, max_tokens=16).usage
     details = None if usage is None else usage.prompt_tokens_details
-    return 0 if usage is None else usage.prompt_tokens, None if details is None else details.cached_tokens
+    return 0 if usage is None else usage.prompt_tokens, None if details is None else details.cached_tokens, kept
+
+
+def _kept_tokens(roots: Sequence[str], program_id: str, key: str | None) -> int | None:
+    """Return the tokens that are held for the program, or None after 1.5 s, as a state may be a second old."""
+    for _ in range(6):
+        engines = chain(*(_engines_or_none(root, key) for root in roots))
+        pins = chain(*([*engine.pins, *engine.soft_holds] for engine in engines))
+        kept = next((pin.tokens for pin in pins if pin.program_id == program_id), None)
+        if kept is not None:
+            return kept
+        threading.Event().wait(0.25)
+    return None
+
+
+def _hold(kept: int | None, cached_tokens: int | None, groups: str) -> Check:
+    """Whether the second turn found what was held after the first."""
+    if kept is None:
+        advice = "the policy chose no hold yet: --policy static-ttl --policy-option ttl_s=60 holds every turn"
+        return Check("hold", False, f"none was seen between the turns. {groups}", advice, optional=True)
+    found = min(kept, cached_tokens or 0)
+    advice = "" if found else "the next turn goes on where no window or state was kept (docs/decisions.md)"
+    return Check("hold", found > 0, f"{kept} tokens held, {found} of them found. {groups}", advice, optional=True)
 
 
 def _row_of_both(roots: Sequence[str], program_id: str, key: str | None) -> ProgramRow | str | None:

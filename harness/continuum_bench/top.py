@@ -86,6 +86,13 @@ class Key(msgspec.Struct):
     longest_wait_s: float
 
 
+class PinRow(msgspec.Struct):
+    """A pin or a soft hold."""
+
+    program_id: str
+    tokens: int
+
+
 class EngineState(msgspec.Struct):
     """The part of an engine's state that is shown."""
 
@@ -105,6 +112,10 @@ class EngineState(msgspec.Struct):
     tags_rejected: int
     record_events_dropped: int
     hints_ignored: dict[str, int] = {}
+    pins: list[PinRow] = []
+    soft_holds: list[PinRow] = []
+    kv_groups: list[str] = []
+    """The model's KV cache groups, and what a hold keeps of them, in words."""
     name: str = ""
     """Its server's address, and its number if the server has several engines. Set when it was read."""
     hits_per_minute: float | None = None

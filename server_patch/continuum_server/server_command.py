@@ -31,6 +31,8 @@ MIDDLEWARE = "continuum_server.vllm_plugin.middleware.ContinuumMiddleware"
 VLLM = "vllm.entrypoints.openai.api_server"
 EMULATED = "continuum_server.emulated.api_server"
 EXECUTOR = "continuum_server.emulated.executor.EmulatedExecutor"
+HARMONY = "openai"
+"""vLLM's parser of the tool calls of gpt-oss."""
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 """Files in a model's folder that hold its weights."""
 
@@ -53,8 +55,9 @@ def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, st
     command += ["--served-model-name", *dict.fromkeys([name, config.model or name])] if name else []
     command += _flag("--max-model-len", longest_request(config))
     command += _flag("--num-gpu-blocks-override", config.kv_blocks) + _flag("--block-size", _block_size(config))
-    if config.tool_call_parser is not None:
-        command += ["--enable-auto-tool-choice", "--tool-call-parser", config.tool_call_parser]
+    parser = _tool_call_parser(config)
+    if parser is not None:
+        command += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
     command += ["--shutdown-timeout", str(config.drain_s)]
     command += ["--disable-access-log-for-endpoints", "/health"]  # load balancers ask for it every second
     if config.data_parallel_size > 1:
@@ -241,6 +244,31 @@ def _model(config: ServerConfig) -> tuple[str, str | None]:
         raise ServerError(f"{error.filename}: cannot write the model's folder: {error.strerror}") from error
 
 
+def answers_in_harmony(config: ServerConfig) -> bool:
+    """Whether the model is a gpt-oss, whose answers vLLM reads with a parser of its own and with no other."""
+    if config.engine == "emulated" or _known_model(config) is not None:
+        return False
+    file = Path(str(config.model)).expanduser() / "config.json"
+    try:
+        return bool(json.loads(file.read_text(encoding="utf-8")).get("model_type") == "gpt_oss")
+    except (OSError, ValueError, AttributeError):  # a name that vLLM looks up, or a file that vLLM will refuse
+        return "gpt-oss" in str(config.model).lower()
+
+
+def _tool_call_parser(config: ServerConfig) -> str | None:
+    """Return vLLM's parser of tool calls.
+
+    Raises:
+        ServerError: the model is a gpt-oss, and another parser was chosen.
+    """
+    chosen = config.tool_call_parser
+    if chosen in (None, HARMONY) or not answers_in_harmony(config):
+        return chosen
+    if chosen != defaults.TOOL_CALL_PARSER:
+        raise ServerError(f"--tool-call-parser {chosen}: for gpt-oss vLLM accepts only {HARMONY}, which is the default")
+    return HARMONY
+
+
 def _block_size(config: ServerConfig) -> int | None:
     return config.block_size or {"emulated": defaults.BLOCK_SIZE, "cpu": 32, "gpu": None}[config.engine]
 
@@ -262,7 +290,7 @@ def _additional_config(config: ServerConfig) -> dict[str, Any]:
         **_speeds(config),
         record_path=str(config.record.absolute()) if config.record else None,
         statistics_path=str(config.statistics.absolute()) if config.statistics else None,
-        tool_parser=config.tool_call_parser,
+        tool_parser=None if answers_in_harmony(config) else config.tool_call_parser,  # vLLM's is a stub
     )
     return {**settings.to_config(), **emulated}
 

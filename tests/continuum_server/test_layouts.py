@@ -241,3 +241,51 @@ def test_a_pin_is_hit_if_its_kv_is_found(layout: str, repeated: int, how: str) -
     found = engine.hit("p", [*context[:repeated], *NEXT])
     assert (found > 0) is (how == "hit")
     assert [event.reason for event in events if event.event == "unpin"] == [how]
+
+
+@pytest.mark.parametrize(
+    ("layout", "retention", "said"),
+    [
+        (
+            "llama",
+            LATEST,
+            ["1 x full attention (blocks of 16 tokens)", "a hold keeps all full blocks of a finished turn"],
+        ),
+        (
+            "gemma-3",
+            LATEST,
+            ["1 x full attention (blocks of 16 tokens)", "5 x windows of 256 tokens (blocks of 16 tokens)"],
+        ),
+        (
+            "llama-4",
+            LATEST,
+            ["1 x full attention (blocks of 16 tokens)", "3 x chunks of 512 tokens (blocks of 16 tokens)"],
+        ),
+        ("qwen3-next", DENSE, ["1 x full attention (blocks of 64 tokens)", "3 x states (blocks of 64 tokens)"]),
+    ],
+)
+def test_the_groups_are_said(layout: str, retention: int | None, said: list[str]) -> None:
+    lines = kv_groups.described(Engine(layout, retention).scheduler)
+    assert lines[:2] == said
+    if layout != "llama":
+        assert ("at the end of each block" in lines[2]) is (retention is DENSE)
+
+
+@pytest.mark.parametrize(
+    ("first", "missing", "tokens"),
+    [
+        ({}, set(), 80),
+        ({}, {"f3", "f4"}, 48),
+        ({"window": 2}, {"f4", "w2"}, 32),  # full attention has 64 tokens, but the window before that has a hole
+        ({"window": 2}, {"w4", "w3"}, 48),
+        ({"window": 2}, {"w1", "w3"}, 16),  # the context's beginning is shorter than the window
+        ({"window": 2}, {"w0", "w2", "w4"}, 0),
+        ({"window": 1}, {"w4", "w3", "w1"}, 48),  # a state
+    ],
+)
+def test_what_tiers_could_load_needs_each_group(first: dict[str, int], missing: set[str], tokens: int) -> None:
+    groups = [touch_points.Chunks([f"f{n}" for n in range(5)], 16, None)]
+    if first:
+        groups.append(touch_points.Chunks([f"w{n}" for n in range(5)], 16, first["window"]))
+    for order in (groups, groups[::-1]):
+        assert touch_points.loadable(order, missing.__contains__) == tokens

@@ -60,6 +60,25 @@ def test_a_configuration_with_which_kv_cannot_be_held_is_refused(
         touch_points.refuse_what_cannot_work(running, "continuum")
 
 
+def test_the_reason_why_prefix_caching_is_off_is_said(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM switches it off by itself for MLA on a CPU, and leaves it off for some models with Mamba layers."""
+    running.cache_config.enable_prefix_caching = False
+    running.has_mamba_layers = True
+    with pytest.raises(PluginError, match="--enable-prefix-caching asks for it"):
+        touch_points.refuse_what_cannot_work(running, "continuum")
+    running.vllm_config.model_config = SimpleNamespace(is_encoder_decoder=False, use_mla=True)
+    monkeypatch.setattr(touch_points, "current_platform", SimpleNamespace(is_cpu=lambda: True))
+    with pytest.raises(PluginError, match="models with MLA on most CPUs; --policy vllm serves them"):
+        touch_points.refuse_what_cannot_work(running, "continuum")
+    touch_points.refuse_what_cannot_work(running, "vllm")
+
+
+def test_kv_in_a_second_pool_is_refused(running: Any) -> None:
+    running.kv_cache_manager.coordinator.single_type_managers[0].block_pool = object()
+    with pytest.raises(PluginError, match="second pool"):
+        touch_points.refuse_what_cannot_work(running, "vllm")
+
+
 def test_the_scheduler_asks_whether_it_can_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(touch_points, "refuse_what_cannot_work", Mock(side_effect=PluginError("no cache")))
     with pytest.raises(PluginError, match="no cache"):

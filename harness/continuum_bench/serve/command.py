@@ -9,14 +9,22 @@ from contextlib import suppress
 from types import FrameType
 
 from continuum_server.launcher import Server, client_line
-from continuum_server.server_command import has_random_weights, longest_request, model_name, tokenizer_folder
+from continuum_server.server_command import (
+    has_random_weights,
+    longest_request,
+    model_name,
+    needs_key,
+    tokenizer_folder,
+)
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 from continuum_bench.errors import BenchError
+from continuum_bench.live.endpoint import NO_ANSWER, get_json
 from continuum_bench.options.policies import read_policy_options
 from continuum_bench.options.serve import ServeOptions
 from continuum_bench.serve.config import server_config
 from continuum_bench.show import print_line, print_notice
+from continuum_bench.top import States
 
 TEARDOWN_S = 15
 """Seconds that a stopping server gets beyond its time to drain."""
@@ -127,3 +135,14 @@ def _announce(server: Server) -> None:
     if folder is not None:
         print_line(f"tokenizer: {folder}")
     print_line(f"state: {server.url}/continuum/state (server {server.name})")
+    _print_groups(server)
+
+
+def _print_groups(server: Server) -> None:
+    """Say which KV cache groups the model has, and what a hold keeps of them, if the server tells it."""
+    config = server.config
+    if config.policy == STOCK or needs_key(config) or not server.url.startswith("http:"):
+        return
+    with suppress(*NO_ANSWER):
+        for line in get_json(f"{server.url}/continuum/state", None, States).engines[0].kv_groups:
+            print_line(f"kv: {line}")

@@ -14,6 +14,7 @@ does, and was compared with vLLM 0.26, 0.32 and 0.33. It relies on behaviour tha
 
 from __future__ import annotations
 
+from collections import Counter
 from inspect import signature
 from itertools import chain
 from typing import Any, NamedTuple
@@ -105,6 +106,33 @@ def _behind(coordinator: Any, group: int, block_hashes: Any, tokens: int) -> Blo
         if index < len(hashes):
             matched += pool.get_cached_block(hashes[index], [group]) or ()
     return matched
+
+
+def described(scheduler: Scheduler) -> list[str]:
+    """Say which KV cache groups the model has, and what a hold keeps of them."""
+    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+    kinds = Counter((_kind(manager), manager.block_size) for manager in managers)
+    groups = [f"{count} x {kind} (blocks of {size} tokens)" for (kind, size), count in kinds.items()]
+    if is_plain(scheduler):
+        return [*groups, "a hold keeps all full blocks of a finished turn"]
+    config: Any = scheduler.kv_cache_config
+    interval = getattr(config, "prefix_cache_retention_interval", None)
+    places = {None: "each block", 0: "its prompt"}.get(interval, f"each {interval} tokens")
+    return [
+        *groups,
+        f"a hold keeps what a next turn can find: the whole context of full attention, of windows and states the end; "
+        f"vLLM keeps them at the end of {places}, and finds multiples of {scheduler.block_size} tokens",
+    ]
+
+
+def _kind(manager: SingleTypeKVCacheManager) -> str:
+    spec: Any = manager.kv_cache_spec
+    if isinstance(spec, MambaSpec):
+        return "states"
+    window, chunk = getattr(spec, "sliding_window", None), getattr(spec, "attention_chunk_size", None)
+    if keeps_all(manager):
+        return "full attention"
+    return f"windows of {window} tokens" if window else f"chunks of {chunk} tokens"
 
 
 def kv_tokens(scheduler: Scheduler) -> int:

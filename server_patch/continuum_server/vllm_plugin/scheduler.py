@@ -91,6 +91,8 @@ class ProgramSchedulerMixin(Scheduler):
         self.tags = TagReader()
         self.guard = kv_groups.CheckpointGuard(self, policy.guards_checkpoints)
         self.held = HeldKv(self, self.table, self.tell, self.place_again, self.guard)
+        self.turns_not_findable = 0
+        """Turns that the policy would have held, but of which a next turn would have found nothing."""
         self._turn_of: dict[str, TurnState] = {}
         """The turn of each request, by request id. Kept outside the program table, which may fail."""
         self._open: set[str] = set()
@@ -384,6 +386,7 @@ class ProgramSchedulerMixin(Scheduler):
         self.held.release_program(turn.program, now_s, "last" if turn.is_last else "hit")
         finish = TurnFinish(turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored)
         hold = self.table.finish(finish, ids, request.output_token_ids)
+        self.turns_not_findable += hold is not None and not kept().blocks
         if hold is not None and kept().blocks:
             self.held.hold(turn.program, kept().blocks)
             pin = self.table.pins.add(turn, now_s, hold, ids(), kept().tokens)

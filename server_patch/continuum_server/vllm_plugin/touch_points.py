@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple
 
+from vllm.platforms import current_platform
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -226,14 +227,27 @@ def refuse_what_cannot_work(scheduler: Scheduler, policy: str) -> None:
     """Refuse a configuration with which KV cannot be held. Policy ``vllm`` holds no KV.
 
     Raises:
-        PluginError: prefix caching is off, vLLM orders by priority, or the model is an encoder-decoder model.
+        PluginError: prefix caching is off, KV lies in two pools, vLLM orders by priority, or the model is an
+            encoder-decoder model.
     """
     if not scheduler.cache_config.enable_prefix_caching and policy != "vllm":
-        raise PluginError("prefix caching is off: held KV could never be found again; drop --no-enable-prefix-caching")
+        raise PluginError(f"prefix caching is off{_why_off(scheduler)}: held KV could never be found again")
+    pool, managers = scheduler.kv_cache_manager.block_pool, scheduler.kv_cache_manager.coordinator.single_type_managers
+    if any(manager.block_pool is not pool for manager in managers):
+        raise PluginError("a part of this model's KV is in a second pool (HiSparse), where it cannot be held")
     if scheduler.scheduler_config.policy == "priority":
         raise PluginError("--scheduling-policy priority: the policy orders the queue; drop one of the two")
     if scheduler.vllm_config.model_config.is_encoder_decoder:
         raise PluginError("encoder-decoder models have no prefix cache to hold")
+
+
+def _why_off(scheduler: Scheduler) -> str:
+    """Say who switched prefix caching off."""
+    if getattr(scheduler.vllm_config.model_config, "use_mla", False) and current_platform.is_cpu():
+        return " (vLLM does that for models with MLA on most CPUs; --policy vllm serves them)"
+    if getattr(scheduler, "has_mamba_layers", False):
+        return " (vLLM's default for some models with Mamba layers; --enable-prefix-caching asks for it)"
+    return " (drop --no-enable-prefix-caching)"
 
 
 def add_utility(name: str, function: Callable[[str, str], str]) -> None:
