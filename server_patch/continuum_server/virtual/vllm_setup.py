@@ -15,11 +15,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import torch
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
-from vllm.v1.core.kv_cache_utils import (
-    generate_scheduler_kv_cache_config,
-    get_kv_cache_groups,
-    resolve_kv_cache_block_sizes,
-)
+from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, resolve_kv_cache_block_sizes
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, MambaSpec, SlidingWindowSpec
 from vllm.v1.structured_output import StructuredOutputManager
@@ -29,6 +25,11 @@ from continuum_server.step_times.specs import DeltaNet
 from continuum_server.virtual.block_pool import shorten_loops
 from continuum_server.virtual.config import EngineShape
 from continuum_server.vllm_plugin.plugin_settings import Settings
+
+try:
+    from vllm.v1.core.kv_cache_planning import get_kv_cache_groups  # type: ignore[import-not-found]  # since 0.33
+except ImportError:
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
 
 
 def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type[Scheduler]) -> Scheduler:
