@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 from bench_cli import bench
+from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import declared
-from continuum_bench.options.run import ReplayOptions
+from continuum_bench.options.run import ReplayOptions, RunOptions
+from continuum_bench.sweep.grid import Arm
+from continuum_bench.sweep.plan import _check_caching
 from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import EVENTS, TURNS
 from continuum_traces.schema import Program, ToolCall, Turn
@@ -143,3 +146,11 @@ def test_options_together(data: st.DataObject) -> None:
 )
 def test_options_that_did_not_go_together(words: str) -> None:
     replay(words.split())
+
+
+def test_only_vllm_runs_without_a_prefix_cache() -> None:
+    arms = [Arm(name, name) for name in ("vllm", "vllm+offload", "working-set")]
+    _check_caching(RunOptions(), arms)
+    _check_caching(RunOptions(no_prefix_caching=True), arms[:2])
+    with pytest.raises(OptionError, match=r"^--no-prefix-caching: policy working-set .* only vllm can run$"):
+        _check_caching(RunOptions(no_prefix_caching=True), arms)

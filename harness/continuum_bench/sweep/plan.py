@@ -24,7 +24,6 @@ from continuum_analysis.compare.runs import REPEAT
 from continuum_server.local_model import RANDOM, TINY
 from continuum_server.machine import machine
 from continuum_server.policy.registry import is_policy, split_arm
-from continuum_server.server_config import STOCK
 from continuum_server.step_times.catalog import find_model
 from continuum_server.step_times.model import UnknownPair
 from continuum_server.vllm_plugin.versions import check_version
@@ -185,9 +184,9 @@ def _check_caching(options: RunOptions, arms: Sequence[Arm]) -> None:
     Raises:
         OptionError: prefix caching is off, and a policy is not ``vllm``.
     """
-    holding = [arm.policy for arm in arms if split_arm(arm.policy)[0] != STOCK]
+    holding = [arm.policy for arm in arms if split_arm(arm.policy)[0] != "vllm"]
     if options.no_prefix_caching and holding:
-        raise OptionError(f"--no-prefix-caching: policy {holding[0]} holds KV for that cache; only {STOCK} can run")
+        raise OptionError(f"--no-prefix-caching: policy {holding[0]} holds KV for that cache; only vllm can run")
 
 
 def folder_of(group: Group, engine: str, serve: Mapping[str, Any]) -> Group:
