@@ -85,7 +85,8 @@ VALUES: dict[str, tuple[str, ...]] = {
     "--json": ("",),
     "--quiet": ("",),
 }
-ELSEWHERE = """--out --format --print-config --how-many --until --profile"""
+ELSEWHERE = "--out --format --print-config --how-many --until --profile "
+ELSEWHERE += "--max-idle-s --scenario --speculative --start-within"
 """What is not drawn: where the runs go, what another format would be, what plays nothing or many runs, and a file."""
 given_options = st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=3, unique=True)
 
