@@ -51,8 +51,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "full_attention_interval": 4,
         "linear_num_key_heads": 2,
         "linear_num_value_heads": 4,
-        "linear_key_head_dim": 32,
-        "linear_value_head_dim": 32,
+        "linear_key_head_dim": 128,  # vLLM's kernel for CPUs takes no smaller one
+        "linear_value_head_dim": 128,
+        "head_dim": 128,  # so that a state has the bytes of few tokens
+        "num_key_value_heads": 4,
         "moe_intermediate_size": 64,
         "shared_expert_intermediate_size": 64,
         "decoder_sparse_step": 1,
