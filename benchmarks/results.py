@@ -3,9 +3,10 @@
     python benchmarks/results.py runs/results/tools     # writes docs/results/data/tools.json from this sweep
     python benchmarks/results.py runs/results/measured  # runs on servers: docs/results/measured
     python benchmarks/results.py --traces chats         # writes the traces that this grid plays
+    python benchmarks/results.py --missing tools        # plays the runs that its data file lacks, or marks as older
 
-Each grid has its own file. A result that lacks runs of the present file is refused. To drop these runs, delete the file
-first.
+Each grid has its own file. ``older`` in it names the arms whose runs are of an earlier version of this project. A
+result that lacks runs of the present file is refused. To drop these runs, delete the file first.
 
 ``make results`` plays the grids (``continuum-bench sweep`` and ``figure``), collects metrics and writes the tables.
 A file holds for each point of the grid its axes, the checksum of a recorded trace, and each run's metrics by policy and
@@ -30,7 +31,7 @@ from continuum_analysis.sweep.tables import Sweep, read_sweep
 from continuum_bench.figures.spec import load_figure
 from continuum_bench.options.traces import SynthOptions
 from continuum_bench.sweep.grid import Grid, read_grid
-from continuum_bench.sweep.plan import plan
+from continuum_bench.sweep.plan import Cell, plan
 from continuum_bench.traces import synth_traces
 from continuum_traces.importers.registry import ImportLog, read_any
 from continuum_traces.json_io import read_json
@@ -199,32 +200,77 @@ def grid_of(name: str) -> Grid:
     return read_grid(file) if file.exists() else load_figure(name).sweep("quick", ())
 
 
+Place = tuple[str, str, int]
+"""The axes of a run's point as JSON, its arm and its seed."""
+
+
 def repeats(name: str, data: dict[str, Any]) -> bool:
     """Play the run with the fewest turns, of these the shortest, again; return whether its numbers are the same, to the
-    last digit.
+    last digit. Runs of an earlier version are not played.
 
     Raises:
         BenchError: a trace is not in the working directory.
         ValueError: the grid has other cells than the file.
     """
-    published = {
+    published, cells = _published(data), _cells(name)
+    if set(cells) != set(published):
+        raise ValueError(f"{name}: the grid has other cells than {name}.json: make results ARGS={name}")
+    of_today = {place: cell for place, cell in cells.items() if place[1] not in data.get("older", ())}
+    place, cell = min(of_today.items(), key=lambda item: (item[1].cost, published[item[0]]["wall_s"]))
+    return _played(cell, published[place], any(":" in name for name in published[place])) == published[place]
+
+
+def play_missing(name: str) -> None:
+    """Play the runs of a grid that its data file lacks or marks as older, and drop those that the grid has no more.
+
+    The file is written after each run.
+    """
+    data = json.loads((DATA / f"{name}.json").read_bytes())
+    published, cells = _published(data), _cells(name)
+    metrics = dict.fromkeys((*METRICS, *(grid_of(name).plot or {}).get("y", ())))
+    older = set(data.pop("older", ()))
+    todo = [place for place in cells if place not in published or place[1] in older]
+    mixed = any(":" in metric for run in published.values() for metric in run)
+    for number, place in enumerate(todo, 1):
+        published[place] = _played(cells[place], metrics, mixed)
+        left = {other[1] for other in todo[number:]} & older
+        write_runs(name, data, {place: run for place, run in published.items() if place in cells}, sorted(left))
+        print(f"{name}: {number} of {len(todo)}: {place[1]}, seed {place[2]}", flush=True)  # noqa: T201
+
+
+def write_runs(name: str, data: dict[str, Any], runs: dict[Place, dict[str, float]], older: Sequence[str]) -> None:
+    """Write a data file with these runs. Points that it has already keep their order and what else they hold."""
+    known = {json.dumps(point["axes"]): point for point in data["points"]}
+    points: dict[str, dict[str, Any]] = {}
+    for axes, policy, seed in runs:
+        point = points.setdefault(axes, {**known.get(axes, {"axes": json.loads(axes)}), "runs": {}})
+        point["runs"].setdefault(policy, {})[str(seed)] = runs[axes, policy, seed]
+    marks = {"older": list(older)} if older else {}
+    (DATA / f"{name}.json").write_text(text_of({**data, **marks, "points": list(points.values())}), encoding="utf-8")
+
+
+def _published(data: dict[str, Any]) -> dict[Place, dict[str, float]]:
+    return {
         (json.dumps(point["axes"]), policy, int(seed)): metrics
         for point in data["points"]
         for policy, runs in point["runs"].items()
         for seed, metrics in runs.items()
     }
+
+
+def _cells(name: str) -> dict[Place, Cell]:
     planned = list(plan(grid_of(name)))
     axes = {cell.group.folder: dict(cell.group.point.axes) for cell in reversed(planned)}
     """By folder. Points that differ only in their tiers share a folder, which has the axes of the first."""
-    cells = {(json.dumps(axes[cell.group.folder], default=str), cell.arm.label, cell.seed): cell for cell in planned}
-    if set(cells) != set(published):
-        raise ValueError(f"{name}: the grid has other cells than {name}.json: make results ARGS={name}")
-    key, cell = min(cells.items(), key=lambda item: (item[1].cost, published[item[0]]["wall_s"]))
+    return {(json.dumps(axes[cell.group.folder], default=str), cell.arm.label, cell.seed): cell for cell in planned}
+
+
+def _played(cell: Cell, metrics: Iterable[str], mixed: bool) -> dict[str, float]:
+    """Play a cell and return its metrics, ``mixed``: of chats and agents too."""
     with tempfile.TemporaryDirectory() as folder:
         write_manifest(Path(folder), cell.manifest)
         cell.simulate(Path(folder))
-        kinds = by_kind(Path(folder)) if any(":" in name for name in published[key]) else {}
-        return metrics_of(analyze_run(Path(folder)).values, published[key]) | kinds == published[key]
+        return metrics_of(analyze_run(Path(folder)).values, metrics) | (by_kind(Path(folder)) if mixed else {})
 
 
 def main() -> None:
@@ -233,7 +279,10 @@ def main() -> None:
     parser.add_argument(
         "--traces", metavar="GRID", help="write the mixed traces that this grid plays, into this folder"
     )
+    parser.add_argument("--missing", metavar="GRID", nargs="+", default=(), help="play what these data files lack")
     arguments = parser.parse_args()
+    for name in arguments.missing:
+        play_missing(name)
     if arguments.traces is not None:
         write_mixes(arguments.traces)
     for played in arguments.sweeps:

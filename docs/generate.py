@@ -16,7 +16,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -302,9 +302,11 @@ def _results_table(table: Mapping[str, Any]) -> TextTable:
     added = [point for name in table.get("with", ()) for point in _points(name, ())]
     for point, other in zip(points, added, strict=True) if added else ():
         point["runs"] |= other["runs"]
-    columns, heads = [column for _, column in table["columns"]], [heading for heading, _ in table["columns"]]
+    older = {arm for name in (*table["from"], *table.get("with", ())) for arm in _older(name)}
+    columns = [column for _, column in table["columns"]]
+    heads = [f"{heading}{_mark(column.partition(' ')[2], older)}" for heading, column in table["columns"]]
     if table.get("by") == "arm":
-        arms = table.get("arms") or {arm: f"`{arm}`" for arm in points[0]["runs"]}
+        arms = table.get("arms") or {arm: f"`{arm}`{_mark(arm, older)}" for arm in points[0]["runs"]}
         rows = [[name, *(_of_arm(points[0]["runs"], arm, column) for column in columns)] for arm, name in arms.items()]
         return TextTable(("", *heads), rows)
     named = zip(table["rows"], points, strict=True)
@@ -316,11 +318,21 @@ def _results_table(table: Mapping[str, Any]) -> TextTable:
     return TextTable(("", *heads), rows)
 
 
+def _older(name: str) -> set[str]:
+    """Return the arms of a data file whose runs are of an earlier version of this project."""
+    return set(json.loads((DOCS / "results" / "data" / f"{name}.json").read_text(encoding="utf-8")).get("older", ()))
+
+
+def _mark(arms: str, older: Container[str]) -> str:
+    """Return what follows the heading of numbers of these arms (``A/B``, ``A@AXIS``) if they are of version 0.3."""
+    return " (0.3)" if any(arm.partition("@")[0] in older for arm in arms.split("/")) else ""
+
+
 def _ranges(name: str, base: str, metrics: Mapping[str, str]) -> Iterator[str]:
     """Yield, for each of the metrics, the ranges of ratios of the policies in all the figure's points, and at how many
     points each policy is better, ties or is worse."""
     ratios_of = dict[tuple[str, str], dict[str, list[Interval]]]()
-    points = [point["runs"] for point in _points(name, ())]
+    points, older = [point["runs"] for point in _points(name, ())], _older(name)
     for runs in points:
         first = base if base in runs else f"{base}+offload"
         for metric in metrics:
@@ -330,7 +342,7 @@ def _ranges(name: str, base: str, metrics: Mapping[str, str]) -> Iterator[str]:
                     ratios.setdefault(arm, []).append(ratio)
     for (metric, first), arms in ratios_of.items():
         texts = [
-            f"`{arm}` {_range([ratio.mean for ratio in ratios])} ({_outcomes(metric, ratios)})"
+            f"`{arm}`{_mark(arm, older)} {_range([ratio.mean for ratio in ratios])} ({_outcomes(metric, ratios)})"
             for arm, ratios in arms.items()
             if len(ratios) == len(points)
         ]
