@@ -107,5 +107,6 @@ def test_a_test_suite_is_a_trace(vllm: FakeServer, tmp_path: Path) -> None:
 
 
 def test_the_table_has_every_dialect() -> None:
-    rows = re.findall(r"^\| `(\w+)`", (DOCS / "dialects.md").read_text(), flags=re.M)
+    table, _, _ = (DOCS / "dialects.md").read_text().partition("\n## ")
+    rows = re.findall(r"^\| `(\w+)`", table, flags=re.M)
     assert sorted(rows) == sorted([*DIALECTS, "auto"])
