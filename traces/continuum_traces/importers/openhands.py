@@ -19,6 +19,7 @@ from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.usage import UNKNOWN, Imported, RequestUsage, differing_totals, inner, listed, usage_of
+from continuum_traces.jsonl import TraceError
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
@@ -53,8 +54,10 @@ def read_openhands(file: Source) -> Iterator[Imported | Conversation]:
             yield from _programs(file, where, run, listed(where, run, "history", dict))
         elif "stats" in run:
             yield Conversation(file.path.parent, file, run)
-        else:
+        elif "kind" in run:
             yield Conversation(file.path.parent.parent, file, run)
+        else:
+            raise TraceError(f"{where}: history: missing")
 
 
 def join_openhands(parts: Iterable[Imported | Conversation], assumptions: Assumptions) -> Iterator[Imported]:
