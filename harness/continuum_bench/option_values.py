@@ -24,8 +24,9 @@ from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import RunOptions
 from continuum_bench.workload.arrivals import arrival_times
 from continuum_bench.workload.hints import hint_error
+from continuum_bench.workload.started import read_shares
 from continuum_bench.workload.tool_times import tool_times
-from continuum_bench.workload.window import read_edge
+from continuum_bench.workload.window import read_cool_down, read_warm_up
 
 
 def read_percent(text: str) -> float:
@@ -50,8 +51,9 @@ READERS: Mapping[str, Callable[[Any], object]] = {
     "arrivals": arrival_times,
     "tool_times": tool_times,
     "hint_error": hint_error,
-    "warm_up": lambda text: read_edge("--warm-up", text),
-    "cool_down": lambda text: read_edge("--cool-down", text),
+    "start_within": read_shares,
+    "warm_up": read_warm_up,
+    "cool_down": read_cool_down,
     "until": read_percent,
 }
 """The function that parses an option's value, by field name. Its error may begin with ``--option VALUE:``."""

@@ -50,8 +50,10 @@ VALUES: dict[str, Any] = {
     "arrivals": ["poisson", "gamma:2", "recorded"],
     "tool_times": ["recorded", "constant:3"],
     "hint_error": ["0", "0.5", "adversarial:0.5:silent"],
-    "warm_up": ["0", "10", "60s"],
-    "cool_down": ["0", "10"],
+    "start_within": ["0:0", "0.25:0.75"],
+    "warm_up": ["0", "10", "60s", "11r"],
+    "cool_down": ["0", "10", "lanes"],
+    "speculative": ["3:2.8", "1:1"],
     "until": [None, "3%"],
     **{name: [None] for name in ("policy_option", "traces", "profile", "scheduler_records")},
 }
@@ -78,6 +80,8 @@ def every(kind: Any) -> st.SearchStrategy[Any]:
     def build(given: dict[str, Any]) -> Any:
         if given.get("concurrency") is not None:
             given = {**given, "arrivals": kind.arrivals}  # one of the two may be given
+        elif given.get("scenario") is not None:
+            given = {**given, "arrivals": "concurrency:3"}  # a scenario needs a closed loop
         return settled(kind(**given))
 
     return st.fixed_dictionaries({name: values(option) for name, option in declared(kind).items()}).map(build)

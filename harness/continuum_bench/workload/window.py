@@ -29,11 +29,10 @@ def in_window(jobs: Sequence[Job], given: ArrivalOptions) -> list[Job]:
     if (given.warm_up, given.cool_down) == ("0", "0"):
         return list(jobs)
     warm_up, cool_down = given.warm_up, given.cool_down
-    if REQUESTS.fullmatch(warm_up) or cool_down == LANES:
-        if not given.arrivals.startswith("concurrency"):
-            raise BenchError(f"--warm-up {warm_up}, --cool-down {cool_down}: requests and lanes need --concurrency")
-        warm_up, cool_down = "0" if REQUESTS.fullmatch(warm_up) else warm_up, "0" if cool_down == LANES else cool_down
-    (warm, warm_is_time), (cool, cool_is_time) = read_edge("--warm-up", warm_up), read_edge("--cool-down", cool_down)
+    closed = given.arrivals.startswith("concurrency")
+    if not closed and (REQUESTS.fullmatch(warm_up) or cool_down == LANES):
+        raise BenchError(f"--warm-up {warm_up}, --cool-down {cool_down}: requests and lanes need --concurrency")
+    (warm, warm_is_time), (cool, cool_is_time) = read_warm_up(warm_up), read_cool_down(cool_down)
     if lanes_of(given.arrivals) is not None:
         if cool_is_time and given.time_limit_s is None:
             raise BenchError(f"--cool-down {given.cool_down}: seconds in a closed loop need --time-limit-s")
@@ -49,12 +48,24 @@ def in_window(jobs: Sequence[Job], given: ArrivalOptions) -> list[Job]:
     return [replace(job, counted=index in counted) for index, job in enumerate(jobs)]
 
 
-def read_edge(option: str, text: str) -> tuple[float, bool]:
-    """Read ``10`` (programs) or ``60s``. Returns the number, and whether it means seconds.
+def read_warm_up(text: str) -> tuple[float, bool]:
+    """Read ``10`` (programs), ``60s``, or ``11r`` (requests of a closed loop, which leave out no whole program).
+
+    Returns:
+        The number of programs or seconds, and whether it means seconds.
 
     Raises:
         BenchError: the text has another form.
     """
+    return (0.0, False) if REQUESTS.fullmatch(text) else _read_edge("--warm-up", text)
+
+
+def read_cool_down(text: str) -> tuple[float, bool]:
+    """Read ``10``, ``60s``, or ``lanes`` (of a closed loop, which leaves out no whole program), as ``read_warm_up``."""
+    return (0.0, False) if text == LANES else _read_edge("--cool-down", text)
+
+
+def _read_edge(option: str, text: str) -> tuple[float, bool]:
     seconds = text.endswith("s")
     number = number_in(text.removesuffix("s"))
     if not (0 <= number <= MOST and (seconds or number.is_integer())):
