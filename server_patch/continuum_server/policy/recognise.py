@@ -120,14 +120,14 @@ class Recogniser:
 
     def find(self, scope: Hashable, prompt: Prompt) -> Match | None:
         """Return the program that a prompt belongs to; None: it begins a new one, unrelated to others."""
-        ids, fork = prompt.ids, None
+        ids = prompt.ids
         if not prompt.blocks or ids is None:
             return None
-        after, sampled = _After(ids), False
+        after, sampled, bare = _After(ids), False, None
+        answered: Mark | None
         for end, marks in self._candidates(scope, prompt.blocks):
-            places: list[tuple[int, Mark]] = []
             if len(marks) == 1 and end >= marks[0].tokens + PROBE:  # the key covers a part of the answer
-                match: Match | None = self._decide(marks[0])
+                left, answered = marks[0].tokens, marks[0]
             else:
                 places = [(at, mark) for mark in marks if (at := self._end(after, mark)) is not None]
                 equal = [mark for at, mark in places if at == len(ids) == mark.tokens]
@@ -136,12 +136,16 @@ class Recogniser:
                         return Match(mark, continues=True)
                     sampled = True
                 longer = [(at, mark) for at, mark in places if len(ids) > at and mark not in equal]
-                match = self._answered(after, longer) or self._opened(after, longer)
-            if match is not None and (match.continues or not sampled):
-                return match
-            whole = [mark for at, mark in places if after.extends(mark)]
-            fork = fork or (whole[-1] if whole else None)
-        return None if sampled or fork is None else Match(fork, self._continues_bare(fork), bare=True)
+                left, answered = self._answered(after, longer)
+                found = self._bare(after, longer)
+                bare = max(filter(None, (bare, found)), key=lambda each: each[0], default=None)
+            if answered is not None:
+                if bare is not None and bare[0] > left:  # a later turn is repeated too, but not its answer
+                    break
+                match = self._decide(answered)
+                if match.continues or not sampled:
+                    return match
+        return bare[1] if bare is not None and (bare[1].continues or not sampled) else None
 
     def _end(self, after: _After, mark: Mark) -> int | None:
         """Return up to where the prompt repeats a mark's prompt; None: not enough of it."""
@@ -149,18 +153,28 @@ class Recogniser:
         short = mark.tokens - same <= min(SHORT_TAIL, mark.tokens // 2) and self._waits(mark)
         return same if same >= mark.rest_from and (short or after.extends(mark)) else None
 
-    def _answered(self, after: _After, places: Sequence[tuple[int, Mark]]) -> Match | None:
-        """Return the match with a mark whose answer the prompt repeats behind the mark's prompt; None: with none."""
+    def _answered(self, after: _After, places: Sequence[tuple[int, Mark]]) -> tuple[int, Mark | None]:
+        """Return the mark whose answer the prompt repeats behind the mark's prompt, and up to where it repeats the
+        mark's prompt; None: there is none."""
         span = min(SOUGHT, ANSWER + max((mark.answered for _, mark in places), default=0))
         repeated = ((after.repeated(mark, at, span), at, mark) for at, mark in places)
-        best = max((each for each in repeated if each[0]), key=self._preference, default=None)
-        return None if best is None else self._decide(best[2])
+        return max((each for each in repeated if each[0]), key=self._preference, default=(0, 0, None))[1:]
 
-    def _opened(self, after: _After, places: Sequence[tuple[int, Mark]]) -> Match | None:
-        """Return the match with an idle program's latest prompt behind which another answer follows than its own, as
-        if the agent wrote it anew or played a recording; None: there is no such program, or several."""
-        opened = [mark for at, mark in places if self._waits(mark) and after.opens_answer(mark, at)]
-        return Match(opened[0], continues=True, bare=True) if len(opened) == 1 else None
+    def _bare(self, after: _After, places: Sequence[tuple[int, Mark]]) -> tuple[int, Match] | None:
+        """Return up to where the prompt repeats a mark's prompt, but not the answer, and the match; None: with none.
+
+        If another answer follows than that of an idle program's latest prompt, the agent wrote it anew, or played a
+        recording. It is the next turn, unless several programs are so. Otherwise it forks from what it extends.
+        """
+        opened = [(at, mark) for at, mark in places if self._waits(mark) and after.opens_answer(mark, at)]
+        whole = [(at, mark) for at, mark in places if after.extends(mark)]
+        if len(opened) == 1 and opened[0][0] >= max((at for at, _ in whole), default=0):
+            at, mark = opened[0]
+            return at, Match(mark, continues=True, bare=True)
+        if not whole:
+            return None
+        at, mark = max(reversed(whole), key=lambda each: each[0])
+        return at, Match(mark, self._continues_bare(mark), bare=True)
 
     def _candidates(self, scope: Hashable, blocks: Sequence[Hashable]) -> Iterator[tuple[int, list[Mark]]]:
         """Yield the earlier prompts that the blocks may extend, and the number of tokens that both certainly have in
@@ -199,9 +213,9 @@ class Recogniser:
         """Whether a prompt that extends a mark's prompt, but not by the answer, is the program's next turn.
 
         A side request looks the same, so at first it is not. But if such a fork is extended in the same way, its agent
-        never repeats answers.
+        never repeats answers. A prompt that failed has no answer.
         """
-        return self._histories[mark.program].bare and self._waits(mark)
+        return self._waits(mark) and (mark.failed or self._histories[mark.program].bare)
 
     def _waits(self, mark: Mark) -> bool:
         """Whether the program is idle, and the mark is of its latest turn."""
@@ -244,6 +258,8 @@ class Recogniser:
         """Forget the keys before a short tail, because the prompt is no longer its program's latest."""
         far, near = self._key_places(mark.tokens // self._block_size)
         start = (near[0] + 1) * self._block_size
+        if mark.rest_from == start:  # none, or forgotten before its later turns were split off
+            return
         mark.rest, mark.rest_from = mark.rest[start - mark.rest_from :], start
         self._drop(scope, mark, mark.keys[: len(far)])
         del mark.keys[: len(far)]
@@ -354,11 +370,16 @@ class _After:
         return not left or mark.rest[-left:] == array("q", self._ids[-left:])
 
     def opens_answer(self, mark: Mark, at: int) -> bool:
-        """Whether an answer is opened about the place at which the prompt leaves a mark's prompt, before its end."""
-        opening = mark.rest[-OPENING:]
-        starts = range(max(0, at - OPENING), min(at + OPENING, len(self._ids) - 2 * OPENING))
-        there = (array("q", self._ids[start : start + OPENING]) for start in starts)
-        return len(opening) == OPENING and opening in there
+        """Whether the prompt opens an answer where it leaves a mark's prompt, as that one does at its end.
+
+        What both have in common may cover a part of the opening.
+        """
+        opening, ids = mark.rest[-OPENING:], self._ids
+        if len(opening) < OPENING:
+            return False
+        lengths = range(0 if at == mark.tokens else 1, 2 * OPENING)
+        ends = ((at + length, max(length, OPENING)) for length in lengths if at + length < len(ids) - OPENING)
+        return any(mark.rest[-length:] == array("q", ids[end - length : end]) for end, length in ends)
 
     def repeated(self, mark: Mark, at: int, span: int) -> int:
         """Return how many probes of a mark's answer are in the ``span`` tokens after the mark's prompt, which the

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from continuum_server.policy.facts import ProgramState
 from continuum_server.policy.recognise import MOST_BLOCKS, MOST_SOUGHT, SHORT_TAIL, SOUGHT, Prompt, Recogniser
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from policy_driver import Driver
 
@@ -158,6 +158,27 @@ def test_a_fork_is_a_program_of_its_own() -> None:
     ((origin, fork),) = forked
     assert (origin, fork.family) == (program, program)
     assert [world.turn(talk, 2), world.turn(branch, 3)] == [fork, program]
+
+
+def test_a_side_request_without_the_last_answer_is_a_child() -> None:
+    """It repeats the answer before, so that only the prompt between tells it from a branch."""
+    world, talk = World(), talk_of()
+    branches: list[ProgramState] = []
+    world.split = lambda _, branch: branches.append(branch)  # type: ignore[method-assign]
+    program = [world.turn(talk, number) for number in range(3)][-1]
+    side = replace(talk, messages=talk.messages[:-1])
+    assert world.turn(side, "title").family is program
+    assert world.turn(talk, 3) is program
+    assert not branches
+
+
+def test_who_says_more_after_an_interrupted_turn_goes_on() -> None:
+    world, talk = World(), talk_of()
+    program = world.turn(talk, 0)
+    talk.messages.append(Message(0, words("interrupted", 40)))
+    assert world.send(talk.ids()) is program
+    world.abort(program)
+    assert [world.turn(talk, number) for number in (1, 2)] == [program, program]
 
 
 def test_forks_of_a_running_program_are_its_children() -> None:
@@ -381,6 +402,10 @@ class Crowd:
 
 
 @given(st.integers(0, 1 << 32))
+@example(99)  # two side requests, one of which is split off, then the next turn
+@example(152)  # a side request without the last answer
+@example(292)  # a fork, and another conversation with a first question of one token
+@example(494)  # a fork, and an idle side request that extends the same prompt
 def test_no_request_joins_another_conversation(seed: int) -> None:
     """Turns, forks, retries, parallel samples, side requests, compactions, and copies under another key, of
     conversations with one system prompt: a request is at its own conversation's program or at a new one, and a next
