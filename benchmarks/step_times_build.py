@@ -135,13 +135,15 @@ SLACK = 0.04
 def implausible(grids: dict[str, Any]) -> list[str]:
     """Return in which steps eight times the work takes less time, by more than ``SLACK``.
 
-    Steps have 1, 2, 4 ... 512 decodes at contexts of 1K, 4K and 16K tokens, or one chunk of 16, 32, 64 ... tokens.
+    Steps have 1, 2, 4 ... 512 decodes at contexts of 1K, 4K and 16K tokens, or one chunk of 16, 32, 64 ... tokens
+    behind 0, 4K, 16K and 64K.
     """
     table = msgspec.convert(grids, Table)
     times = TableStepTimes(table, Provenance("measured-table", "", "", "", "", "", 1, 0.0))
     sizes = [1 << octave for octave in range(10)]
     steps = {f"decodes at {n} tokens": {b: times.step_s((), b, b * n) for b in sizes} for n in (1024, 4096, 16384)}
-    steps["tokens in a chunk"] = {16 * b: times.prefill_s(16 * b) for b in sizes}
+    for prefix in (0, 4096, 16384, 65536):
+        steps[f"tokens behind {prefix}"] = {16 * b: times.prefill_s(16 * b, prefix) for b in sizes}
     return [
         f"{work} {what} in {seconds * 1e3:.1f} ms, {work << OCTAVES} in {taken[work << OCTAVES] * 1e3:.1f} ms"
         for what, taken in steps.items()

@@ -28,12 +28,13 @@ from continuum_server.step_times.roofline import RooflineStepTimes, Shares
 from continuum_server.step_times.table import TableStepTimes, table_from_json
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
-from step_times_build import MODELS, open_pair, pairs
+from step_times_build import open_pair, pairs
 from step_times_silicon import GROUPS, group_errors
 
 Errors = list[float]
 Floats = NDArray[np.float64]
 FITTED = ("a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb")
+FITTED_MODELS = ("llama-3.1-8b", "llama-3.1-70b")
 HELD_OUT = "l40s"
 PROMPTS = (128, 512, 2048, 8192, 32768)
 BATCHES = (1, 8, 32, 64)
@@ -110,7 +111,7 @@ def roofline_errors(gpu: str, model: str, tensor_parallel: int, shares: Shares |
 
 def fit_shares() -> Shares:
     """Fit the constants to the fitted GPUs' tables: least squared logarithms of errors, with equal weights."""
-    cases = [(gpu, model, degree) for gpu in FITTED for model in MODELS for degree in TENSOR_PARALLEL]
+    cases = [(gpu, model, degree) for gpu in FITTED for model in FITTED_MODELS for degree in TENSOR_PARALLEL]
 
     def residuals(values: Floats) -> Floats:
         shares = Shares(*map(float, values))
@@ -128,7 +129,7 @@ def roofline_lines(shares: Shares) -> Iterator[str]:
     yield f"\n| GPU, model | tp | prompts of {prompts} | decode, batch {batches} at 8192 | mean absolute |"
     yield "|---|---|---|---|---|"
     for gpu in (*FITTED, HELD_OUT):
-        for model in MODELS:
+        for model in FITTED_MODELS:
             for degree in TENSOR_PARALLEL:
                 errors_of = roofline_errors(gpu, model, degree, shares)
                 cells = [" ".join(f"{e:+.0%}" for e in errors_of["prompt"])]

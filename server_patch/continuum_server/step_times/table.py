@@ -121,8 +121,8 @@ class TableStepTimes(StepTimes):
             if not 1 <= mean <= self._longest:
                 check_range("mean decode context", mean, 1, self._longest)
             attention_ms = line.at(mean)
-            if chunks and self._one_launch:
-                attention_ms = max(attention_ms - self._launch_ms, 0.0)
+            if chunks:  # chunks' kernels run anyway, so decodes beside them save nothing of these
+                attention_ms = max(attention_ms - self._launch_ms * self._one_launch, 0.0)
         for chunk_tokens, prefix in chunks:
             tokens += chunk_tokens
             if mixed is None:

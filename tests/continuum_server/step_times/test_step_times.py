@@ -140,20 +140,25 @@ def _decodes(eight_ms: float) -> dict[str, Any]:
         "shared_tokens": [1, 8, 16384],
         "shared_ms": [10.0, eight_ms, 100.0],
         "chunk_tokens": [1, 16384],
-        "chunk_prefix_tokens": [0, 16384],
+        "chunk_prefix_tokens": [0, 131072],
         "chunk_attention_ms": [[0.0, 0.0], [0.0, 0.0]],
         "decode_batch": [1, 512],
-        "decode_context_tokens": [1, 16384],
+        "decode_context_tokens": [1, 131072],
         "decode_attention_ms": [[0.0, 0.0], [0.0, 0.0]],
     }
 
 
 def test_a_step_with_eight_times_the_work_is_not_faster() -> None:
-    """By at most 4%. A table of the source in which it is (DeepSeek-V3.2 on eight B200) is refused."""
+    """By at most 4%. A table of the source in which it is (DeepSeek-V3.2 on eight B200 or H200) is refused."""
     for file in TABLES.glob("*.json"):
         assert not build.implausible(json.loads(file.read_text(encoding="utf-8"))), file.name
     assert not build.implausible(_decodes(9.61))
     assert build.implausible(_decodes(9.59))[0] == "1 decodes at 1024 tokens in 10.0 ms, 8 in 9.6 ms"
+    chunks = {
+        "chunk_tokens": [1, 16, 128, 16384],
+        "chunk_attention_ms": [[0.0, 0.0], [0.0, 900.0], [0.0, 1.0], [0.0, 1.0]],
+    }
+    assert build.implausible(_decodes(10.0) | chunks)[0] == "16 tokens behind 16384 in 24.3 ms, 128 in 10.7 ms"
 
 
 def test_building_without_the_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,20 +260,22 @@ def test_longer_contexts_continue_the_table() -> None:
 
 
 def test_the_roofline_is_near_the_measured_tables() -> None:
-    """It was fitted to those of dense models; 30% is what docs/results/trust.md says of single points.
+    """It was fitted to those of the two Llamas; 30% is what docs/results/trust.md says of single points.
 
-    GLM and DeepSeek have no table; what they may be off by is what the mixtures with one are off by.
+    It was fitted to no table with delta nets, and is within the same bounds there. GLM has no table; what it may be off
+    by is what the mixtures with one are off by.
     """
     pytest.importorskip("scipy")
     from continuum_server.step_times.roofline import Shares  # noqa: PLC0415
-    from step_times_check import roofline_errors  # noqa: PLC0415
+    from step_times_check import FITTED, FITTED_MODELS, roofline_errors  # noqa: PLC0415
 
-    for gpu, degree in product(("a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb"), TENSOR_PARALLEL):
-        for model in build.MODELS:
-            found = roofline_errors(gpu, model, degree, Shares())
-            errors = [abs(error) for kind in found.values() for error in kind]
-            assert sum(errors) / len(errors) < 0.16
-            assert max(errors) < 0.35
+    delta = [(gpu, name, degree) for name, gpu, degree in build.pairs() if find_model(name).delta is not None]
+    assert len(delta) == 4
+    for gpu, model, degree in [*product(FITTED, FITTED_MODELS, TENSOR_PARALLEL), *delta]:
+        found = roofline_errors(gpu, model, degree, Shares())
+        errors = [abs(error) for kind in found.values() for error in kind]
+        assert sum(errors) / len(errors) < 0.16
+        assert max(errors) < 0.35
     for model in ("qwen3-30b-a3b", "qwen3-235b-a22b", "gpt-oss-20b", "gpt-oss-120b"):
         cases = [(gpu, degree) for name, gpu, degree in build.pairs() if name == model]
         assert cases
@@ -276,6 +283,30 @@ def test_the_roofline_is_near_the_measured_tables() -> None:
         errors = [error for found in each for kind in found.values() for error in kind]
         assert sum(map(abs, errors)) / len(errors) < 0.17
         assert abs(sum(errors) / len(errors)) < 0.1
+
+
+def test_the_roofline_of_mla_is_too_fast() -> None:
+    """Beside the one table with MLA, by the 38% in the mean that docs/results/trust.md says: no constant was fitted.
+
+    Few requests are the worst: there the table takes three times as long.
+    """
+    pytest.importorskip("scipy")
+    from step_times_check import roofline_errors  # noqa: PLC0415
+
+    tables = [(gpu, name, degree) for name, gpu, degree in build.pairs() if find_model(name).kv_lora_rank]
+    assert tables == [("h200-141gb", "deepseek-v3.1", 8)]
+    errors = [error for kind in roofline_errors(*tables[0], None).values() for error in kind]
+    assert sum(errors) / len(errors) == pytest.approx(-0.38, abs=0.005)
+    assert (min(errors), max(errors)) == pytest.approx((-0.67, -0.15), abs=0.005)
+
+
+def test_decodes_beside_a_chunk_save_nothing_of_it() -> None:
+    """Alone they take less than the part of a step that depends on the number of tokens, in these two tables."""
+    for gpu, model, degree in (("h200", "deepseek-v3.1", 8), ("b200", "qwen3.6-35b-a3b", 1)):
+        times = load_step_times(gpu, model, degree, 0.0)
+        chunk = PrefillChunk(512, 4096)
+        for decodes in (1, 8, 64):
+            assert times.step_s((chunk,), decodes, decodes * 4096) >= times.step_s((chunk,), 0, 0)
 
 
 @given(tokens=st.integers(1, 60), prefix=st.integers(0, 60), window=st.integers(1, 40))
