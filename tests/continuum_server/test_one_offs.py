@@ -153,12 +153,22 @@ class Waiting:
         self.place = Place(kind, (rank,), number, tenant, one_off)
 
 
-ENTRIES = st.tuples(
-    st.sampled_from([Class.OVERDUE, Class.PINNED, Class.REST, Class.HELD_BACK]),
-    st.integers(0, 9),
-    st.sampled_from(["a", "b"]),
-    st.booleans(),
+KINDS = [(kind, False) for kind in (Class.OVERDUE, Class.PINNED, Class.REST, Class.HELD_BACK)]
+ENTRIES = st.tuples(st.sampled_from([*KINDS, (Class.REST, True)]), st.integers(0, 9), st.sampled_from(["a", "b"])).map(
+    lambda drawn: (drawn[0][0], drawn[1], drawn[2], drawn[0][1])
 )
+"""Places that an ``Order`` gives: a one-off is in the class of the rest, or its line would not keep its order."""
+
+
+def test_a_one_off_is_in_the_class_of_the_rest_even_if_kv_is_pinned() -> None:
+    driver = Driver("static-ttl", guards=Guards(), ttl_s=100.0)
+    driver.turn("a")
+    turns = [driver.arrive("a", tagged=tagged) for tagged in (True, False)]
+    places = [driver.table.order.place(turn) for turn in turns]
+    assert [(place.kind, place.one_off) for place in places] == [(Class.PINNED, False), (Class.REST, True)]
+    turns[1].overdue = True
+    late = driver.table.order.place(turns[1])
+    assert (late.kind, late.one_off) == (Class.OVERDUE, False)
 
 
 @given(entries=st.lists(ENTRIES), first=st.lists(st.booleans(), min_size=1))
