@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from continuum_server.policy.facts import Stored
+from continuum_server.policy.facts import Stored, TurnStart
+from continuum_server.policy.rules.working_set import WorkingSet
 from continuum_server.virtual import vllm_setup
 from continuum_traces.conversation import Job
 from continuum_traces.schema import SchedulerEvent
@@ -73,24 +74,41 @@ def of(events: list[SchedulerEvent], kind: str, program_id: str = "a", turn: int
     return event
 
 
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[TurnStart]:
+    """What the policy hears when a turn of the program ``a`` starts."""
+    out = list[TurnStart]()
+    turn_started = WorkingSet.turn_started
+
+    def heard(policy: WorkingSet, start: TurnStart) -> None:
+        if start.turn.program.program_id == "a":
+            out.append(start)
+        turn_started(policy, start)
+
+    monkeypatch.setattr(WorkingSet, "turn_started", heard)
+    return out
+
+
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_connectors_hit_is_a_tiers_hit(monkeypatch: pytest.MonkeyPatch, asynchronous: bool) -> None:
+def test_a_connectors_hit_is_a_tiers_hit(
+    monkeypatch: pytest.MonkeyPatch, starts: list[TurnStart], asynchronous: bool
+) -> None:
     """The rivals need the memory, and vLLM evicts the program's KV. The connector loads 160 tokens of it. So the policy
     learns that the KV was evicted, but not lost."""
-    scheduler, events = play(monkeypatch, asynchronous=asynchronous)
+    _, events = play(monkeypatch, asynchronous=asynchronous)
     assert of(events, "reload").tokens == of(events, "start").hit_tokens == 160
     assert of(events, "reload").bytes == 10 * BLOCK_BYTES
     waited_s = of(events, "start").t - of(events, "reload").t
     assert waited_s == pytest.approx(160 * LOAD_S if asynchronous else 0.0)
-    holds = scheduler.table.policy._holds
-    assert (holds.in_tier.count, holds.in_tier.value) == (1, 1.0)
+    assert (starts[1].kv_was_evicted, starts[1].hit_tokens) == (True, 160)
+    assert starts[1].reload_s == pytest.approx(waited_s)
 
 
-def test_a_connector_that_holds_nothing_is_no_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connector_that_holds_nothing_is_no_tier(monkeypatch: pytest.MonkeyPatch, starts: list[TurnStart]) -> None:
     """As on a server that only sends KV: nothing is known of a tier, and evicted KV is lost."""
     scheduler, events = play(monkeypatch, asynchronous=True, keeps=False)
     assert not [event for event in events if event.event == "reload"]
-    assert scheduler.table.policy._holds.in_tier.value == 0.0
+    assert (starts[1].kv_was_evicted, starts[1].hit_tokens, starts[1].reload_s) == (True, 0, 0.0)
     assert scheduler.table.policy.machine.swap_token_s is None
     assert scheduler._stored(SimpleNamespace(num_tokens=100)) is None
 
@@ -113,7 +131,7 @@ def test_an_aborted_load_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not scheduler.loads._running
 
 
-def test_lmcaches_own_connector(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lmcaches_own_connector(monkeypatch: pytest.MonkeyPatch, starts: list[TurnStart]) -> None:
     """The real ``LMCacheConnectorV1``. A list of prompts is in the place of its workers' storage."""
     if importlib.util.find_spec("lmcache") is None:
         pytest.skip("lmcache is not installed")
@@ -144,5 +162,5 @@ def test_lmcaches_own_connector(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler.connector._lmcache_engine._manager._lookup_client = LookUp()
     driver.run()
     assert of(events, "reload").tokens == of(events, "start").hit_tokens == 160
-    assert scheduler.table.policy._holds.in_tier.value == 1.0
+    assert (starts[1].kv_was_evicted, starts[1].hit_tokens) == (True, 160)
     assert scheduler.table.policy.machine.swap_token_s == pytest.approx(BLOCK_BYTES / 16 / 25e9)
