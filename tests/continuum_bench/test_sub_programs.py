@@ -94,14 +94,16 @@ def test_a_negative_gap_is_refused(tmp_path: Path) -> None:
 
 
 def test_policies_are_compared_on_the_arrivals_of_roots(tmp_path: Path) -> None:
-    """Sub-programs start when a turn ends, at instants that depend on the policy. Moved roots are still refused."""
+    """Sub-programs start when a turn ends, at instants that depend on the policy. Moved roots are still refused.
+
+    A parent's second turn starts them. Its KV is held under one policy and evicted under the other."""
     call = (ToolCall("Task", 1.0),)
     programs = [
         each
         for name, first in (("a", 2400), ("b", 3200), ("c", 2000))
         for each in (
-            Program(name, (Turn(first, 50, tool_calls=call), Turn(300, 50))),
-            Program(f"sub-{name}", (Turn(1800, 30),), parent_id=name, parent_turn=0),
+            Program(name, (*(Turn(tokens, 50, tool_calls=call) for tokens in (first, 300)), Turn(300, 50))),
+            Program(f"sub-{name}", (Turn(1800, 30),), parent_id=name, parent_turn=1),
         )
     ]
     write_programs(tmp_path / "t.jsonl", programs)
