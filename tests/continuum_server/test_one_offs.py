@@ -160,15 +160,17 @@ ENTRIES = st.tuples(st.sampled_from([*KINDS, (Class.REST, True)]), st.integers(0
 """Places that an ``Order`` gives: a one-off is in the class of the rest, or its line would not keep its order."""
 
 
-def test_a_one_off_is_in_the_class_of_the_rest_even_if_kv_is_pinned() -> None:
+@pytest.mark.parametrize(("tagged", "kind"), [(True, Class.PINNED), (False, Class.REST)])
+def test_a_one_off_is_in_the_class_of_the_rest_even_if_kv_is_pinned(tagged: bool, kind: Class) -> None:
     driver = Driver("static-ttl", guards=Guards(), ttl_s=100.0)
     driver.turn("a")
-    turns = [driver.arrive("a", tagged=tagged) for tagged in (True, False)]
-    places = [driver.table.order.place(turn) for turn in turns]
-    assert [(place.kind, place.one_off) for place in places] == [(Class.PINNED, False), (Class.REST, True)]
-    turns[1].overdue = True
-    late = driver.table.order.place(turns[1])
-    assert (late.kind, late.one_off) == (Class.OVERDUE, False)
+    turn = driver.arrive("a", tagged=tagged)
+    assert driver.table.pins.firm(turn.program) is not None
+    place = driver.table.order.place(turn)
+    assert (place.kind, place.one_off) == (kind, not tagged)
+    turn.overdue = True
+    assert driver.table.order.place(turn)[:2] == (Class.OVERDUE, ())
+    assert not driver.table.order.place(turn).one_off
 
 
 @given(entries=st.lists(ENTRIES), first=st.lists(st.booleans(), min_size=1))
