@@ -2,8 +2,8 @@
 
 Linux makes this process the parent of all orphans below it (a "child subreaper", prctl(2)). So a process stays below
 it in whatever session, process group and environment it runs. SIGTERM is passed on to the command. SIGUSR1 kills
-everything at once; Linux sends it too when the process that started this one ends. The exit status is the command's, or
-127 if it cannot be started.
+everything at once. When the process that started this one ends, the command gets SIGTERM and ``GRACE_S`` seconds. The
+exit status is the command's, or 127 if it cannot be started.
 
 Standard library only, because Python runs this file alone, without its packages.
 """
@@ -20,9 +20,13 @@ from pathlib import Path
 
 KILL = signal.SIGUSR1
 """Kills the command and all that it started."""
+ORPHANED = signal.SIGUSR2
+"""Linux sends it when the process that started this one ends."""
+GRACE_S = 10
+"""Seconds that the command then gets to clean up, such as to remove its container."""
 _PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36
 """Options of prctl(2)."""
-_HANDLED = (signal.SIGTERM, KILL, signal.SIGCHLD)
+_HANDLED = (signal.SIGTERM, KILL, ORPHANED, signal.SIGALRM, signal.SIGCHLD)
 _ROUNDS, _ROUND_S = 1000, 0.01
 """How often it is looked for processes that are left, and how long is waited in between."""
 
@@ -41,7 +45,7 @@ def run(words: list[str]) -> int:
     prctl = ctypes.CDLL(None).prctl
     prctl(_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
-    prctl(_PARENT_DEATH_SIGNAL, int(KILL), 0, 0, 0)
+    prctl(_PARENT_DEATH_SIGNAL, int(ORPHANED), 0, 0, 0)
     command = os.posix_spawnp(words[0], words, os.environ, setsigmask=())
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1):  # the command's input and output end with the command
@@ -49,9 +53,11 @@ def run(words: list[str]) -> int:
     status = None
     while status is None:
         received = signal.sigwait(_HANDLED)
-        if received == signal.SIGTERM:
+        if received in (signal.SIGTERM, ORPHANED):
             os.kill(command, signal.SIGTERM)
-        elif received == KILL:
+        if received == ORPHANED:
+            signal.alarm(GRACE_S)
+        if received in (KILL, signal.SIGALRM):
             os.kill(command, signal.SIGKILL)
         status = _reaped().get(command)
     _kill_rest()
