@@ -29,8 +29,8 @@ Damage = Callable[[bytes, Random], bytes]
 
 
 def cut(answer: bytes, chance: Random) -> bytes:
-    """At any byte before the end of ``[DONE]``."""
-    return answer[: chance.randrange(answer.index(DONE) + len(DONE))]
+    """At any byte before the reason to stop."""
+    return answer[: chance.randrange(answer.index(LAST))]
 
 
 def reason(answer: bytes, chance: Random) -> bytes:
@@ -67,8 +67,9 @@ def failed(answer: bytes, chance: Random) -> bytes:
 
 
 def garbled(answer: bytes, chance: Random) -> bytes:
+    """One of the events up to the reason to stop. The counts after it are not needed, as the chunks have token ids."""
     events = answer.split(b"\n\n")
-    number = chance.randrange(len(events) - 2)
+    number = chance.randrange(len(events) - 3)
     events[number] = events[number][: len(events[number]) // 2]
     return b"\n\n".join(events)
 
@@ -83,6 +84,7 @@ HARMLESS: tuple[Damage, ...] = (
     lambda answer, chance: answer.replace(b"\n\n", b"\r\n\r\n"),
     lambda answer, chance: answer.replace(b"\n\n", b"\n\n: keep-alive\n\n"),
     lambda answer, chance: answer.rstrip(b"\n"),
+    lambda answer, chance: answer[: answer.index(DONE)],  # the answer's own end decides
     lambda answer, chance: _with_reason(answer, "stop"),  # its length is what was asked for
 )
 
