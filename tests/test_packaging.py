@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -90,6 +91,12 @@ def test_the_changelog_has_the_version() -> None:
     assert headings[0] == ("Unreleased" if PROJECT["version"].endswith(".dev0") else PROJECT["version"])
     plan = (ROOT / "RELEASING.md").read_text()
     assert f"git tag v{PROJECT['version'].removesuffix('.dev0')} " in plan
+
+
+def test_a_release_has_no_results_of_an_earlier_version() -> None:
+    files = (ROOT / "docs" / "results" / "data").glob("*.json")
+    older = [file.stem for file in files if "older" in json.loads(file.read_text())]
+    assert PROJECT["version"].endswith(".dev0") or not older
 
 
 def test_no_text_names_a_package_that_is_not_on_pypi_yet() -> None:
