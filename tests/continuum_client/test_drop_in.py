@@ -348,7 +348,7 @@ def test_signatures(ours: type[Any], theirs: type[Any]) -> None:
 
 @pytest.mark.parametrize("name", ["OpenAI", "AsyncOpenAI"])
 def test_copies_show_openai_s_parameters_and_ours(name: str) -> None:
-    """An editor offers them, and each parameter of the constructor can be changed in a copy."""
+    """The signatures name all parameters, so that an editor can offer them."""
     ours, theirs = getattr(continuum_client, name), getattr(openai, name)
     for method in ("copy", "with_options"):
         shown = inspect.signature(getattr(ours, method)).parameters

@@ -50,8 +50,8 @@ GROUPED = {
     "gemma-3": (replace(NANO, layers=12, window_layers=10, window_tokens=40), 160),
     "qwen3.6": (replace(NANO, layers=8, state_layers=6, delta=DeltaNet(1, 2, head_dim=16)), 40),
 }
-"""Models with several KV cache groups like those that people serve, and the blocks of a small pool. Those of the last
-have 32 tokens, the least that holds a state."""
+"""Small models with several KV cache groups, each with the number of blocks of a small pool. A block of the last model
+has 32 tokens, because a state does not fit into a smaller one."""
 BITING: dict[str, dict[str, Any]] = {
     **{name: {} for name in POLICIES},
     "autellix": {"first_range_s": 0.1, "first_quantum_s": 0.05, "starvation_ratio": 1.0, "queues": 4},

@@ -124,7 +124,7 @@ async def pass_on(
         answer: the server's answer.
         chunks: its bytes.
         changed: they may be more or fewer than the server sends.
-        without: names of the answer's headers, in lower case, that no longer hold.
+        without: names, in lower case, of the answer's headers that are not sent, because the bytes were changed.
 
     Raises:
         BrokenOff: the server closed the connection.

@@ -10,7 +10,7 @@ from continuum_analysis.compare.runs import Run
 from continuum_analysis.records.facts import RunFacts
 
 LEAST_S = {"agentx": 900.0}
-"""The shortest time that is measured, after the warm-up."""
+"""Seconds that a run must measure at least after its warm-up."""
 MOST_FAILED = {"agentx": 0.10}
 """The largest share of failed requests; 0 where a benchmark names none."""
 MOST_IDLE_S = {"agentx": 10.0}

@@ -149,8 +149,8 @@ class Stretches:
 def _acts(spec: Any) -> Iterator[tuple[int, int]]:
     """Yield (block size, remainder): with such a number of computed tokens, a step changes the request's blocks.
 
-    It takes a block for its token, or caches the block that its token fills. A window frees the block that it has
-    passed, and a state the one before it.
+    The step takes a block for its token, or caches the block that its token fills. In a group with
+    a sliding window it frees the block that left the window, in one with states the block of the previous state.
     """
     size = spec.block_size
     yield size, 0

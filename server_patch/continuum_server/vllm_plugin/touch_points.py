@@ -422,4 +422,4 @@ def _end_of_window(group: Chunks, most_tokens: int, missing: Callable[[Any], boo
         run = 0 if missing(group.keys[index]) else run + 1
         if run == group.window:
             return (index + run) * group.tokens
-    return run * group.tokens  # the context's beginning is shorter than a window
+    return run * group.tokens  # no whole window is there, only the first ``run`` chunks of the context

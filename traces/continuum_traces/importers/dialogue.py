@@ -66,7 +66,7 @@ def first(data: Mapping[str, Any], paths: Iterable[str]) -> Any:
 
 
 def instant(data: Mapping[str, Any], paths: Iterable[str]) -> float | None:
-    """Return the first instant, in seconds since 1970."""
+    """Return the first of these fields that is an instant, in seconds since 1970; None: no field is one."""
     return next((at for path in paths if (at := seconds(first(data, [path]))) is not None), None)
 
 

@@ -220,8 +220,11 @@ def _joined(sessions: Iterable[Session]) -> list[Session]:
 
 
 def _without_repeats(sessions: Iterable[Session], assumptions: Assumptions) -> Iterator[Session]:
-    """Yield the sessions, each answer in one of them: a session that begins with all answers of another continues it,
-    one that begins with a part of them was forked from it."""
+    """Yield the sessions with each answer in one of them only.
+
+    A session that begins with all answers of another session continues it. A session that begins with some of them was
+    forked from it.
+    """
     owners: dict[tuple[str, float | None], Session] = {}
     kept: list[Session] = []
     for session in sorted(sessions, key=_span):

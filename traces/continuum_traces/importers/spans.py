@@ -285,8 +285,10 @@ def _requests(by_id: Mapping[tuple[str, str], _Span], assumptions: Assumptions) 
 
 
 def _settle_cached(chats: Iterable[_Span], assumptions: Assumptions) -> None:
-    """Decide for each family of models whether its cached tokens are counted beside the prompt's: they are, if a
-    request of it has more of them than its prompt, or a total shows it."""
+    """Decide for each family of models whether its counts of prompt tokens leave the cached tokens out.
+
+    They do if a request has more cached tokens than prompt tokens, or if a total is the sum of both.
+    """
     for spans in grouped((_family(span), span) for span in chats).values():
         counts = [span.counts for span in spans]
         shown = any(each.beside or _cached(each) > (each.prompt_tokens or 0) > 0 for each in counts)
