@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -122,5 +122,7 @@ settings.register_profile(
     max_examples=100 if os.environ.get("CI") else 25,
     derandomize=True,
     database=None,
+    # In CI a failure is printed as it was found: one of 200,000 scheduler calls was made smaller for 45 minutes.
+    phases=[phase for phase in Phase if not os.environ.get("CI") or phase not in (Phase.shrink, Phase.explain)],
 )
 settings.load_profile("same every time")

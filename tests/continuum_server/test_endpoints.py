@@ -194,6 +194,7 @@ def test_what_arrives_in_dynamo(tmp_path: Path) -> None:
 
 
 CACHED = re.compile(r"ok [1-9]\d+ of \d+ prompt tokens of turn 2")
+HOLD = re.compile(r"ok (\d+) tokens held, \1 of them found\. 1 x full attention ")
 
 
 def asked_doctor(root: str, *options: str) -> dict[str, str]:
@@ -219,7 +220,13 @@ def test_doctor_says_what_arrives(tmp_path: Path) -> None:
         seen = asked_doctor(server.url)
         assert seen.pop("server").startswith("ok server ")
         assert CACHED.fullmatch(seen.pop("prefix cache"))
-        assert seen == {"program id": "ok body:vllm_xargs, turns 2", "release": "ok held, then ended"}
+        assert HOLD.match(seen.pop("hold"))
+        assert seen == {
+            "program id": "ok body:vllm_xargs, turns 2",
+            "release": "ok held, then ended",
+            "hints": "ok none was ignored",
+            "histories": "ok 1 programs listed; no prompt differs early from the one before",
+        }
         seen = asked_doctor(server.url, "--dialect", "headers")
         assert (seen["program id"], seen["release"]) == ("ok header:x-session-id, turns 2", "-")
         with gateway("litellm", [server.url], tmp_path) as gate:

@@ -41,6 +41,7 @@ class Agent:
     variables: dict[str, str] = field(default_factory=dict)
     file: str = ""
     text: str = ""
+    titled: bool = False
 
 
 TABLE = tomllib.loads(Path(__file__).with_name("unmodified_agents.toml").read_text())
@@ -75,6 +76,8 @@ def test_a_conversation_is_one_program_and_its_holds_are_hit(name: str, server: 
     assert len(held) >= 2
     assert held == list(range(turns - len(held), turns))
     hits = [(event.program_id, event.turn) for event in events if event.event == "unpin" and event.reason == "hit"]
+    if agent.titled and (main, held[0]) not in hits:  # held for the title, if that came first
+        held = held[1:]
     assert hits == [(main, turn) for turn in held[:-1]]
     last = [event for event in events if event.event == "start" and event.program_id == main][-1]
     assert last.hit_tokens is not None

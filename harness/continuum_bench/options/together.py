@@ -73,8 +73,9 @@ def faults(*groups: OptionGroup) -> Iterator[tuple[Declared, str]]:
 def settled(group: T, *others: OptionGroup) -> T:
     """Return the options of ``group``, with the default for every one that breaks a rule among all."""
     own = declared(type(group))
-    refused = {option.name: option.default for option, _ in faults(group, *others) if option.name in own}
-    return cast(T, replace(cast(Any, group), **refused))
+    while refused := {option.name: option.default for option, _ in faults(group, *others) if option.name in own}:
+        group = cast(T, replace(cast(Any, group), **refused))  # another may have needed it
+    return group
 
 
 def check_together(*groups: OptionGroup) -> None:
