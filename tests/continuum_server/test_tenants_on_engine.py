@@ -103,7 +103,7 @@ class Account(Engine):
         self._waiting: dict[str, set[str]] = {key: set() for key in habits}
         self._running: dict[str, tuple[str, float]] = {}
         """The key of each request that runs, and when it started."""
-        self._left: list[str] = []
+        self._left: set[str] = set()
         """The requests that no longer run after this step."""
         self._backlogged = set(habits)
         """The keys of which a request waited at every moment so far."""
@@ -137,6 +137,7 @@ class Account(Engine):
             self._waiting[key].discard(request)
             self._backlogged -= set() if self._waiting[key] else {key}
         if event.event in ("start", "resume"):
+            self._left.discard(request)  # preempted and resumed in one step
             self._running[request] = key, self.now_s
         if event.event == "start":
             cost_s = self._machine.prefill.marginal_prefill_s
@@ -144,7 +145,7 @@ class Account(Engine):
             self._prompt_s = max(self._prompt_s, prompt_s)
             self._given_s[key] += prompt_s / self._weights[key]
         if event.event in ("finish", "preempt") and request in self._running:
-            self._left.append(request)
+            self._left.add(request)
 
     def _step(self) -> bool:
         since_s, tokens = self.now_s, {name: each.num_tokens for name, each in self.scheduler.requests.items()}

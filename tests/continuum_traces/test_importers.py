@@ -16,7 +16,7 @@ from continuum_server.vllm_plugin.tool_calls import tool_key as server_key
 from continuum_traces.assumptions import Assumptions, from_header
 from continuum_traces.exporters import export, mooncake_rows
 from continuum_traces.importers.block_ids import BRANCHES, SharedBlocks
-from continuum_traces.importers.registry import IMPORTERS, ImportLog, LeftOut, read_any, recognise
+from continuum_traces.importers.registry import IMPORTERS, NEAREST, ImportLog, LeftOut, read_any, recognise
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
 from continuum_traces.importers.usage import Imported, RequestUsage
 from continuum_traces.jsonl import TraceError, read_header, read_programs, write_programs
@@ -526,3 +526,18 @@ def test_vllm_s_own_log_says_where_to_record(tmp_path: Path) -> None:
         TraceError, match="neither prompts nor token counts; record requests with continuum-bench serve"
     ):
         list(read_any(tmp_path / "vllm.log"))
+
+
+def test_what_nothing_reads_says_what_to_write_instead(tmp_path: Path) -> None:
+    """Rows with the fields that the message names are read as it says, tool times included."""
+    unread, written = tmp_path / "unread.jsonl", tmp_path / "written.jsonl"
+    unread.write_text('{"task_id": 0, "prompt": "hello", "output_tokens": 5}\n')
+    with pytest.raises(TraceError, match=re.escape(NEAREST)) as said:
+        recognise(unread)
+    names = [name.split()[0] for name in NEAREST.split(", ")]
+    rows = [("a", "1", 0, 100, 10, 0), ("a", "2", 900, 150, 20, 500)]
+    written.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
+    assert str(said.value).endswith(f"read as {recognise(written).importer.name}")
+    (program,) = read_any(written)
+    assert [(turn.new_input_tokens, turn.output_tokens) for turn in program.turns] == [(100, 10), (40, 20)]
+    assert [call.duration_s for call in program.turns[0].tool_calls] == [0.5]

@@ -366,6 +366,9 @@ VLLM_LOG = (
     "--record DIR, or on their way with continuum-proxy"
 )
 
+NEAREST = "session_id, request_id, timestamp (ms), input_length (of the whole prompt), output_length, tool_wait_ms"
+"""The fields of what is written most easily from a log in a format that nothing here reads."""
+
 
 class NotRecognised(TraceError):
     """A file has the signs of no known format."""
@@ -395,7 +398,10 @@ def recognise(path: Path) -> Recognised:
     )
     best, second = ranked[:2]
     if not best.signs:
-        raise NotRecognised(f"{path}: format not recognised; name it with --format: {', '.join(IMPORTERS)}")
+        raise NotRecognised(
+            f"{path}: format not recognised; name it with --format: {', '.join(IMPORTERS)}; of any other log of "
+            f"requests write JSON lines with {NEAREST}, which are read as agentic-mooncake"
+        )
     if best.importer is _LOGS:
         raise NotRecognised(f"{path}: a log of requests, not of programs; use continuum-bench traces import-log {path}")
     if len(best.signs) == len(second.signs):
