@@ -21,7 +21,7 @@ from continuum_traces.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
 from continuum_traces.stats import TABLE_2, Published, TraceStats, trace_stats
 from continuum_traces.synth import BUNDLED, Reading, bundled, fit, load_profile, mix, synthesize
-from continuum_traces.truth import KINDS
+from continuum_traces.truth import COLUMNS
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import number_in
@@ -80,7 +80,7 @@ def say(log: ImportLog) -> None:
             print_notice(f"assumed: {each}")
     if log.truth.programs:
         programs, turns = counted(log.truth.programs, "program"), counted(log.truth.turns, "turn")
-        table = TextTable(("", *KINDS), [list(row) for row in log.truth.rows()])
+        table = TextTable(("", *COLUMNS), [list(row) for row in log.truth.rows()])
         print_table(table, f"what the source counts, of {programs}, {turns}")
 
 

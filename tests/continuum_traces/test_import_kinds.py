@@ -494,6 +494,10 @@ def test_a_trace_says_how_much_of_it_is_exact(tmp_path: Path) -> None:
         "output": [1, 2, 0],
         "cached": [2, 0, 1],
         "tools": [0, 0, 1],
+        "estimated_from": {
+            "prompt": ["4 characters a token"],
+            "output": ["its text, and what the next prompt grew", "4 characters a token"],
+        },
     }
     assert read_header(tmp_path / "out.jsonl")["counts"] == said_of
     again = ImportLog()

@@ -11,8 +11,10 @@ from continuum_traces.names import counted
 PROMPT, OUTPUT, CACHED, TOOLS = "prompt", "output", "cached", "tools"
 KINDS = ("exact", "estimated", "unknown")
 _NAMES = {PROMPT: "prompts", OUTPUT: "outputs", CACHED: "cached tokens", TOOLS: "tool times"}
-FIELD = "counts"
-"""The header's field."""
+FIELD, RULES = "counts", "estimated_from"
+"""The header's field, and within it the field of ``Truth.rules``."""
+COLUMNS = (*KINDS, "estimated from")
+"""The columns of ``Truth.rows`` after the name."""
 
 
 @dataclass(slots=True)
@@ -23,20 +25,33 @@ class Truth:
     turns: int = 0
     counts: dict[str, list[int]] = field(default_factory=lambda: {name: [0, 0, 0] for name in _NAMES})
     """For each kind of number, as many as are in ``KINDS``. Prompts, outputs and cached tokens are one of a turn."""
+    rules: dict[str, list[str]] = field(default_factory=dict)
+    """From what numbers of a kind are estimated, each rule once."""
 
-    def add(self, name: str, estimated: bool, known: bool = True) -> None:
-        self.counts[name][1 if estimated and known else 0 if known else 2] += 1
+    def add(self, name: str, rule: str | None, known: bool = True) -> None:
+        """Count a number, which is estimated if there is a rule. A number that is not known is neither."""
+        self.counts[name][2 if not known else 0 if rule is None else 1] += 1
+        if rule is not None and known:
+            self._note(name, rule)
+
+    def _note(self, name: str, rule: str) -> None:
+        rules = self.rules.setdefault(name, [])
+        if rule not in rules:
+            rules.append(rule)
 
     def include(self, other: Truth) -> None:
         self.programs += other.programs
         self.turns += other.turns
         for name, numbers in other.counts.items():
             self.counts[name] = [a + b for a, b in zip(self.counts[name], numbers, strict=True)]
+        for name, rules in other.rules.items():
+            for rule in rules:
+                self._note(name, rule)
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """Yield a row for each kind of number, with its name."""
+        """Yield a row for each kind of number: its name, how many, and from what it is estimated."""
         for name, numbers in self.counts.items():
-            yield _NAMES[name], *(f"{number:,}" for number in numbers)
+            yield _NAMES[name], *(f"{number:,}" for number in numbers), "; ".join(self.rules.get(name, ()))
 
     def line(self) -> str:
         """Return in one line what is not exact; empty if everything is."""
@@ -48,7 +63,8 @@ class Truth:
         return f"of {counted(self.turns, 'turn')}, {'; '.join(parts)}" if parts else ""
 
     def as_json(self) -> dict[str, Any]:
-        return {"programs": self.programs, "turns": self.turns, **self.counts}
+        rules = {RULES: self.rules} if self.rules else {}
+        return {"programs": self.programs, "turns": self.turns, **self.counts, **rules}
 
 
 def from_header(header: Mapping[str, Any]) -> Truth | None:
@@ -61,4 +77,8 @@ def from_header(header: Mapping[str, Any]) -> Truth | None:
     if len(whole) != 2 + len(_NAMES) * len(KINDS) or not all(type(each) is int and each >= 0 for each in whole):
         return None
     rows = {name: list(data[name]) for name in _NAMES}
-    return Truth(data["programs"], data["turns"], rows) if {*map(len, rows.values())} == {len(KINDS)} else None
+    if {*map(len, rows.values())} != {len(KINDS)}:
+        return None
+    given = data.get(RULES)
+    rules = {name: given[name] for name in _NAMES if isinstance(given, dict) and isinstance(given.get(name), list)}
+    return Truth(data["programs"], data["turns"], rows, {name: list(map(str, each)) for name, each in rules.items()})

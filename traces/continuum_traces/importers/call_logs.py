@@ -210,7 +210,11 @@ def _program(number_in_log: int, calls: Sequence[LoggedCall], start_s: float) ->
     for call, gap_s in zip(calls, [*gaps_s, None], strict=True):
         tools = calls_sharing_a_time(call.tools, gap_s)
         overhead_s = 0.0 if tools else gap_s or 0.0
-        requests.append(replace(call.request, tool_calls=tools, gap_overhead_s=overhead_s, estimated=(TOOLS,)))
+        requests.append(
+            replace(
+                call.request, tool_calls=tools, gap_overhead_s=overhead_s, estimated={TOOLS: "time to the next call"}
+            )
+        )
     arrival_s = _start_s(calls[0]) - start_s if timed else None
     name = calls[0].user or f"program-{number_in_log}"
     return Imported(Program(name, (), "call-logs", calls[0].model, arrival_s=arrival_s), requests, calls[0].opening)

@@ -16,7 +16,15 @@ from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.importer import Source
 from continuum_traces.importers.texts import message_text, message_tokens, reasoning_tokens
 from continuum_traces.importers.timeline import NO_COUNTS, AnsweredRequest, Thread, TimedCall, call_of, seconds
-from continuum_traces.importers.usage import ESTIMATED, TOTAL_DIFFERS, RequestUsage, counts_of, number, request_of
+from continuum_traces.importers.usage import (
+    CHARACTERS,
+    ESTIMATED,
+    TOTAL_DIFFERS,
+    RequestUsage,
+    counts_of,
+    number,
+    request_of,
+)
 from continuum_traces.jsonl import TraceError
 from continuum_traces.usage import Usage
 
@@ -197,7 +205,7 @@ def _answer(dialogue: Dialogue, reading: _Reading, where: str, message: Message)
             reading.file.assumptions.assume("request", NO_COUNTS, example=dialogue.thread.name)
             return
         reading.counted = False
-        usage = RequestUsage(reading.context, 0, estimated=("prompt", "output"))
+        usage = RequestUsage(reading.context, 0, estimated={"prompt": CHARACTERS, "output": CHARACTERS})
         reading.answer = AnsweredRequest(usage, instant(message, ("time.created",)) or reading.asked_s)
         dialogue.thread.answers.append(reading.answer)
         dialogue.estimated += 1
@@ -233,7 +241,7 @@ def _count(
         dialogue.estimated -= not reading.counted
         answer.usage, reading.counted = request_of(counts), True
         if not counts.output_tokens and "output" in before.estimated:
-            answer.usage = replace(answer.usage, output_tokens=own + thoughts, estimated=("output",))
+            answer.usage = replace(answer.usage, output_tokens=own + thoughts, estimated={"output": CHARACTERS})
         reading.context = counts.prompt_tokens + answer.usage.output_tokens - answer.usage.reasoning_tokens
     elif not reading.counted:
         output = (

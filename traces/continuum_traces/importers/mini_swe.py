@@ -21,6 +21,7 @@ from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
 from continuum_traces.importers.texts import message_text, message_tokens
 from continuum_traces.importers.usage import (
+    CHARACTERS,
     ESTIMATED,
     Imported,
     RequestUsage,
@@ -106,8 +107,8 @@ def _requests(file: Source, name: str, messages: Sequence[Message]) -> tuple[lis
             request = usage_of(where, usage, _calls(where, message, messages[index + 1 :]))
             counted = (request.prompt_tokens or prompt, request.output_tokens or text_tokens)
             named = str(_response(message).get("id") or "")
-            guessed = [name for name in (PROMPT, OUTPUT) if not getattr(request, f"{name}_tokens")]
-            request = replace(request, response_id=named, estimated=tuple(guessed))
+            guessed = {name: CHARACTERS for name in (PROMPT, OUTPUT) if not getattr(request, f"{name}_tokens")}
+            request = replace(request, response_id=named, estimated=guessed)
             requests.append(replace(request, prompt_tokens=counted[0], output_tokens=counted[1]))
         prompt += text_tokens
     return requests, estimated

@@ -204,10 +204,10 @@ def _truth(program: Program, requests: Iterable[RequestUsage]) -> Truth:
     truth = Truth(1, len(program.turns))
     for turn, request in zip(program.turns, (each for each in requests if each.prompt_tokens > 0), strict=False):
         for name in (PROMPT, OUTPUT):
-            truth.add(name, name in request.estimated)
-        truth.add(CACHED, False, turn.cached_tokens is not None)
+            truth.add(name, request.estimated.get(name))
+        truth.add(CACHED, None, turn.cached_tokens is not None)
         for call in turn.tool_calls:
-            truth.add(TOOLS, TOOLS in request.estimated, call.duration_s is not None)
+            truth.add(TOOLS, request.estimated.get(TOOLS), call.duration_s is not None)
     return truth
 
 

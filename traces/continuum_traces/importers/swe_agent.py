@@ -8,6 +8,7 @@ from typing import Any
 
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.usage import (
+    CHARACTERS,
     ESTIMATED,
     Imported,
     RequestUsage,
@@ -47,9 +48,10 @@ def read_swe_agent(source: Source) -> Iterator[Imported]:
     sent, received = (count_of(str(source), stats, name, 0) for name in ("tokens_sent", "tokens_received"))
     scaled = " and scaled to the trajectory's own sums" if sent and received else ""
     source.assume("program", ESTIMATED + scaled)
+    rules = dict.fromkeys(("prompt", "output"), CHARACTERS + scaled)
     pairs = zip(_scaled(prompts, sent), _scaled(outputs, received), strict=True)
     requests = [
-        RequestUsage(prompt, output, tool_calls=_calls(source, steps, number_), estimated=("prompt", "output"))
+        RequestUsage(prompt, output, tool_calls=_calls(source, steps, number_), estimated=rules)
         for number_, (prompt, output) in enumerate(pairs)
     ]
     name = source.path.name.partition(".traj")[0]

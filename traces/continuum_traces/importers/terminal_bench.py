@@ -206,7 +206,7 @@ def _requests(file: Source, name: str, steps: Sequence[Object]) -> Iterator[tupl
             continue
         metrics = inner(where, step, "metrics")
         request = usage_of(where, {**inner(where, metrics, "extra"), **metrics}, _calls(where, step))
-        request = replace(request, estimated=(TOOLS,))
+        request = replace(request, estimated={TOOLS: "time to the next step"})
         if latest is not None and not observed and _same_answer(latest, request):
             file.assume("step", ONE_ANSWER)
             output, calls = max(latest.output_tokens, request.output_tokens), latest.tool_calls + request.tool_calls

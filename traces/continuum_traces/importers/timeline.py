@@ -16,6 +16,7 @@ from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 
 NO_COUNTS = "without token counts: left out"
+GROWN = "its text, and what the next prompt grew"
 BEGUN = "with the count of its beginning: output estimated from its text, at most by what the next prompt grew"
 SHARED = "shares of its first prompt what the provider had cached"
 
@@ -141,7 +142,7 @@ def _complete(thread: Thread, assumptions: Assumptions) -> None:
         grown = 0 if after is None or after.compacted else after.usage.prompt_tokens - usage.prompt_tokens
         if grown > 0:
             tokens = min(max(tokens, grown - after.asked_tokens if answer.hidden and after is not None else 0), grown)
-        answer.usage = replace(usage, output_tokens=max(usage.output_tokens, tokens), estimated=("output",))
+        answer.usage = replace(usage, output_tokens=max(usage.output_tokens, tokens), estimated={"output": GROWN})
         assumptions.assume("answer", BEGUN, example=thread.name)
 
 

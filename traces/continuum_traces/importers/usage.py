@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
@@ -27,6 +27,8 @@ TOTAL_DIFFERS = "a total that is not the sum of prompt and output: the latter ar
 UNKNOWN = "unknown"
 """The name of a tool that the source does not name."""
 ESTIMATED = "lengths estimated at 4 characters a token"
+CHARACTERS = "4 characters a token"
+"""From what a length is estimated that no source counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,8 @@ class RequestUsage:
     """New prompt tokens that the source reports; used if the history was rewritten."""
     kept_tokens: int | None = None
     """Leading tokens of the prompt before with which this one begins, if the source says that it keeps no more."""
-    estimated: tuple[str, ...] = ()
-    """What of it the source does not count: ``prompt``, ``output``, ``tools``."""
+    estimated: Mapping[str, str] = field(default_factory=dict)
+    """What of it the source does not count (``prompt``, ``output``, ``tools``), and from what it is estimated."""
     response_id: str = ""
     """The server's name of the answer, if the source has it: equal in every record of the same answer."""
     tool_calls: tuple[ToolCall, ...] = ()
