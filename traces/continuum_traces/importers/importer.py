@@ -55,9 +55,9 @@ class Signs:
         """Return the signs that the row shows; none if it isn't of this format."""
         if self.file and not fnmatchcase(path.name, self.file):
             return ()
-        if any(_values(row, name) for name in self.without):
-            return ()
         if not all(any(_fits(value, kind) for value in _values(row, name)) for name, kind in self.needs.items()):
+            return ()
+        if any(_values(row, name) for name in self.without):
             return ()
         more = (name for name in self.more if _values(row, name))
         return tuple(dict.fromkeys((*filter(None, [self.file]), *self.needs, *more)))
@@ -71,6 +71,8 @@ def _values(row: Any, name: str) -> list[Any]:
         return []
     if name in row:
         return [row[name]]
+    if "." not in name:
+        return []
     dots = [at for at, sign in enumerate(name) if sign == "."]
     return [value for at in dots if name[:at] in row for value in _values(row[name[:at]], name[at + 1 :])]
 
