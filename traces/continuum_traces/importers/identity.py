@@ -87,9 +87,11 @@ def _prompts(read: Read) -> Sequence[int]:
 def _same(one: Read, other: Read) -> bool:
     """Return whether two programs are one run. Equal names of answers, or of programs in different formats, count if
     the prompts are alike, too: hand-written names, and tasks that ran twice, are equal as well."""
+    named = one.program.program_id == other.program.program_id
+    if one.form == other.form and not named:
+        return False
     mine, theirs = Counter(_prompts(one)), Counter(_prompts(other))
     alike = 2 * sum((mine & theirs).values()) >= min(mine.total(), theirs.total())
-    named = one.program.program_id == other.program.program_id
     if one.response_ids & other.response_ids and (named or one.form != other.form):
         return alike
     if one.form == other.form:
