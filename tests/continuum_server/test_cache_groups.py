@@ -87,9 +87,12 @@ def test_a_running_requests_blocks_are_counted(name: str, tokens: int) -> None:
 
 
 def roomy(offload: Offload | None) -> Offload | None:
-    """The same tiers with four times the DRAM. vLLM's tiers ask a request to wait, without end, if what the SSD has of
-    its prompt does not fit into the DRAM, and several groups need as many times the room."""
-    return offload and replace(offload, dram=replace(offload.dram, gb=4 * offload.dram.gb))
+    """The same tiers, with four times the DRAM if there is an SSD. Before a request starts, vLLM copies what each group
+    needs from the SSD to the DRAM. If that does not fit, the groups' copies evict each other, and the request waits
+    without end under every policy: with room for 7 chunks, but not for 11."""
+    if offload is None or offload.ssd is None:
+        return offload
+    return replace(offload, dram=replace(offload.dram, gb=4 * offload.dram.gb))
 
 
 @pytest.mark.parametrize("name", GROUPED)

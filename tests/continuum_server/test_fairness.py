@@ -23,13 +23,13 @@ BOUND_S = 60.0
 others send. ``thunderagent`` holds a program back for up to its ``patience_s``, here 20 s."""
 OPTIONS: dict[str, dict[str, Any]] = {"thunderagent": {"patience_s": 20.0}}
 CONTINUED = {"own-old-id-continued", "untagged-continued", "half-prompt", "giant"}
-"""With an id or without: forty conversations that truly go on, or keep half of each prompt, and always have a request
-waiting, which program order puts first. What bounds them is ``Guards.max_overtake_s`` alone. ``giant``: one such
-conversation."""
+"""Forty conversations, with ids or without, of which one always has a request waiting. Each prompt repeats the whole
+prompt before, or half of it. Program order puts them first, so only ``Guards.max_overtake_s`` bounds how long others
+wait. ``giant``: one such conversation."""
 OTHERS = [name for name, policy in POLICIES.items() if policy.label == "policy" and name not in NEAR_FRESH]
 STARVED = "plas"
-"""It runs the program that was served least, and nothing else: fresh ids come first as long as they come. What bounds
-them is ``Guards.max_overtake_s`` too."""
+"""This policy runs the program that was served least. New programs were served nothing, so they come first as long as
+new ones arrive; only ``Guards.max_overtake_s`` bounds how long others wait."""
 REUSING = (
     *("shared-old-id", "child-of-old", "own-old-id", "chain"),
     *("fresh-id-hints", "own-old-id-hints"),

@@ -529,7 +529,7 @@ def test_vllm_s_own_log_says_where_to_record(tmp_path: Path) -> None:
 
 
 def test_what_nothing_reads_says_what_to_write_instead(tmp_path: Path) -> None:
-    """Rows with the fields that the message names are read as it says, tool times included."""
+    """The message for an unknown format names fields. A file with these fields is read, with its tool times."""
     unread, written = tmp_path / "unread.jsonl", tmp_path / "written.jsonl"
     unread.write_text('{"task_id": 0, "prompt": "hello", "output_tokens": 5}\n')
     with pytest.raises(TraceError, match=re.escape(NEAREST)) as said:

@@ -26,10 +26,16 @@ class Truth:
     counts: dict[str, list[int]] = field(default_factory=lambda: {name: [0, 0, 0] for name in _NAMES})
     """For each kind of number, as many as are in ``KINDS``. Prompts, outputs and cached tokens are one of a turn."""
     rules: dict[str, list[str]] = field(default_factory=dict)
-    """From what numbers of a kind are estimated, each rule once."""
+    """For each kind of number, the rules by which some are estimated. A rule is a short text, and is there once."""
 
     def add(self, name: str, rule: str | None, known: bool = True) -> None:
-        """Count a number, which is estimated if there is a rule. A number that is not known is neither."""
+        """Count a number.
+
+        Args:
+            name: its kind.
+            rule: how it was estimated; None: the source counts it.
+            known: False if the source does not have it; the rule then says nothing.
+        """
         self.counts[name][2 if not known else 0 if rule is None else 1] += 1
         if rule is not None and known:
             self._note(name, rule)
@@ -49,7 +55,7 @@ class Truth:
                 self._note(name, rule)
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """Yield a row for each kind of number: its name, how many, and from what it is estimated."""
+        """Yield a row for each kind of number: its name, how many are exact, estimated and unknown, and the rules."""
         for name, numbers in self.counts.items():
             yield _NAMES[name], *(f"{number:,}" for number in numbers), "; ".join(self.rules.get(name, ()))
 

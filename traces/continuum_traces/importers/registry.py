@@ -366,8 +366,11 @@ VLLM_LOG = (
     "--record DIR, or on their way with continuum-proxy"
 )
 
-NEAREST = "session_id, request_id, timestamp (ms), input_length (of the whole prompt), output_length, tool_wait_ms"
-"""The fields of what is written most easily from a log in a format that nothing here reads."""
+NEAREST = (
+    "session_id, request_id, timestamp (ms), input_length (the whole prompt), output_length, tool_wait_ms (the time of "
+    "the tools before the request)"
+)
+"""The fields of a request, as ``agentic-mooncake`` reads them. Any log of requests can be written so."""
 
 
 class NotRecognised(TraceError):
@@ -399,8 +402,8 @@ def recognise(path: Path) -> Recognised:
     best, second = ranked[:2]
     if not best.signs:
         raise NotRecognised(
-            f"{path}: format not recognised; name it with --format: {', '.join(IMPORTERS)}; of any other log of "
-            f"requests write JSON lines with {NEAREST}, which are read as agentic-mooncake"
+            f"{path}: format not recognised; name it with --format: {', '.join(IMPORTERS)}. You can convert a log in "
+            f"another format: one JSON line for each request, with {NEAREST}; it is read as agentic-mooncake"
         )
     if best.importer is _LOGS:
         raise NotRecognised(f"{path}: a log of requests, not of programs; use continuum-bench traces import-log {path}")

@@ -35,6 +35,8 @@ from continuum_traces.truth import TOOLS
 SHELL = "bash"
 MAX_WAIT_S = 60.0
 """The longest time for which the harness waits for one command."""
+WAITS = "the waits that the agent asks for with its keystrokes"
+"""How the tool times are estimated."""
 
 Object = Mapping[str, Any]
 NO_STEPS = "left out: its trajectory is in no file"
@@ -206,7 +208,7 @@ def _requests(file: Source, name: str, steps: Sequence[Object]) -> Iterator[tupl
             continue
         metrics = inner(where, step, "metrics")
         request = usage_of(where, {**inner(where, metrics, "extra"), **metrics}, _calls(where, step))
-        request = replace(request, estimated={TOOLS: "time to the next step"})
+        request = replace(request, estimated={TOOLS: WAITS})
         if latest is not None and not observed and _same_answer(latest, request):
             file.assume("step", ONE_ANSWER)
             output, calls = max(latest.output_tokens, request.output_tokens), latest.tool_calls + request.tool_calls

@@ -26,9 +26,9 @@ CACHED = "history rewritten: keeps what was cached of it"
 TOTAL_DIFFERS = "a total that is not the sum of prompt and output: the latter are read"
 UNKNOWN = "unknown"
 """The name of a tool that the source does not name."""
-ESTIMATED = "lengths estimated at 4 characters a token"
 CHARACTERS = "4 characters a token"
-"""From what a length is estimated that no source counts."""
+"""How a length is estimated if the source does not count it."""
+ESTIMATED = f"lengths estimated at {CHARACTERS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class RequestUsage:
     kept_tokens: int | None = None
     """Leading tokens of the prompt before with which this one begins, if the source says that it keeps no more."""
     estimated: Mapping[str, str] = field(default_factory=dict)
-    """What of it the source does not count (``prompt``, ``output``, ``tools``), and from what it is estimated."""
+    """The numbers that the source does not count (``prompt``, ``output``, ``tools``), and how each is estimated."""
     response_id: str = ""
     """The server's name of the answer, if the source has it: equal in every record of the same answer."""
     tool_calls: tuple[ToolCall, ...] = ()
