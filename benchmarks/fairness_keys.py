@@ -7,9 +7,9 @@ virtual time, with an A100's modelled step times and 1,200 KV blocks (``fairness
 programs; in brackets, as a multiple of what they take alone under that policy on their share of the engine. Half of the
 engine is half of the memory, and steps that take twice as long. ``stock`` is policy vllm with ``--fair none``.
 
-    python benchmarks/fairness_keys.py --search 600 [--policies working-set]
+    python benchmarks/fairness_keys.py --search 200 [--policies working-set]
 
-draws behaviours of the attacking clients at random for 600 s and prints those that cost the honest programs most.
+draws 200 behaviours of the attacking clients at random and prints those that cost the honest programs most.
 Honest programs differ too. A third of the attacks come from two keys: the honest programs are then compared with a
 third of the engine. In another third, nine more keys have one small stream each, too little to count as a share.
 """
@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import argparse
 import random
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 from statistics import mean
 
+from continuum_server.policy.facts import PrefillCurve
 from continuum_server.policy.program_table import Guards
 from continuum_traces.schema import Tags
 from fairness_bench import PAUSE_S, Engine
@@ -87,6 +88,8 @@ class Attack:
 
 FAIR = 1.3
 """Times the share of an engine: above it, the search counts a behaviour as bad."""
+DECODE_S = 0.012
+"""Seconds of a decode step of one request on this GPU."""
 COLLUDING = "c" * 16
 """The attacking clients' second key."""
 POOL = BLOCK * (KV_BLOCKS - 1)
@@ -216,9 +219,8 @@ def invented(seed: int) -> Attack:
     chance = random.Random(f"attack {seed}")
     kinds = [_habit(chance) for _ in range(chance.randint(1, 3))]
     prompt = chance.choice((600, 2200, 2200, 6000, 9000))
-    victims = Victims(
-        chance.choice((4, 8)), chance.choice((0.25, 2.0)), 3, prompt, 40, 100, prefix=chance.choice((0, 0, 512))
-    )
+    number, apart_s, prefix = chance.choice((4, 8)), chance.choice((0.25, 2.0)), chance.choice((0, 0, 512))
+    victims = Victims(number, apart_s, 3, prompt, prefix)
     keys, streams = chance.choice(((1, 0), (2, 0), (1, 9)))
 
     def ask(client: int, number: int) -> tuple[Ask, float]:
@@ -260,6 +262,17 @@ def _habit(chance: random.Random) -> Callable[[int, int], tuple[Ask, float]]:
     return ask
 
 
+def first_asks(attack: Attack) -> list[Ask]:
+    """Return the first two requests of each attacking client."""
+    return [attack.ask(client, number)[0] for client in range(attack.clients) for number in range(2)]
+
+
+def longest_s(attack: Attack, prefill: PrefillCurve) -> float:
+    """Return the seconds that the longest of the attackers' first requests takes alone, up to its abort."""
+    asks = first_asks(attack)
+    return max(prefill.marginal_prefill_s(len(ask.prompt)) + (ask.abort_at or ask.output) * DECODE_S for ask in asks)
+
+
 def _guards(policy: str, options: argparse.Namespace) -> tuple[str, Guards]:
     """Return the policy and the guards of a column."""
     return ("vllm", Guards(fair="none")) if policy == "stock" else (policy, options.guards)
@@ -283,24 +296,35 @@ def _search(options: argparse.Namespace) -> Iterator[str]:
     """Yield a line for each behaviour that is the worst so far, and at the end a line for each policy.
 
     A behaviour is judged by the honest programs' mean time beside it / their mean time alone on their share of the
-    engine.
+    engine. What is promised is ``FAIR`` of that time, and for each turn one lag and the longest request of another key.
     """
-    began_s, worst, seed = time.monotonic(), 0.0, options.seed  # noqa: TID251 - a script's budget
+    worst, facts = 0.0, Engine("vllm", {}, options.guards).scheduler.table
     ratios: dict[str, list[float]] = {column: [] for column in options.policies}
-    while time.monotonic() - began_s < options.search:  # noqa: TID251
-        attack = invented(seed)
+    small: dict[str, list[float]] = {column: [] for column in options.policies}
+    beyond, unended = Counter[str](), Counter[str]()
+    for seed in range(options.seed, options.seed + options.search):
+        attack = replace(invented(seed), limit_s=options.limit_s)
+        fits = all(2 * len(ask.prompt) + 2 * ask.output <= POOL for ask in first_asks(attack))
+        turn_s = facts.tenants.lag_s + longest_s(attack, facts.policy.machine.prefill)
         for column, key in product(options.policies, options.attackers):
             policy, guards = _guards(column, options)
             mean_s, ended = seconds(attack, policy, key, guards)
-            ratio = mean_s / share_s(attack.victims, policy, attack.part)
+            share = share_s(attack.victims, policy, attack.part)
+            ratio = mean_s / share
             ratios[column].append(ratio)
+            small[column] += [ratio] if fits else []
+            unended[column] += ended < attack.victims.number
+            beyond[column] += mean_s > FAIR * share + attack.victims.turns * turn_s
             if ratio > worst:
                 worst = ratio
-                yield f"{ratio:.2f} times its share: seed {seed}, {policy}, {mean_s:.1f} s, {ended} ended"
-        seed += 1
+                yield f"{ratio:.2f} times its share: seed {seed}, {column}, {mean_s:.1f} s, {ended} ended"
     for column, of_column in ratios.items():
-        bad = sum(ratio > FAIR for ratio in of_column)
-        yield f"{column}: {bad} of {len(of_column)} above {FAIR}, worst {max(of_column):.2f}"
+        bad, bad_small = (sum(ratio > FAIR for ratio in each) for each in (of_column, small[column]))
+        yield (
+            f"{column}: {bad} of {len(of_column)} above {FAIR}, worst {max(of_column):.2f}; without a request above "
+            f"half of the pool {bad_small} of {len(small[column])}; {beyond[column]} beyond what is promised; in "
+            f"{unended[column]} some had not ended"
+        )
 
 
 def main() -> None:
@@ -311,7 +335,8 @@ def main() -> None:
     parser.add_argument("--attackers", type=names, default="other", help=f"their API keys: {', '.join(KEYS)}")
     parser.add_argument("--fair", choices=("keys", "none"), default="keys", help="as of continuum-bench serve")
     parser.add_argument("--key-lag", type=float, default=Guards().key_lag, help="as of continuum-bench serve")
-    parser.add_argument("--search", type=float, metavar="SECONDS", help="search for bad behaviours for so long")
+    parser.add_argument("--search", type=int, metavar="NUMBER", help="draw so many behaviours at random")
+    parser.add_argument("--limit-s", type=float, default=100.0, help="of the search: end a play after so long")
     parser.add_argument("--seed", type=int, default=0, help="the first behaviour of the search")
     options = parser.parse_args()
     options.guards = Guards(fair=options.fair, key_lag=options.key_lag)

@@ -5,7 +5,7 @@
 A row has, for a set and a policy, the ratio to the policy ``--to`` of the mean and the 95th percentile of programs'
 completion times (JCT), of the 95th percentiles of programs' first tokens and of the longest wait for a first token
 within a program, and of finished programs per second. ``worst`` is the largest ratio of the mean JCT to that of the
-best of the policies ``--others`` in any cell (the mean of its seeds).
+best of the policies ``--others`` but itself in any cell (the mean of its seeds), with the number of cells above 1.05.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from typing import Any
 from scipy.special import stdtrit
 
 OTHERS = ("vllm", "program-fcfs", "static-ttl", "continuum")
+SLOWER = 1.05
+"""From this ratio on a policy counts as slower than the best of the others."""
 METRICS = {
     "jct": "mean JCT",
     "jct95": "P95 JCT",
@@ -59,18 +61,20 @@ def ratios(rows: Mapping[Key, Row], of: str, to: str, metric: str, sets: Sequenc
     return found
 
 
-def worst(rows: Mapping[Key, Row], policy: str, others: Sequence[str], sets: Sequence[str]) -> tuple[float, str] | None:
-    """Return the largest ratio of a cell's mean JCT to that of the best of the others, and the cell."""
+def beside_best(
+    rows: Mapping[Key, Row], policy: str, others: Sequence[str], sets: Sequence[str]
+) -> list[tuple[float, str]]:
+    """Return the ratio of each cell's mean JCT to that of the best of the others, and the cell, the largest last."""
     means: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (set_name, cell, name, _), row in rows.items():
         if set_name in sets:
             means[cell][name].append(row["jct"])
-    beside = [
+    others = [each for each in others if each != policy]
+    return sorted(
         (fmean(by[policy]) / min(fmean(by[other]) for other in others), cell)
         for cell, by in means.items()
         if policy in by and all(len(by[other]) == len(by[policy]) for other in others)
-    ]
-    return max(beside, default=None)
+    )
 
 
 def _table(options: argparse.Namespace) -> Iterator[str]:
@@ -85,8 +89,9 @@ def _table(options: argparse.Namespace) -> Iterator[str]:
             if not found["jct"]:
                 continue
             cells = [geometric(list(of_metric.values())) for of_metric in found.values()]
-            of_worst = worst(rows, policy, options.others, [set_name])
-            text = "" if of_worst is None else f"{of_worst[0]:.3f} {of_worst[1]}"
+            beside = beside_best(rows, policy, options.others, [set_name])
+            slower = sum(ratio > SLOWER for ratio, _ in beside)
+            text = f"{beside[-1][0]:.3f} {beside[-1][1]}, {slower} above {SLOWER}" if beside else ""
             yield f"| {set_name} | {policy} | {len(found['jct'])} | {' | '.join(cells)} | {text} |"
         if options.by_cell:
             yield from _by_cell(rows, policies, options.to, set_name)

@@ -73,3 +73,31 @@ class NoYielding(WorkingSet):
 
     name: ClassVar[str] = "no-yielding"
     pins_yield_to: ClassVar[Yielding] = "never"
+
+
+class NoPinnedFirst(WorkingSet):
+    """Turns whose KV is pinned stand where others do."""
+
+    name: ClassVar[str] = "no-pinned-first"
+    classes_first: ClassVar[bool] = False
+
+
+class NoOneOffs(WorkingSet):
+    """One-offs have no line of their own."""
+
+    name: ClassVar[str] = "no-one-offs"
+
+    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
+        turn.one_off = False
+        super().turn_arrived(turn, now_s)
+
+
+class NoSeniority(WorkingSet):
+    """A program whose prompt leaves its history (a compaction) stands where a new one would."""
+
+    name: ClassVar[str] = "no-seniority"
+
+    def turn_arrived(self, turn: TurnState, now_s: float) -> None:
+        if turn.program.left_at is not None:
+            turn.program.sequence = turn.sequence
+        super().turn_arrived(turn, now_s)

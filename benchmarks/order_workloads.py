@@ -1,9 +1,10 @@
 """The workloads that ``order.py`` plays: programs, the engine that serves them, and when they arrive.
 
 Each set is a dictionary from a cell's name to a function of a seed. Memory is short in most cells. ``pressed`` has
-thirteen kinds of programs in an open loop, ``draw`` 60 workloads drawn at random, ``agents`` N programs at a time,
-``beside`` large programs, chats and streams beside small ones, ``held-out`` kinds on which nothing was tuned, ``mixes``
-agents beside long streams, and ``recorded`` the sessions of trace files.
+thirteen kinds of programs in an open loop, ``unmarked`` the same without marked ends, ``draw`` 60 workloads drawn at
+random, ``agents`` N programs at a time, ``beside`` large programs, chats and streams beside small ones, ``untagged``
+requests without ids, ``held-out`` kinds on which nothing was tuned, ``mixes`` agents beside long streams, and
+``recorded`` the sessions of trace files.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ _GIANTS = (
     Kind(45, (3, 6), 6_000, 0.02, 0.3, 30, name="small"),
 )
 _CODING = Kind(26, (9, 14), 36_000, 0.3, 0.35, 40, "coding")
-PRESSED: dict[str, Cell] = {
+PRESSED: dict[str, Recipe] = {
     "uniform": Recipe((Kind(28, (8, 12), 24_000, 0.15, 0.2),), 90_000, 1.2),
     "lognormal": Recipe((Kind(32, (5, 14), 18_000, 0.9, 0.2),), 90_000, 1.4),
     "named-tools": Recipe((Kind(28, (8, 12), 24_000, 0.2, 0.3, 30, "named"),), 110_000, 0.5),
@@ -212,6 +213,9 @@ PRESSED: dict[str, Cell] = {
     "growers": Recipe((Kind(48, (12, 18), 26_000, 0.2, 0.05, 30, "steady"),), 110_000, 0.12),
     "named-a100": Recipe((Kind(32, (7, 10), 30_000, 0.2, 0.4, 25, "named-short"),), 110_000, 1.5, "a100"),
 }
+
+
+UNMARKED: dict[str, Cell] = {name: replace(cell, sends="no-last") for name, cell in PRESSED.items()}
 
 
 def drawn(number: int, seed: int) -> Workload:
@@ -292,11 +296,11 @@ def _giants(turns: Spread | None, first: float, seed: int) -> Workload:
     return Workload(_shuffled(programs, random.Random(seed)), config, jps=2.0)
 
 
-def _chats(seed: int) -> Workload:
+def _chats(seed: int, sends: Sends = "full") -> Workload:
     chats = [replace(each, program_id=f"chat-{n}") for n, each in enumerate(synthesize(load_profile("chat"), 60, seed))]
     agents = replace(_CODING, number=14).programs(random.Random(seed))
     config = EngineConfig(gpu=GPUS["h100"], kv_blocks=110_000 // BLOCK, block_size=BLOCK)
-    return Workload(_shuffled([*chats, *agents], random.Random(seed)), config, jps=3.0)
+    return Workload(_shuffled([*chats, *agents], random.Random(seed)), config, jps=3.0, sends=sends)
 
 
 BESIDE: dict[str, Cell] = {
@@ -304,6 +308,11 @@ BESIDE: dict[str, Cell] = {
     "giants-30-turns": partial(_giants, Spread(30, 2, 3, 60), 4.0),
     "chats-and-agents": _chats,
     "coding-dram-ssd": Recipe((_CODING,), 100_000, 0.8, tiers="dram-20+ssd-200"),
+}
+UNTAGGED: dict[str, Cell] = {
+    "chats": partial(_chats, sends="none"),
+    "agents": Recipe((replace(_CODING, tagged=False),), 120_000, 0.8, sends="none"),
+    "16-at-a-time": partial(at_a_time, 16, sends="none"),
 }
 HELD_OUT: dict[str, Cell] = {
     "rewritten": Recipe((Kind(24, (9, 14), 40_000, 0.3, 0.3, kept=0.67),), 80_000, 1.0),
@@ -380,10 +389,12 @@ class Sets:
             self,
             "cells",
             {
-                "pressed": PRESSED,
+                "pressed": {**PRESSED},
+                "unmarked": UNMARKED,
                 "draw": drawn_cells,
                 "agents": AGENTS,
                 "beside": BESIDE,
+                "untagged": UNTAGGED,
                 "held-out": HELD_OUT,
                 "mixes": mixes,
                 "recorded": sessions,

@@ -4,6 +4,7 @@
     python benchmarks/policy_cost.py --table prediction
     python benchmarks/policy_cost.py --table statistics
     python benchmarks/policy_cost.py --table recognition
+    python benchmarks/policy_cost.py --table request
     python benchmarks/policy_cost.py --samples 1000 10000 100000
 
 First form, two tables. A step: 32 requests decode, N wait, and the first of them never fits, so that every arm does
@@ -12,7 +13,8 @@ turn: programs come and go; time in the plugin and the policy for a turn's arriv
 one process and one run, stepping in turn (A B C A B C ...). ``--keys``: the programs have so many API keys.
 ``prediction``: a turn in the policy alone, with and without a predicted tool time. ``statistics``: the copy that
 ``serve --statistics`` makes every 30 s on the scheduler's thread, with full windows. ``recognition``: what it takes to
-find programs by their prompts. ``--samples``: the TTL decision.
+find programs by their prompts. ``request``: all of the scheduler's time for a request with an id and without one,
+beside stock vLLM's. ``--samples``: the TTL decision.
 """
 
 from __future__ import annotations
@@ -51,6 +53,13 @@ RUNNING = 32
 PROMPT = 640
 STEP_CONFIG = EngineConfig(gpu="a100-80gb", kv_blocks=4096, max_num_seqs=128)
 TURN_CONFIG = EngineConfig(gpu="a100-80gb", kv_blocks=1 + RUNNING * 42, max_num_seqs=128)
+REQUEST_CONFIG = EngineConfig(gpu="a100-80gb", kv_blocks=40_000, max_num_seqs=128)
+REQUESTS = {
+    "stock vLLM": ("stock", True),
+    "working-set, ids": ("working-set", True),
+    "working-set, no ids": ("working-set", False),
+}
+"""Policy, and whether requests have ids, of each engine of the table of requests."""
 STILL = {"autellix": {"first_quantum_s": 1e9}}
 """Options under which no request is preempted, because a step of the first table must be the same for all arms."""
 EVENTS = ("_arrived", "_started", "_finished", "_obey")
@@ -366,7 +375,34 @@ def _recognised(name: str, seconds: list[float]) -> None:
     sys.stdout.write(f"| {name} | {' | '.join(f'{number * 1e6:.0f}' for number in numbers)} |\n")
 
 
-TABLES = {"prediction": predicting, "statistics": copying, "recognition": recognising}
+def requesting(slices: int = 60, turns: int = 40) -> None:
+    """The scheduler's processor time for a request of agents whose histories grow from 3,000 to 8,000 tokens, and of
+    which one arrives each second: the first decile of slices, which other processes disturb least. All engines in one
+    process, stepping in turn."""
+    call = (ToolCall("ls", 0.05),)
+    made = (Turn(3_000, 32, tool_calls=call), *[Turn(200, 32, tool_calls=call)] * 24)
+    engines: dict[str, tuple[OneLoop, Timed]] = {}
+    for name, (arm, tagged) in REQUESTS.items():
+        programs = [Program(f"p{number}", made, tagged=tagged) for number in range(slices * turns // 25 + RUNNING)]
+        scheduler, loop = build(arm, REQUEST_CONFIG, [Job(each, float(at)) for at, each in enumerate(programs)], {})
+        engines[name] = loop, Timed(scheduler, clock=time.thread_time)
+    spent: dict[str, list[float]] = {name: [] for name in REQUESTS}
+    gc.disable()
+    for number in range(slices):
+        for name, (loop, timed) in engines.items():
+            before_s, done = timed.seconds, loop.loop.turns_done
+            while loop.loop.turns_done < done + turns:
+                loop.advance()
+            if number >= slices // 4:
+                spent[name].append((timed.seconds - before_s) / (loop.loop.turns_done - done))
+    gc.enable()
+    sys.stdout.write("| engine | us a request | ratio to stock |\n|---|---|---|\n")
+    least = {name: statistics.quantiles(seconds, n=10)[0] * 1e6 for name, seconds in spent.items()}
+    for name, us in least.items():
+        sys.stdout.write(f"| {name} | {us:.0f} | {us / least['stock vLLM']:.3f} |\n")
+
+
+TABLES = {"prediction": predicting, "statistics": copying, "recognition": recognising, "request": requesting}
 
 
 def main() -> None:

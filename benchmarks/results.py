@@ -4,8 +4,10 @@
     python benchmarks/results.py runs/results/measured  # runs on servers: docs/results/measured
     python benchmarks/results.py --traces chats         # writes the traces that this grid plays
     python benchmarks/results.py --missing tools        # plays the runs that its data file lacks, or marks as older
+    python benchmarks/results.py --draw ablation        # draws docs/results/figures/ablation.svg from its data file
 
-Each grid has its own file. ``older`` in it names the arms whose runs are of an earlier version of this project. A
+Each grid has its own file. ``older`` in it has the arms whose runs are of an earlier version of this project, with what
+the pages' tables call that version. A
 result that lacks runs of the present file is refused. To drop these runs, delete the file first.
 
 ``make results`` plays the grids (``continuum-bench sweep`` and ``figure``), collects metrics and writes the tables.
@@ -20,14 +22,21 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from continuum_analysis.compare.intervals import Interval, mean_interval
 from continuum_analysis.compare.runs import PREDICTED
+from continuum_analysis.compare.summary import ArmSummary, Summary
+from continuum_analysis.metrics import METRICS as ALL_METRICS
 from continuum_analysis.metrics import analyze_run, by_group
+from continuum_analysis.plots.drawing import draw, save
 from continuum_analysis.records.timeline import AnalysisError
-from continuum_analysis.sweep.tables import Sweep, read_sweep
+from continuum_analysis.sweep.plots import read_plot, sweep_panels
+from continuum_analysis.sweep.ratios import ratio_panels, sweep_ratios
+from continuum_analysis.sweep.tables import GroupSummary, PlayedCell, Sweep, read_sweep
+from continuum_bench.figures.command import BASES
 from continuum_bench.figures.spec import load_figure
 from continuum_bench.options.traces import SynthOptions
 from continuum_bench.sweep.grid import Grid, read_grid
@@ -44,6 +53,7 @@ GRIDS = REPO / "benchmarks" / "results"
 DATA = REPO / "docs" / "results" / "data"
 MEASURED = REPO / "docs" / "results" / "measured"
 """Of grids that are played on servers (``sweep --predict``): NAME.json, NAME-predicted.json, NAME-profile.json."""
+PICTURES = REPO / "docs" / "results" / "figures"
 GOODPUT = "goodput.json"
 METRICS = (
     *(
@@ -230,25 +240,53 @@ def play_missing(name: str) -> None:
     data = json.loads((DATA / f"{name}.json").read_bytes())
     published, cells = _published(data), _cells(name)
     metrics = dict.fromkeys((*METRICS, *(grid_of(name).plot or {}).get("y", ())))
-    older = set(data.pop("older", ()))
+    older = dict[str, str](data.pop("older", {}))
     todo = [place for place in cells if place not in published or place[1] in older]
     mixed = any(":" in metric for run in published.values() for metric in run)
     for number, place in enumerate(todo, 1):
         published[place] = _played(cells[place], metrics, mixed)
-        left = {other[1] for other in todo[number:]} & older
-        write_runs(name, data, {place: run for place, run in published.items() if place in cells}, sorted(left))
+        left = {other[1]: older[other[1]] for other in sorted(todo[number:]) if other[1] in older}
+        write_runs(name, data, {place: run for place, run in published.items() if place in cells}, left)
         print(f"{name}: {number} of {len(todo)}: {place[1]}, seed {place[2]}", flush=True)  # noqa: T201
 
 
-def write_runs(name: str, data: dict[str, Any], runs: dict[Place, dict[str, float]], older: Sequence[str]) -> None:
+def write_runs(name: str, data: dict[str, Any], runs: dict[Place, dict[str, float]], older: dict[str, str]) -> None:
     """Write a data file with these runs. Points that it has already keep their order and what else they hold."""
     known = {json.dumps(point["axes"]): point for point in data["points"]}
     points: dict[str, dict[str, Any]] = {}
     for axes, policy, seed in runs:
         point = points.setdefault(axes, {**known.get(axes, {"axes": json.loads(axes)}), "runs": {}})
         point["runs"].setdefault(policy, {})[str(seed)] = runs[axes, policy, seed]
-    marks = {"older": list(older)} if older else {}
+    marks = {"older": older} if older else {}
     (DATA / f"{name}.json").write_text(text_of({**data, **marks, "points": list(points.values())}), encoding="utf-8")
+
+
+def draw_figure(name: str) -> None:
+    """Draw the picture of a figure, or of a grid, from its data file (those that need only the runs' metrics)."""
+    grid, points = grid_of(name), json.loads((DATA / f"{name}.json").read_bytes())["points"]
+    arms = tuple(dict.fromkeys(cell.arm.label for cell in plan(grid)))
+    groups = tuple(_group(str(number), point, arms) for number, point in enumerate(points))
+    sweep = Sweep(DATA, name, "virtual", grid.plot or {}, groups, arms)
+    panels = sweep_panels(sweep, read_plot(sweep.plot, sweep))
+    if not (GRIDS / f"{name}.yaml").exists() and load_figure(name).kind == "ratios":
+        panels = ratio_panels(sweep_ratios(sweep, BASES["ratios"]), BASES["ratios"])
+    save([draw([panel]) for panel in panels], PICTURES / f"{name}.svg")
+
+
+def _group(folder: str, point: dict[str, Any], order: Sequence[str]) -> GroupSummary:
+    runs = {arm: point["runs"][arm] for arm in order if arm in point["runs"]}
+    cells = tuple(PlayedCell(arm, int(seed), runs[arm][seed]) for arm in runs for seed in runs[arm])
+    arms = {arm: ArmSummary(arm, None, tuple(map(int, runs[arm])), _means(runs[arm].values())) for arm in runs}
+    seeds = tuple(sorted({cell.seed for cell in cells}))
+    summary = Summary(seeds, next(iter(arms)), arms, {}, (), None)  # type: ignore[arg-type]  # no manifest
+    return GroupSummary(folder, point["axes"], len(cells), summary, cells)
+
+
+def _means(runs: Collection[dict[str, float]]) -> dict[str, Interval | None]:
+    """Return the mean over seeds of each metric that every run has."""
+    means: dict[str, Interval | None] = dict.fromkeys(metric.name for metric in ALL_METRICS)
+    shared = set.intersection(*(set(run) for run in runs)) if runs else set()
+    return means | {name: mean_interval([run[name] for run in runs]) for name in shared}
 
 
 def _published(data: dict[str, Any]) -> dict[Place, dict[str, float]]:
@@ -282,9 +320,14 @@ def main() -> None:
         "--traces", metavar="GRID", help="write the mixed traces that this grid plays, into this folder"
     )
     parser.add_argument("--missing", metavar="GRID", nargs="+", default=(), help="play what these data files lack")
+    parser.add_argument(
+        "--draw", metavar="FIGURE", nargs="+", default=(), help="draw these figures from their data files"
+    )
     arguments = parser.parse_args()
     for name in arguments.missing:
         play_missing(name)
+    for name in arguments.draw:
+        draw_figure(name)
     if arguments.traces is not None:
         write_mixes(arguments.traces)
     for played in arguments.sweeps:

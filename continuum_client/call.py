@@ -222,9 +222,10 @@ class Call:
             return None
         listeners[:0] = first
         content: Content = "none" if program.ledger is None else program.ledger.content
-        reply = Reply(content=content, with_text=self._conversation is not None)
+        asked = self._asked()
+        reply = Reply(content=content, with_text=self._conversation is not None, alone=asked.choices == 1)
         jobs = self._client.jobs if self._request.body and self._request.body.get("background") else None
-        return WatchedReply(reply, self._client.clock, listeners, STREAM_OPTIONS in self._added, self._asked(), jobs)
+        return WatchedReply(reply, self._client.clock, listeners, STREAM_OPTIONS in self._added, asked, jobs)
 
     def _asked(self) -> Asked:
         """Return the length that the request asks for. An answer may end at the context's limit, before the most."""

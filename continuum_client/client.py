@@ -137,8 +137,8 @@ class AsyncTagging(Tagging):
             await super().close()
 
 
-class AllArguments(OptionArguments, total=False):
-    """openai's options, and ours."""
+class _SharedArguments(OptionArguments, total=False):
+    """The arguments that constructors and ``copy()`` take alike: openai's, and ours."""
 
     api_key: str | Callable[[], str] | Callable[[], Awaitable[str]] | None
     admin_api_key: str | None
@@ -151,12 +151,27 @@ class AllArguments(OptionArguments, total=False):
     data_residency: Any
     websocket_base_url: Any
     timeout: float | openai.Timeout | openai.NotGiven | None
-    max_retries: int
     default_headers: Mapping[str, str] | None
     default_query: Mapping[str, object] | None
     http_client: openai.DefaultHttpxClient | openai.DefaultAsyncHttpxClient | None
+
+
+class AllArguments(_SharedArguments, total=False):
+    """The arguments of constructors."""
+
+    max_retries: int
     _strict_response_validation: bool
     _enforce_credentials: bool
+
+
+class CopyArguments(_SharedArguments, total=False):
+    """The arguments of ``copy()`` and ``with_options()``."""
+
+    max_retries: int | openai.NotGiven
+    _enforce_credentials: bool | None
+    set_default_headers: Mapping[str, str] | None
+    set_default_query: Mapping[str, object] | None
+    _extra_kwargs: Mapping[str, Any]
 
 
 _Class = TypeVar("_Class", bound=type[Any])
@@ -222,6 +237,10 @@ class OpenAI(SyncTagging, openai.OpenAI):
 
         def __init__(self, **options: Unpack[AllArguments]) -> None: ...
 
+        def copy(self, **options: Unpack[CopyArguments]) -> Self: ...
+
+        with_options = copy
+
 
 @_shows_arguments(openai.AsyncOpenAI)
 class AsyncOpenAI(AsyncTagging, openai.AsyncOpenAI):
@@ -231,6 +250,10 @@ class AsyncOpenAI(AsyncTagging, openai.AsyncOpenAI):
     if TYPE_CHECKING:
 
         def __init__(self, **options: Unpack[AllArguments]) -> None: ...
+
+        def copy(self, **options: Unpack[CopyArguments]) -> Self: ...
+
+        with_options = copy
 
 
 @overload

@@ -37,6 +37,8 @@ class Release:
 
     path: str
     body: Mapping[str, Any]
+    events: str | None = None
+    """Where the same server takes the program's tool events; None: nowhere."""
 
 
 class Dialect(Protocol):
@@ -86,7 +88,8 @@ class Vllm(Headers):
         return fields
 
     def release(self, program_id: str) -> Release | None:
-        return Release(f"/continuum/programs/{quote(program_id, safe='')}/release", {})
+        at = f"/continuum/programs/{quote(program_id, safe='')}"
+        return Release(f"{at}/release", {}, f"{at}/events")
 
 
 class Sglang(Headers):

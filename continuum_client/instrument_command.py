@@ -15,6 +15,7 @@ from continuum_client.child_process import NOT_EXECUTABLE, NOT_FOUND, read_tally
 from continuum_client.dialects import DialectName
 from continuum_client.options import CONTENT_VARIABLE, DIALECT_VARIABLE, RECORD_VARIABLE, TALLY_VARIABLE
 from continuum_client.reply import CONTENTS
+from continuum_client.version import VERSION
 
 STARTUP = Path(__file__).parent / "startup"
 """The folder of our ``sitecustomize.py``, which Python imports at its start if the folder is in ``PYTHONPATH``. A
@@ -34,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
         description="Run a Python agent whose openai clients, whoever makes them, tag and record their calls.",
         epilog="Without COMMAND it prints the environment variables that have the same effect.",
     )
+    arguments.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     arguments.add_argument("--dialect", choices=get_args(DialectName), help="which body fields the server accepts")
     arguments.add_argument("--record", metavar="DIR", help="record all calls to this directory")
     arguments.add_argument("--content", choices=CONTENTS, help="how much text is recorded (default: none)")

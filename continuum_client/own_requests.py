@@ -1,6 +1,7 @@
-"""The requests that a client itself makes beside its calls: the model list, for ``auto``, and the release of a program.
+"""The requests that a client itself makes beside its calls: the model list, for ``auto``, a program's release and its
+tool events.
 
-Both are written once, for synchronous and asynchronous clients and for the proxy, which differ in their ``Sender``.
+They are written once, for synchronous and asynchronous clients and for the proxy, which differ in their ``Sender``.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ class Sender(Protocol):
         """Return the parsed answer to ``GET /models``; None if the server has no such list, or is too slow."""
 
     def post(self, release: Release, headers: Mapping[str, str]) -> None:
-        """Send a release without an event loop."""
+        """Send a release or an event without an event loop."""
 
     async def apost(self, release: Release, headers: Mapping[str, str]) -> None:
-        """Send a release. A cancellation does not stop it."""
+        """Send a release or an event. A cancellation does not stop it."""
 
 
 @dataclass(frozen=True, slots=True)
-class PendingRelease:
-    """The release of a program at one server, which is sent when the program ends. Sending it never raises.
+class ProgramPost:
+    """What one server is told of a program: that it ends, or something of its tool. Sending it never raises.
 
     Its headers name the program, so that a router sends it to the server that has the program.
     """
@@ -53,6 +54,7 @@ class PendingRelease:
     program_id: str
     request: Release
     sender: Sender
+    what: str = "the release of a program"
 
     @property
     def _headers(self) -> dict[str, str]:
@@ -91,9 +93,9 @@ class PendingRelease:
             yield
         except Exception as error:  # noqa: BLE001 - a failed release must not fail the agent
             if getattr(error, "status_code", None) not in NO_RELEASE:
-                once.warn(f"release {url}", f"{url}: the release of a program failed: {error!r}")
+                once.warn(f"{self.what} {url}", f"{url}: {self.what} failed: {error!r}")
         else:
-            logger.debug("program %s: released by %s", self.program_id, url)
+            logger.debug("program %s: %s was sent to %s", self.program_id, self.what, url)
 
 
 _background: set[Any] = set()

@@ -122,9 +122,9 @@ class Program:
     def tool(self, name: F, /) -> F: ...
 
     @overload
-    def tool(self, name: str, expect_s: float | None = None) -> Tool: ...
+    def tool(self, name: str, expect_s: float | None = None, tell: bool = False) -> Tool: ...
 
-    def tool(self, name: Any, expect_s: float | None = None) -> Any:
+    def tool(self, name: Any, expect_s: float | None = None, tell: bool = False) -> Any:
         """Measure a tool: ``with p.tool("pytest"): ...``. The next call sends its name and its time to the server.
 
         As the decorator ``@p.tool`` it measures each call of a function, under the function's name.
@@ -132,6 +132,9 @@ class Program:
         Args:
             name: the tool's name.
             expect_s: seconds that the tool is expected to take; a later ``predict(name)`` without seconds uses it.
+            tell: tell our server at once when the tool starts (if ``expect_s`` is known) and when it has ended, so that
+                it holds the KV cache accordingly. A synchronous client waits for both answers, for at most two seconds
+                each.
 
         Raises:
             InvalidTag: a name or a number that cannot be sent.
@@ -144,7 +147,8 @@ class Program:
         checked = check_tool(name)
         if expect_s is not None:
             self._state.expected[checked] = check_seconds(expect_s, "expect_s")
-        return Tool(checked, self._state.ran, self._state.clock, self.id)
+        events = (self._state.tell, self._state.expected.get(checked)) if tell else ()
+        return Tool(checked, self._state.ran, self._state.clock, self.id, *events)
 
     def ran(self, name: str, seconds: float, ended_ago_s: float = 0.0) -> None:
         """Report a tool that was measured elsewhere, for example by a framework. The next call sends its name and time.

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from continuum_traces.names import harmless
 
@@ -22,11 +23,10 @@ from continuum_client.errors import ContinuumError
 from continuum_client.options import DIALECT_VARIABLE, RECORD_VARIABLE, ClientOptions, ClientState
 from continuum_client.recorder import Recorder, tool_by_command
 from continuum_client.reply import CONTENTS, check_content
+from continuum_client.version import VERSION
 
-try:
+if TYPE_CHECKING:
     from continuum_client.proxy import Proxy
-except ImportError as error:
-    sys.exit(f"continuum-proxy needs aiohttp ({error}): pip install aiohttp")
 
 NEVER_CALLED = "the command never called the proxy; its model URL must come from OPENAI_BASE_URL or ANTHROPIC_BASE_URL"
 
@@ -39,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser().error("expected either -- COMMAND ... or --listen HOST:PORT")
     if options.listen is not None and options.program is not None:
         parser().error("--program is for a COMMAND; with --listen each conversation is a program of its own")
+    try:
+        from continuum_client.proxy import Proxy  # noqa: PLC0415 - without aiohttp the help can be read
+    except ImportError as error:
+        sys.exit(f"continuum-proxy needs aiohttp ({error}): pip install aiohttp")
     try:
         state = proxy_state(options.dialect, options.record, options.content)
         proxy = Proxy(options.upstream, state, options.program, listen=options.listen)
@@ -54,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
         usage="%(prog)s --upstream URL [options] (-- COMMAND ... | --listen HOST:PORT)",
         description="Run a program whose requests to a model server are tagged as one program, without changing it.",
     )
+    arguments.add_argument("--version", action="version", version=f"%(prog)s {VERSION}")
     arguments.add_argument("--upstream", required=True, metavar="URL", help="the server, with or without /v1")
     arguments.add_argument(
         "--listen",

@@ -19,7 +19,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from continuum_client.errors import once
 from continuum_client.reply import Content, check_content
 from continuum_client.tools import MAX_RUNS, ToolRun
 from continuum_client.turns import EndedCall, Join, calls_after, join, key_of, turn_of
+from continuum_client.version import version_of
 
 TRACE = "trace.jsonl"
 
@@ -154,7 +154,7 @@ class Recorder:
         return float(started) if isinstance(started, int | float) else now_s
 
     def _manifest(self, now_s: float) -> Manifest:
-        packages = {name: _version(name) for name in ("openai", "continuum-ttl")}
+        packages = {name: version_of(name) for name in ("openai", "continuum-ttl")}
         return Manifest(
             created=datetime.fromtimestamp(now_s, timezone.utc).isoformat(timespec="seconds"),
             continuum_version=packages.pop("continuum-ttl"),
@@ -363,10 +363,3 @@ def recorder_at(path: str | os.PathLike[str], content: Content) -> Recorder:
         elif recorder.content != content:
             raise ValueError(f"{path}: is already recorded with content={recorder.content!r}, so not with {content!r}")
         return recorder
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

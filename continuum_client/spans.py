@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from continuum_client.reply import Reply
 
 CONVERSATION, TOOL_NAME, OPERATION = "gen_ai.conversation.id", "gen_ai.tool.name", "gen_ai.operation.name"
+REQUEST_MODEL = "gen_ai.request.model"
 """Names of OpenTelemetry's semantic conventions."""
 _OPERATIONS = {"/completions": "text_completion"}
 """The operations of requests by their path; ``chat`` for all others."""
@@ -40,9 +41,9 @@ class CallSpan:
     def __init__(self, outer: Any, path: str, model: str, tags: Tags) -> None:
         is_calls = _attributes(outer).get(OPERATION) in ("chat", "text_completion")
         operation = _OPERATIONS.get(path, "chat")
-        about = {OPERATION: operation, "gen_ai.provider.name": "openai", "gen_ai.request.model": model}
+        about = {OPERATION: operation, "gen_ai.provider.name": "openai"} | ({REQUEST_MODEL: model} if model else {})
         self._own = not is_calls
-        self._span = outer if is_calls else _start(f"{operation} {model}", about, "CLIENT")
+        self._span = outer if is_calls else _start(f"{operation} {model}".rstrip(), about, "CLIENT")
         self._write(
             {
                 CONVERSATION: tags.program_id,
@@ -63,10 +64,11 @@ class CallSpan:
             self._write(
                 {
                     "gen_ai.response.model": reply.model,
+                    "gen_ai.response.finish_reasons": [reason for reason in reply.reasons.values() if reason] or None,
                     "gen_ai.usage.input_tokens": reply.prompt_tokens,
                     "gen_ai.usage.output_tokens": reply.output_tokens,
                     "gen_ai.usage.cache_read.input_tokens": reply.cached_tokens,
-                    "error.type": error,
+                    "error.type": error and error.partition(":")[0],
                 }
             )
             if error is not None:

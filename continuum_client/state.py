@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from continuum_traces.lines import metadata_fault
 from continuum_traces.schema import Metadata, Tags
 
-from continuum_client.dialects import Dialect
+from continuum_client.dialects import Dialect, Release
 from continuum_client.ending import do_what_is_left, end_with_process, later
 from continuum_client.endpoints import endpoints
 from continuum_client.errors import InvalidTag, ProgramClosed
-from continuum_client.own_requests import PendingRelease, Sender
+from continuum_client.own_requests import ProgramPost, Sender
 from continuum_client.tagging import check_id
 from continuum_client.tools import MAX_RUNS, Prediction, ToolRun, busy_seconds, check_predict, predicted
 
@@ -105,7 +105,7 @@ class TaggedProgram:
         self._turns = itertools.count()
         self.cut_off: CutOff | None = None
         """The latest call, if its answer was cut off."""
-        self._releases: dict[str, PendingRelease] = {}
+        self._releases: dict[str, ProgramPost] = {}
         """By base URL, of the servers to which calls of this program were sent."""
         self._lock = threading.Lock()
         if client.recorder is not None:
@@ -193,7 +193,7 @@ class TaggedProgram:
         if taken.tags.is_last_step:
             self._releases.clear()
         elif request is not None:
-            self._releases[sender.url] = PendingRelease(self.id, request, sender)
+            self._releases[sender.url] = ProgramPost(self.id, request, sender)
 
     def refused_by(self, url: str) -> None:
         """Note that the server has refused the fields of the latest call."""
@@ -207,7 +207,16 @@ class TaggedProgram:
             end_with_process(self)
             request = endpoints.dialect_of(self._dialect, self._home.url).release(self.id)
             if request is not None:
-                self._releases[self._home.url] = PendingRelease(self.id, request, self._home)
+                self._releases[self._home.url] = ProgramPost(self.id, request, self._home)
+
+    def tell(self, event: Mapping[str, object]) -> None:
+        """Send a tool event to each server that takes them, and to which calls of this program were sent."""
+        with self._lock:
+            servers = [*self._releases.values()]
+        for server in servers:
+            if server.request.events is not None:
+                request = Release(server.request.events, event)
+                ProgramPost(self.id, request, server.sender, "a tool event").send()
 
     # ------------------------------------------------------------------------------------ the end
 
@@ -230,7 +239,7 @@ class TaggedProgram:
         if self.ledger is not None:
             self.ledger.cut()
 
-    def _end(self) -> list[PendingRelease]:
+    def _end(self) -> list[ProgramPost]:
         """Close the program. Return the releases that are to be sent."""
         do_what_is_left()
         with self._lock:

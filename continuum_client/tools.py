@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +37,27 @@ def busy_seconds(runs: Sequence[ToolRun]) -> float:
     return total
 
 
-class Tool:
-    """A tool that is measured in a ``with`` or ``async with`` block. It counts as run even if the block raises."""
+Tell = Callable[[Mapping[str, object]], None]
+"""Sends a tool event to the servers of a program."""
 
-    def __init__(self, name: str, ran: Callable[[ToolRun], None], clock: Callable[[], float], program_id: str) -> None:
+
+class Tool:
+    """A tool that is measured in a ``with`` or ``async with`` block. It counts as run even if the block raises.
+
+    Args:
+        tell: sends the events of its start and its end; None: none are sent.
+        expect_s: seconds that the start's event says; None: only the end is told.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ran: Callable[[ToolRun], None],
+        clock: Callable[[], float],
+        program_id: str,
+        tell: Tell | None = None,
+        expect_s: float | None = None,
+    ) -> None:
         self.name = name
         self.seconds: float | None = None
         """How long the tool took; None while it runs."""
@@ -48,9 +65,13 @@ class Tool:
         self._clock = clock
         self._start_s = 0.0
         self._program_id = program_id
+        self._tell = tell
+        self._expect_s = expect_s
         self._span: Any = None
 
     def __enter__(self) -> Tool:
+        if self._tell is not None and self._expect_s is not None:
+            self._tell({"event": "started", "pred_tool_s": self._expect_s})
         self._span = tool_span(self.name, self._program_id)
         self._start_s = self._clock()
         return self
@@ -60,7 +81,12 @@ class Tool:
         self.seconds = end_s - self._start_s
         if self._span is not None:
             end_tool_span(self._span, error)
-        unless_dropped(kind, lambda: self._ran(ToolRun(self.name, self._start_s, end_s)))
+        unless_dropped(kind, lambda: self._ended(end_s))
+
+    def _ended(self, end_s: float) -> None:
+        self._ran(ToolRun(self.name, self._start_s, end_s))
+        if self._tell is not None:
+            self._tell({"event": "finished"})
 
     async def __aenter__(self) -> Tool:
         return self.__enter__()

@@ -16,7 +16,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -302,7 +302,7 @@ def _results_table(table: Mapping[str, Any]) -> TextTable:
     added = [point for name in table.get("with", ()) for point in _points(name, ())]
     for point, other in zip(points, added, strict=True) if added else ():
         point["runs"] |= other["runs"]
-    older = {arm for name in (*table["from"], *table.get("with", ())) for arm in _older(name)}
+    older = dict(item for name in (*table["from"], *table.get("with", ())) for item in _older(name).items())
     columns = [column for _, column in table["columns"]]
     heads = [f"{heading}{_mark(column.partition(' ')[2], older)}" for heading, column in table["columns"]]
     if table.get("by") == "arm":
@@ -318,14 +318,15 @@ def _results_table(table: Mapping[str, Any]) -> TextTable:
     return TextTable(("", *heads), rows)
 
 
-def _older(name: str) -> set[str]:
-    """Return the arms of a data file whose runs are of an earlier version of this project."""
-    return set(json.loads((DOCS / "results" / "data" / f"{name}.json").read_text(encoding="utf-8")).get("older", ()))
+def _older(name: str) -> dict[str, str]:
+    """Return the arms of a data file whose runs are of an earlier version of this project, with that version."""
+    return dict(json.loads((DOCS / "results" / "data" / f"{name}.json").read_text(encoding="utf-8")).get("older", {}))
 
 
-def _mark(arms: str, older: Container[str]) -> str:
-    """Return what follows the heading of numbers of these arms (``A/B``, ``A@AXIS``) if they are of version 0.3."""
-    return " (0.3)" if any(arm.partition("@")[0] in older for arm in arms.split("/")) else ""
+def _mark(arms: str, older: Mapping[str, str]) -> str:
+    """Return what follows the heading of numbers of these arms (``A/B``, ``A@AXIS``) if an earlier version has them."""
+    versions = {older[name] for arm in arms.split("/") if (name := arm.partition("@")[0]) in older}
+    return f" ({', '.join(sorted(versions))})" if versions else ""
 
 
 def _ranges(name: str, base: str, metrics: Mapping[str, str]) -> Iterator[str]:

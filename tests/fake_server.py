@@ -144,8 +144,8 @@ class FakeServer:
         self.handler = handler
         self.refuses = refusal
         self.plugin_errors = 7
-        self.pages: dict[str, tuple[int, Json]] = {}
-        """Status and answer of a path, instead of this server's own."""
+        self.pages: dict[str, tuple[int, Json | str]] = {}
+        """Status and answer of a path, instead of this server's own: JSON, or a text."""
         self.delays_s: dict[str, float] = {}
         """How late the answer of a path comes."""
         self.seen: list[Seen] = []
@@ -210,6 +210,11 @@ class FakeServer:
     @property
     def headers(self) -> list[Mapping[str, str]]:
         return [seen.headers for seen in self.asked]
+
+    @property
+    def tool_events(self) -> list[Json]:
+        """The tool events that came."""
+        return [seen.body or {} for seen in self.seen if seen.path.endswith("/events")]
 
     @property
     def released(self) -> list[str]:
@@ -294,9 +299,13 @@ class FakeServer:
             answers["/continuum/engine"] = {"emulated": None, "server": "0a1b2c3d" if plugin else None}
         if path == RELEASES.get(self.schema) or (vllm and path.endswith("/release")):
             answers[path] = {"released": True}
+        if plugin and path.endswith("/events"):
+            answers[path] = {"held": True}
         unknown = 404, {"error": {"message": f"no {path}"}}
         status, page = self.pages.get(path) or ((200, answers[path]) if path in answers else unknown)
-        return web.json_response(page, status=status)
+        return (
+            web.Response(text=page, status=status) if isinstance(page, str) else web.json_response(page, status=status)
+        )
 
     # --------------------------------------------------------------------------------------- answers
 

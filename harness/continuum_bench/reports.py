@@ -17,6 +17,7 @@ from continuum_analysis.compare.runs import (
     SWEEP,
     Run,
     by_load,
+    is_complete,
     load_runs,
     name_variants,
     read_run_metrics,
@@ -46,7 +47,7 @@ from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep
 from continuum_traces.json_io import write_text, writing
 from continuum_traces.names import harmless, which
 from continuum_traces.records import read_verdicts
-from continuum_traces.run_dir import ENGINE, MANIFEST, PROGRAMS
+from continuum_traces.run_dir import MANIFEST, PROGRAMS
 
 from continuum_bench.gate import apply_conditions, conclude, read_conditions, side_by_side
 from continuum_bench.options.reports import (
@@ -91,7 +92,7 @@ def _runs(paths: Sequence[Path], slo: SloOptions) -> list[Run]:
     """Read all runs in these directories, complete or not, with the metrics of the SLO."""
     folders = dict.fromkeys(run for path in paths for run in (records_at(path) or [path]))
     for folder in folders:
-        if (folder / MANIFEST).exists() and not any((folder / name).exists() for name in (ENGINE, PROGRAMS)):
+        if (folder / MANIFEST).exists() and not is_complete(folder):
             print_notice(f"{folder}: this run was cut short; it is in no summary, and its metrics cover a part")
     return _judged([read_run_metrics(folder, _alone_s(slo)) for folder in folders], slo)
 

@@ -1,4 +1,4 @@
-"""``continuum-bench doctor --base-url URL``: sends two turns of a program, and says what of it reached the server."""
+"""``continuum-bench doctor --base-url URL``: sends three turns of a program, and says what of it reached the server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from continuum_bench.options.serve import DoctorOptions
 from continuum_bench.top import EngineState, ProgramRow, States
 from continuum_client import OpenAI
 
-OPENING = "This is a long text whose beginning is in the prefix cache when the second turn comes. " * 60
+OPENING = "This is a long text whose beginning is in the prefix cache when the next turn comes. " * 60
+TURNS = 3
 HIDDEN = "--server-url http://HOST:PORT asks a server behind a gateway"
 
 
@@ -32,7 +33,7 @@ def check_server(options: DoctorOptions) -> int:
     """
     assert options.base_url is not None
     key = os.environ.get(options.api_key_env)
-    server = probe_server(options.base_url, key)
+    server = probe_server(options.base_url, key, options.served_model)
     roots = [root_of(root) for root in options.server_url or [server.root]]
     for root in roots:
         check_url(root)
@@ -41,12 +42,12 @@ def check_server(options: DoctorOptions) -> int:
     with client.program(f"doctor-{secrets.token_hex(4)}") as program:
         try:
             model = options.served_model or server.models[0]
-            prompt_tokens, cached_tokens, kept = _two_turns(
+            prompt_tokens, cached_tokens, kept = _three_turns(
                 client, model, program.id, lambda: _kept_tokens(roots, program.id, key)
             )
         except OpenAIError as error:
             raise BenchError(f"--base-url {server.base_url}: {error}") from error
-        there = _row_of_both(roots, program.id, key)
+        there = _whole_row(roots, program.id, key)
     engines = [engine for root in roots for engine in _engines_or_none(root, key)]
     checks = [
         Check("server", True, server.describe(options.served_model or server.models[0])),
@@ -57,18 +58,19 @@ def check_server(options: DoctorOptions) -> int:
         _histories([row for engine in engines for row in engine.program_list]),
         _hints(engines),
     ]
-    return show_checks(checks, f"Two turns of {program.id}, sent to {server.base_url}", options.json_output)
+    return show_checks(checks, f"{TURNS} turns of {program.id}, sent to {server.base_url}", options.json_output)
 
 
-def _two_turns(
+def _three_turns(
     client: OpenAI, model: str, name: str, kept_tokens: Callable[[], int | None]
 ) -> tuple[int, int | None, int | None]:
-    """Return the tokens of the second turn's prompt, how many of them were in the cache (None: not said), and how many
-    were held between the turns."""
+    """Return the tokens of the last turn's prompt, how many of them were in the cache (None: not said), and how many
+    were held before it. After a newcomer's first turn ``working-set`` holds nothing."""
     messages: Any = [{"role": "user", "content": f"{name}: {OPENING}"}]
-    first = client.chat.completions.create(model=model, messages=messages, max_tokens=16)
-    messages += [{"role": "assistant", "content": first.choices[0].message.content or "-"}]
-    messages += [{"role": "user", "content": "And now?"}]
+    for _ in range(TURNS - 1):
+        answer = client.chat.completions.create(model=model, messages=messages, max_tokens=16)
+        messages += [{"role": "assistant", "content": answer.choices[0].message.content or "-"}]
+        messages += [{"role": "user", "content": "And now?"}]
     kept = kept_tokens()
     usage = client.chat.completions.create(model=model, messages=messages, max_tokens=16).usage
     details = None if usage is None else usage.prompt_tokens_details
@@ -88,20 +90,20 @@ def _kept_tokens(roots: Sequence[str], program_id: str, key: str | None) -> int 
 
 
 def _hold(kept: int | None, cached_tokens: int | None, groups: str) -> Check:
-    """Whether the second turn found what was held after the first."""
+    """Whether the last turn found what was held before it."""
     if kept is None:
         advice = "the policy chose no hold yet: --policy static-ttl --policy-option ttl_s=60 holds every turn"
-        return Check("hold", False, f"none was seen between the turns. {groups}", advice, optional=True)
+        return Check("hold", False, f"none was seen before the last turn. {groups}", advice, optional=True)
     found = min(kept, cached_tokens or 0)
     advice = "" if found else "the next turn goes on where no window or state was kept (docs/decisions.md)"
     return Check("hold", found > 0, f"{kept} tokens held, {found} of them found. {groups}", advice, optional=True)
 
 
-def _row_of_both(roots: Sequence[str], program_id: str, key: str | None) -> ProgramRow | str | None:
-    """Return the row once it has both turns, or what is there after 1.5 s, as a state may be a second old."""
+def _whole_row(roots: Sequence[str], program_id: str, key: str | None) -> ProgramRow | str | None:
+    """Return the row once it has all turns, or what is there after 1.5 s, as a state may be a second old."""
     for _ in range(6):
         there = _row(roots, program_id, key)
-        if isinstance(there, str) or (there is not None and there.turns == 2):
+        if isinstance(there, str) or (there is not None and there.turns == TURNS):
             break
         threading.Event().wait(0.25)
     return there
@@ -143,14 +145,14 @@ def _id(there: ProgramRow | str | None) -> Check:
     if there is None:
         return Check("program id", False, "did not arrive", "another --dialect (docs/client/dialects.md)")
     way = "body:vllm_xargs" if there.recognised_by == "tag" else there.recognised_by
-    whole = there.turns == 2
+    whole = there.turns == TURNS
     return Check("program id", whole, f"{way}, turns {there.turns}", "" if whole else "use a router with affinity")
 
 
 def _cache(prompt_tokens: int, cached_tokens: int | None) -> Check:
     if cached_tokens is None:
         return Check("prefix cache", False, "not reported", "vLLM: --enable-prompt-tokens-details", optional=True)
-    hit = f"{cached_tokens} of {prompt_tokens} prompt tokens of turn 2"
+    hit = f"{cached_tokens} of {prompt_tokens} prompt tokens of turn {TURNS}"
     advice = "" if cached_tokens else "is prefix caching on? Does a router send all turns to one server?"
     return Check("prefix cache", cached_tokens > 0, hit, advice)
 

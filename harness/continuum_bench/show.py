@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,11 @@ def duration(seconds: float) -> str:
 def print_notice(text: str) -> None:
     """Print a line for people on standard error. JSON output on standard output stays valid."""
     ERR.print(text)
+
+
+def notices_once() -> Callable[[str], None]:
+    """Return ``print_notice`` of one command that says the same thing of many runs: a line comes once."""
+    return lru_cache(maxsize=None)(print_notice)
 
 
 def print_json(data: object) -> None:

@@ -13,7 +13,7 @@ from continuum_analysis.compare.words import TextTable
 from continuum_traces.exporters import EXPORTERS, export
 from continuum_traces.importers.registry import LEFT_OUT, OWN, ImportLog, LeftOut, read_any, recognise
 from continuum_traces.json_io import write_json
-from continuum_traces.jsonl import validate, write_programs
+from continuum_traces.jsonl import TraceError, validate, write_programs
 from continuum_traces.names import counted, which
 from continuum_traces.records import read_events, write_rows
 from continuum_traces.run_dir import EVENTS, create
@@ -51,6 +51,16 @@ def check_free(target: Path, overwrite: bool) -> None:
     """
     if target.exists() and not overwrite:
         raise BenchError(f"{target}: exists already; --overwrite replaces it")
+
+
+def _check_plain(target: Path) -> None:
+    """Check that a file that is not compressed has no name that says so.
+
+    Raises:
+        BenchError: its name ends in .gz.
+    """
+    if target.suffix == ".gz":
+        raise BenchError(f"{target}: this file is written as plain JSON; choose a name without .gz")
 
 
 def _read_source(source: Path, form: str | None, log: ImportLog) -> Iterator[Program]:
@@ -100,11 +110,19 @@ def synth_traces(options: SynthOptions) -> int:
 
 
 def _drawn(kind: str, number: int, options: SynthOptions) -> list[Program]:
-    """Return the programs of a trace file, or programs drawn from a profile."""
-    if Path(kind).is_file() and not kind.endswith(".json"):
+    """Return programs drawn from a profile or, with ``--mix``, the programs of a trace file."""
+    if options.mix is not None and Path(kind).is_file() and not _is_profile(kind):
         return list(read_any(Path(kind)))
     reading = cast(Reading, options.tokens_reading)
     return synthesize(load_profile(kind), number, options.seed, reading, options.length_scale)
+
+
+def _is_profile(kind: str) -> bool:
+    try:
+        load_profile(kind)
+    except TraceError:
+        return False
+    return True
 
 
 def _kinds(text: str) -> dict[str, float]:
@@ -126,6 +144,7 @@ def _kinds(text: str) -> dict[str, float]:
 
 def fit_profile(options: FitOptions) -> int:
     check_free(options.target, options.overwrite)
+    _check_plain(options.target)
     log = ImportLog(_print_left_out)
     profile = fit(
         list(_read_source(options.source, options.form, log)), options.name, cast(Reading, options.tokens_reading)
@@ -223,6 +242,7 @@ def convert_trace(options: ConvertOptions) -> int:
     if to != "native":  # the target of native is a run directory
         check_free(target, options.overwrite)
     if to == "preview":
+        _check_plain(target)
         if not source.is_dir() and source.name != EVENTS:
             raise BenchError(f"{source}: --to preview converts a run directory or its {EVENTS}")
         write_preview(target, read_events(source if source.is_dir() else source.parent))

@@ -128,7 +128,7 @@ class Server(BoundProcess):
         if self._log is None:
             return "; its log is above"
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        errors = [line for line in lines if "Error" in line][-3:]
+        errors = [line for line in lines if "Error" in line or "error:" in line][-3:]
         return f"; log {self._log} ends:\n" + "\n".join(errors or lines[-5:])
 
 
@@ -150,6 +150,8 @@ def _check_outputs(config: ServerConfig) -> None:
     if config.record is not None:
         check_writable(config.record / EVENTS)
     if config.statistics is not None:
+        if config.statistics.is_dir():
+            raise ServerError(f"--statistics {config.statistics}: is a folder; name a file")
         check_writable(lock_of(config.statistics))
         if config.statistics.exists():
             try:

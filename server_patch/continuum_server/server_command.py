@@ -17,7 +17,7 @@ from continuum_server.emulated import unsupported
 from continuum_server.emulated.replies import read_script
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.local_model import RANDOM, TINY, ensure_model
-from continuum_server.policy.registry import PolicyError, find_policy, read_options
+from continuum_server.policy.registry import PolicyError, UnknownPolicy, find_policy, read_options, servable
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 from continuum_server.step_times.catalog import find_model
 from continuum_server.step_times.curves import fit_decode, fit_prefill
@@ -33,6 +33,9 @@ EMULATED = "continuum_server.emulated.api_server"
 EXECUTOR = "continuum_server.emulated.executor.EmulatedExecutor"
 HARMONY = "openai"
 """vLLM's parser of the tool calls of gpt-oss."""
+OWN = ("--host", "--port", "--model", "--data-parallel-size")
+"""Options of vLLM that are options of ``serve`` too, which asks that server, and plans for that model and so many
+engines."""
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 """Files in a model's folder that hold its weights."""
 
@@ -133,7 +136,10 @@ def scheme_of(config: ServerConfig) -> str:
 
 def _check(config: ServerConfig) -> None:
     if config.policy != STOCK:
-        policy = find_policy(config.policy)
+        try:
+            policy = find_policy(config.policy)
+        except UnknownPolicy as error:
+            raise UnknownPolicy(config.policy, [STOCK, *servable()]) from error
         if policy.label == "bound":
             raise PolicyError(f"policy {policy.name!r} is a bound: it knows the future, so no server can run it")
         read_options(policy, config.policy_options)
@@ -176,7 +182,7 @@ def _check_model_folder(model: str) -> None:
 def _check_passed_on(vllm_arguments: Sequence[str]) -> None:
     """Refuse arguments that would silently replace others: vLLM uses only the last of an option that is given twice."""
     for option in ("additional-config", "scheduler-cls", "distributed-executor-backend"):
-        if name := _passed_on(option, vllm_arguments):
+        if name := _passed_on(option, vllm_arguments) or _abbreviated(option, vllm_arguments):
             raise ServerError(f"{name}: Continuum passes its own value of this option; use serve's options (--help)")
     if sum(word == "--api-key" or word.startswith("--api-key=") for word in vllm_arguments) > 1:
         raise ServerError("--api-key: given twice, and vLLM uses only the last; several keys are --api-key A B")
@@ -192,7 +198,10 @@ def _check_emulated(vllm_arguments: Sequence[str]) -> None:
 def _check_reachable(vllm_arguments: Sequence[str]) -> None:
     """Refuse arguments with which nobody could ask over HTTP whether the server is healthy."""
     for word in vllm_arguments:
-        if word.split("=")[0] in ("--uds", "--grpc"):
+        name = word.split("=")[0].replace("_", "-")
+        if name in OWN:
+            raise ServerError(f"{name}: is an option of serve, which must know it; give it before --")
+        if name in ("--uds", "--grpc"):
             raise ServerError(f"{word}: serve needs a server that answers HTTP on --host and --port")
     if _passed_value("ssl-cert-reqs", vllm_arguments) == "2":
         raise ServerError("--ssl-cert-reqs 2: serve has no client certificate, and could not see that vLLM is ready")
@@ -202,6 +211,12 @@ def _passed_on(option: str, vllm_arguments: Sequence[str]) -> str | None:
     """Return this option as the user wrote it among the arguments for vLLM; None: the user did not give it."""
     names = (word.split("=")[0] for word in vllm_arguments if word.replace("_", "-").startswith(f"--{option}"))
     return next(names, None)
+
+
+def _abbreviated(option: str, vllm_arguments: Sequence[str]) -> str | None:
+    """Return the beginning of this option that the user wrote, which vLLM takes for the option; None: there is none."""
+    names = (word.split("=")[0] for word in vllm_arguments if word.startswith("--") and word != "--")
+    return next((name for name in names if f"--{option}".startswith(name.replace("_", "-"))), None)
 
 
 def _passed_value(option: str, vllm_arguments: Sequence[str]) -> str | None:

@@ -73,7 +73,8 @@ class Batch:
         """Kill all its processes, as the end of their machine would: none can see that another has ended."""
         self.process.send_signal(signal.SIGSTOP)
         for process, _ in self._processes(""):
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # it has ended by itself
+                process.kill()
         self.process.wait()
 
     def _processes(self, word: str) -> list[tuple[psutil.Process, str]]:

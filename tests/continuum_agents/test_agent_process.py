@@ -52,12 +52,31 @@ def said(tmp_path: Path, *commands: str) -> list[Event]:
     return asyncio.run(listen())
 
 
-@pytest.mark.parametrize("ending", ["exit 0", "kill -9 $$", "sleep 987"])
-def test_nothing_that_it_started_outlives_it(tmp_path: Path, ending: str) -> None:
+ORPHAN = "echo $! > ORPHAN"
+HIDDEN = {
+    "an empty environment": f"env -i setsid sh -c 'setsid sleep 986 & {ORPHAN}'",
+    "deaf to signals": f"""(trap '' TERM HUP INT QUIT; sleep 986 & {ORPHAN})""",
+    "stopped": f"(sleep 986 & kill -STOP $!; {ORPHAN})",
+    "without files": f"(setsid sleep 986 <&- >&- 2>&- & {ORPHAN})",
+    "another name": f"(bash -c 'exec -a kworker/0:1 sleep 986' & {ORPHAN})",
+    "it starts others for ever": f"(setsid sh -c 'while :; do sleep 0.01; done' & {ORPHAN})",
+    "its parent has ended twice": f"setsid -f setsid -f sh -c 'sleep 986 & {ORPHAN}'",
+}
+
+
+@pytest.mark.parametrize(
+    ("hidden", "ending"),
+    [
+        *((HIDDEN["an empty environment"], ending) for ending in ("exit 0", "kill -9 $$", "sleep 987")),
+        *((hidden, "exit 0") for hidden in list(HIDDEN.values())[1:]),
+    ],
+)
+def test_nothing_that_it_started_outlives_it(tmp_path: Path, hidden: str, ending: str) -> None:
     """Neither a session of its own nor an empty environment nor a parent that has ended hides a process."""
-    hidden = f"env -i setsid sh -c 'setsid sleep 986 & echo $! > {tmp_path}/orphan' &"
+    hides = hidden.replace("ORPHAN", f"{tmp_path}/orphan")
+    there = f"until [ -s {tmp_path}/orphan ]; do sleep 0.02; done"
     script = tmp_path / "agent"
-    script.write_text("\n".join(("#!/bin/sh", READY, hidden, "wait", DONE, ending)))
+    script.write_text("\n".join(("#!/bin/sh", READY, f"{{ {hides}; }} &", there, DONE, ending)))
     script.chmod(0o755)
 
     async def play() -> set[int]:

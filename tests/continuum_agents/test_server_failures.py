@@ -36,13 +36,21 @@ ENDS = {
     "fine": ("Finished", True),
     "busy": ("ServerFailed", None),
     "limited": ("ServerFailed", None),
+    "overloaded": ("ServerFailed", None),
+    "late": ("ServerFailed", None),
+    "gateway": ("ServerFailed", None),
     "gone": ("ServerFailed", None),
     "torn": ("ServerFailed", None),
     "swallowed": ("ServerFailed", None),  # its agent ends as if all were well
     "retried": ("Finished", True),
     "own": ("Exit 1", False),  # it asked for something wrong
+    "unknown": ("Exit 1", False),
+    "long": ("Exit 1", False),
 }
-STATUSES = {"busy": 503, "limited": 429, "swallowed": 500, "own": 400}
+STATUSES = {
+    **{"busy": 503, "limited": 429, "overloaded": 529, "late": 408, "gateway": 504, "swallowed": 500},
+    **{"own": 400, "unknown": 404, "long": 413},
+}
 
 
 def test_a_server_that_fails_in_the_middle(tmp_path: Path, start: Callable[..., Batch]) -> None:
@@ -74,13 +82,13 @@ def test_a_server_that_fails_in_the_middle(tmp_path: Path, start: Callable[..., 
         batch = play(server)
         said = batch.ended(1)
         assert batch.ends() == ENDS
-        assert "5 ServerFailed" in said
+        assert "8 ServerFailed" in said
         assert "503" in batch.programs()["busy"]["error"]
         failed = {name for name, (status, _) in ENDS.items() if status == "ServerFailed"}
         assert set(read_json(batch.out / "preds.json")) == set(ENDS) - failed
         well, before = True, len(server.asked)
         again = play(server)
-        assert "3 finished before" in again.ended(0)
+        assert "5 finished before" in again.ended(0)
         assert len(server.asked) - before == 2 * len(failed)
     ends = {name.partition("#")[0]: end for name, end in again.ends().items()}
     assert {name for name, end in ends.items() if end == ("Finished", True)} == {*failed, "fine", "retried"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -79,3 +80,8 @@ def started(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
     """``replay`` in a process of its own."""
     command = [sys.executable, "-m", "continuum_bench", *_arguments(*arguments)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
+
+
+def analyzed(out: Path) -> dict[str, Any]:
+    (found,) = json.loads(bench("analyze", out, "--json").stdout).values()
+    return dict(found)

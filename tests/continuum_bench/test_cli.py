@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import shutil
 import subprocess
@@ -18,6 +19,9 @@ from continuum_traces.schema import Program, Turn
 from ctrl_c import interrupted
 from recorded_runs import verdict_in
 from typer.main import get_command
+
+import continuum_client
+from continuum_client import instrument_command, proxy_command
 
 PRESSED = ("--jps", 2, "--kv-blocks", 1200, "--policy", "vllm,continuum")
 
@@ -156,6 +160,17 @@ def test_import_says_what_it_left_out_and_replaces_nothing(tmp_path: Path) -> No
     source.write_text(json.dumps(rows[0]) + "\n")
     assert "no program with token counts in it" in bench("traces", "import", source, tmp_path / "none.jsonl").stderr
     assert bench("traces", "validate", source).exit_code == 2
+
+
+@pytest.mark.parametrize("command", [instrument_command, proxy_command], ids=lambda module: module.__name__)
+def test_the_client_s_commands_have_its_version(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        command.main(["--version"])
+    assert (
+        capsys.readouterr().out.split()[1]
+        == continuum_client.__version__
+        == importlib.metadata.version("continuum-ttl")
+    )
 
 
 def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,17 +3,12 @@ with one line before anything is played. ``make fuzz`` draws hundreds."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from bench_cli import bench
+from combinations import assert_all_drawn, assert_one_line, assert_read_again, folder, words_of
 from continuum_bench.errors import OptionError
-from continuum_bench.options.declare import declared
 from continuum_bench.options.run import ReplayOptions, RunOptions
 from continuum_bench.sweep.grid import Arm
 from continuum_bench.sweep.plan import _check_caching
@@ -21,7 +16,6 @@ from continuum_traces.jsonl import write_programs
 from continuum_traces.run_dir import EVENTS, TURNS
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 CALL = (ToolCall("ls", 0.5),)
 LONG = (Turn(2500, 40, tool_calls=CALL), Turn(600, 30, tool_calls=CALL), Turn(10, 5))
@@ -88,21 +82,10 @@ VALUES: dict[str, tuple[str, ...]] = {
 ELSEWHERE = "--out --format --print-config --how-many --until --profile "
 ELSEWHERE += "--max-idle-s --scenario --speculative --start-within"
 """What is not drawn: where the runs go, what another format would be, what plays nothing or many runs, and a file."""
-given_options = st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=3, unique=True)
 
 
 def test_every_option_of_a_replay_is_drawn() -> None:
-    spelt = {option.spelling for option in declared(ReplayOptions).values()} - {"TRACES"}
-    assert spelt == {*VALUES, *ELSEWHERE.split()}
-
-
-@contextmanager
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp())
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)
+    assert_all_drawn(ReplayOptions, VALUES, ELSEWHERE)
 
 
 def replay(words: list[str]) -> None:
@@ -112,26 +95,21 @@ def replay(words: list[str]) -> None:
         rate = [] if {"--jps", "--arrivals", "--concurrency"} & {*words} else ["--jps", "8"]
         pool = [] if "--kv-blocks" in words else ["--kv-blocks", "300"]
         policies = [] if "--policy" in words else ["--policy", "vllm,working-set"]
-        done = bench("replay", here / "t.jsonl", *rate, *pool, *policies, *words, "--out", here / "out")
+        given = [*rate, *pool, *policies, *words]
+        done = bench("replay", here / "t.jsonl", *given, "--out", here / "out")
         if done.exit_code == 2:
-            assert (done.stderr.count("\n"), "Traceback" in done.output) == (1, False), done.output
+            assert_one_line(done, given)
             played = [path for name in (TURNS, EVENTS) for path in here.rglob(name) if path.stat().st_size]
             assert played == [], done.output
             return
         assert done.exit_code == 0, repr(done.exception) + done.output
-        for command in ("compare", "analyze", "report"):
-            again = bench(command, here / "out")
-            assert again.exit_code == 0, f"{command}: {again.exception!r} {again.output}"
+        assert_read_again(here / "out", "compare", "analyze", "report")
 
 
 @pytest.mark.slow
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))
-@given(st.data())
-def test_options_together(data: st.DataObject) -> None:
-    words: list[str] = []
-    for option in data.draw(given_options):
-        value = data.draw(st.sampled_from(VALUES[option]), option)
-        words += [option, *([value] if value else [])]
+@given(words_of(VALUES))
+def test_options_together(words: list[str]) -> None:
     replay(words)
 
 

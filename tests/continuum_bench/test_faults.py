@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -19,6 +19,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 from bench_cli import bench, refused
+from continuum_bench.errors import BenchError
+from continuum_bench.live.driver import pause_s
 from continuum_bench.live.endpoint import Endpoint, probe_server
 from continuum_bench.live.http import RequestFailed, StreamingClient, open_session, retry_after_s
 from continuum_traces.json_io import read_json
@@ -26,6 +28,7 @@ from continuum_traces.records import read_arrivals
 from continuum_traces.run_dir import read_manifest
 from fake_server import FakeServer, Handler, good, streaming
 from small_replays import (
+    analyzed,
     replay,
     replayed,
     run_of,
@@ -127,6 +130,31 @@ def test_something_else_is_there(tmp_path: Path, sent: bytes, said: str) -> None
     assert said in refused("replay", trace_of(tmp_path), "--base-url", url, "--out", tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ((404, {}), "404 Not Found from /models; does the URL end in /v1? If the server has no list of models"),
+        ((405, {}), "405 Method Not Allowed from /models"),
+        ((501, {}), "501 Not Implemented from /models"),
+        ((200, {"data": []}), "serves no model"),
+    ],
+)
+def test_a_server_need_not_list_its_models_if_one_is_named(page: tuple[int, Any], said: str) -> None:
+    with FakeServer() as server:
+        server.pages["/v1/models"] = page
+        with pytest.raises(BenchError, match=re.escape(said)):
+            probe_server(server.url, None)
+        assert probe_server(server.url, None, "mine").models == ("mine",)
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+def test_a_named_model_does_not_hide_an_error(status: int) -> None:
+    with FakeServer() as server:
+        server.pages["/v1/models"] = status, {}
+        with pytest.raises(BenchError, match=f"{status} "):
+            probe_server(server.url, None, "mine")
+
+
 @pytest.mark.parametrize("engines", [5, [5], {"a": 1}])
 def test_odd_facts_of_a_server_are_left_out(engines: Any) -> None:
     """Every question gets the same answer."""
@@ -208,7 +236,11 @@ def test_when_a_server_asks_to_come_back(headers: dict[str, str], seconds: float
 
 @pytest.mark.parametrize(
     ("status", "asked", "again"),
-    [(503, None, True), (503, "false", False), (400, None, False), (400, "true", True), (429, "FALSE", False)],
+    [
+        *((503, None, True), (503, "false", False), (400, None, False), (400, "true", True), (429, "FALSE", False)),
+        *((status, None, True) for status in (408, 409, 429, 500, 529)),
+        *((status, None, False) for status in (401, 404, 407, 410, 422, 499)),
+    ],
 )
 def test_a_server_that_says_whether_to_try_again(status: int, asked: str | None, again: bool) -> None:
     headers = {"retry-after-ms": "20", **({} if asked is None else {"x-should-retry": asked})}
@@ -227,9 +259,57 @@ def test_a_server_that_says_whether_to_try_again(status: int, asked: str | None,
     assert (failed.again, failed.retry_after_s) == (again, 0.02)
 
 
-def analyzed(out: Path) -> dict[str, Any]:
-    (found,) = json.loads(bench("analyze", out, "--json").stdout).values()
-    return dict(found)
+@pytest.mark.parametrize(
+    ("attempt", "asked_s", "seconds"),
+    [
+        *((0, None, 2.0), (1, None, 4.0), (3, None, 16.0), (0, 1.9, 2.0), (0, 2.1, 2.1), (3, 15.0, 16.0)),
+        *((0, 599.0, 599.0), (0, 600.0, 600.0), (0, 601.0, 600.0), (0, float("inf"), 600.0), (9, 601.0, 1024.0)),
+    ],
+)
+def test_pauses_double_and_are_as_long_as_the_server_asks(attempt: int, asked_s: float | None, seconds: float) -> None:
+    assert pause_s(attempt, 2.0, asked_s) == seconds
+
+
+EMPTY = b'data: {"choices": [{"text": "", "finish_reason": "stop"}]}\n\n'
+COUNTED = b'data: {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": %d}}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("events", "failure"),
+    [
+        ((EMPTY,), "stream: ended without a token"),
+        ((EMPTY, COUNTED % 0), "stream: ended without a token"),
+        ((EMPTY, COUNTED % 1), None),  # of a token that has no text
+        ((TOKEN, EMPTY), None),
+    ],
+)
+def test_an_answer_has_a_token(events: tuple[bytes, ...], failure: str | None) -> None:
+    async def post(url: str) -> str | None:
+        async with open_session(url) as session:
+            try:
+                await StreamingClient(session, lambda: 1.0, 60.0).post(f"{url}/completions", {}, {})
+            except RequestFailed as error:
+                return str(error)
+        return None
+
+    with FakeServer("anything", handler=answering(*events)) as server:
+        assert asyncio.run(post(server.url)) == failure
+
+
+class Deaf(FakeServer):
+    """Hangs up when it is asked to release a program."""
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path.endswith("/release"):
+            assert request.transport is not None
+            request.transport.abort()
+        return await super()._serve(request)
+
+
+def test_a_release_that_failed_is_counted(tmp_path: Path) -> None:
+    with Deaf("plugin", handler=answering(stays_s=30)) as server:
+        done = replay(trace_of(tmp_path, 2), server.url, tmp_path / "out", "--program-limit-s", 0.2)
+    assert "2 x program-limit, 2 x release" in done.stderr
 
 
 # --------------------------------------------------------------------------------------- broken connections

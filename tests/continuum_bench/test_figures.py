@@ -69,7 +69,7 @@ def test_a_figure_from_end_to_end(trace: Path, tmp_path: Path) -> None:
 
 def test_a_dry_run_names_every_cell_and_writes_nothing(tmp_path: Path) -> None:
     names = succeeded("figure own-policy --dry-run --out", tmp_path / "out").stdout.splitlines()
-    assert len(names) == len(set(names)) == 120
+    assert len(names) == len(set(names)) == 138
     assert not (tmp_path / "out").exists()
 
 

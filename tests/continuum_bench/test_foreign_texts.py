@@ -26,6 +26,10 @@ SHOWN = r"\x1b[2J\x07\x9b31m\u202e\u2066\u200b\x7f\ud800"
         ("naïve — 漢字 ✓\tx\n", "naïve — 漢字 ✓\tx\n"),
         ("a\xa0b", "a\xa0b"),
         ("a\rb\x00", r"a\rb\x00"),
+        ("\x1b]8;;http://x\x07y", r"\x1b]8;;http://x\x07y"),  # a link
+        ("\x9d0;title\x9c\x85", r"\x9d0;title\x9c\x85"),  # the window's title, in C1; a new line
+        ("\u2028\u2029\ufeff\u061c\xad", r"\u2028\u2029\ufeff\u061c\xad"),
+        ("\U000e0041", r"\U000e0041"),  # a letter that nobody sees
         ("", ""),
     ],
 )

@@ -15,18 +15,20 @@ from aiohttp import web
 from bench_cli import succeeded
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.records.misses import limits_of
+from continuum_analysis.records.server_load import server_load
+from continuum_analysis.report.page import write_report
 from continuum_bench.errors import BenchError
 from continuum_bench.live.contexts import HIGHEST_ID, LOWEST_ID, SentTokens
 from continuum_bench.live.endpoint import Endpoint
 from continuum_bench.live.profile import DECODE_TOKENS, decode_grid, measure
-from continuum_bench.live.server_metrics import SERVER_METRICS, samples
+from continuum_bench.live.server_metrics import samples
 from continuum_server.step_times.profile import read_profile
 from continuum_traces.conversation import open_turn
 from continuum_traces.json_io import read_json
 from continuum_traces.jsonl import write_programs
 from continuum_traces.records import read_arrivals, read_events, read_turns
-from continuum_traces.run_dir import read_manifest
-from continuum_traces.schema import Program, Turn
+from continuum_traces.run_dir import SERVER_METRICS, read_manifest
+from continuum_traces.schema import Program, ToolCall, Turn
 from fake_server import FakeServer, good, hang_up
 from live_server import Live
 from small_replays import replay, replayed, run_of, trace_of
@@ -134,6 +136,81 @@ vllm:cache_config_info{block_size="16"} 1.0
 process_resident_memory_bytes 1.0
 """
     assert samples(page) == {"vllm:num_requests_running": 7.0, "vllm:e2e_request_latency_seconds_sum": 150.0}
+
+
+PAGES = {
+    "vllm": (
+        "/metrics",
+        """vllm:kv_cache_usage_perc{engine="0"} 0.5
+vllm:kv_cache_usage_perc{engine="1"} 0.75
+vllm:num_requests_running{engine="0"} 3.0
+vllm:num_requests_waiting{engine="0"} 2.0
+vllm:num_preemptions_total{engine="0"} NOW
+vllm:prefix_cache_queries_total{engine="0"} NOW0
+vllm:prefix_cache_hits_total{engine="0"} NOW
+""",
+        (0.625, 3.0, 2.0, 0.1),
+    ),
+    "sglang": (
+        "/metrics",
+        """sglang:token_usage{model_name="m"} 0.25
+sglang:num_running_reqs{model_name="m"} 4.0
+sglang:num_queue_reqs{model_name="m"} 1.0
+sglang:num_retracted_reqs_total{model_name="m"} NOW
+sglang:prompt_tokens_total{model_name="m"} NOW0
+sglang:cached_tokens_total{cache_source="device",model_name="m"} NOW
+sglang:cached_tokens_total{cache_source="host",model_name="m"} NOW
+sglang:cache_hit_rate{model_name="m"} 0.9
+""",
+        (0.25, 4.0, 1.0, 0.2),
+    ),
+    "tensorrt_llm": (
+        "/prometheus/metrics",
+        """trtllm_kv_cache_utilization{model_name="m"} 0.75
+trtllm_num_requests_running{model_name="m"} 5.0
+trtllm_num_requests_waiting{model_name="m"} 0.0
+trtllm_kv_cache_hit_rate{model_name="m"} 0.4
+""",
+        (0.75, 5.0, 0.0, 0.4),
+    ),
+}
+"""By kind of server: where its metrics are, lines of them (``NOW`` grows), and what is to be read."""
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_what_a_server_reports_is_drawn_beside_first_tokens(kind: str, tmp_path: Path) -> None:
+    """TensorRT-LLM's ``/metrics`` is JSON of its last steps; it counts no preemptions."""
+    path, page, (kv, running, waiting, hits) = PAGES[kind]
+    with FakeServer(kind, handler=good) as server:
+
+        async def handler(request: web.BaseRequest, number: int) -> web.StreamResponse:
+            server.pages[path] = 200, page.replace("NOW", str(number))
+            return await good(request, number)
+
+        server.pages["/metrics"] = 200, [{"iter": 1}]
+        server.pages[path], server.handler = (200, page.replace("NOW", "1")), handler
+        call = (ToolCall("sleep", 0.6),)
+        turns = (Turn(40, 2, tool_calls=call), Turn(10, 2, tool_calls=call), Turn(10, 2, tool_calls=call), Turn(10, 2))
+        write_programs(tmp_path / "t.jsonl", [Program("p", turns)])
+        assert replay(tmp_path / "t.jsonl", server.url, tmp_path / "out").exit_code == 0
+    load = server_load(run_of(tmp_path / "out"))
+    assert load is not None
+    means = [set(load.series[name][1]) for name in ("kv_used", "running", "waiting")]
+    assert means == [{kv}, {running}, {waiting}]
+    assert load.hit_ratio == pytest.approx(hits)
+    assert ("preemptions" in load.series) == (kind != "tensorrt_llm")
+    if kind != "tensorrt_llm":
+        assert load.series["preemptions"][1][0] == 0 < load.series["preemptions"][1][-1]
+    html = write_report(tmp_path / "out").read_text(encoding="utf-8")
+    figure = html.partition('id="server-metrics"')[2].partition("</section>")[0]
+    assert all(title in figure for title in ("time to first token, s", "KV in use", "running requests", f"{hits:.1%}"))
+    assert ("preemptions so far" in figure) == (kind != "tensorrt_llm")
+
+
+def test_a_server_without_metrics_has_no_figure_of_them(tmp_path: Path) -> None:
+    done = replayed(tmp_path, good)
+    assert not (done.run / SERVER_METRICS).exists()
+    assert 'id="server-metrics"' not in write_report(done.out).read_text(encoding="utf-8")
 
 
 def prompt_of(context: SentTokens, program: Program, index: int) -> list[int]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from agent_batches import SCENARIOS, environment
-from bench_cli import bench, refused
+from bench_cli import bench, refused, small_trace
 from continuum_agents.environments import FRAMEWORKS
 from continuum_bench.lock import locked
 from fake_server import FakeServer, good
@@ -115,3 +115,12 @@ def test_two_commands_do_not_write_into_one_folder(
         done = bench(command.replace("URL", here["URL"]), "--out", tmp_path)
     assert done.exit_code == 2
     assert "another run is writing there; choose another --out\n" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["traces fit", "traces convert --to preview"])
+def test_plain_json_has_no_name_that_ends_in_gz(command: str, tmp_path: Path) -> None:
+    source, target = small_trace(tmp_path / "t.jsonl"), tmp_path / "p.json.gz"
+    assert (
+        refused(command, source, target) == f"{target}: this file is written as plain JSON; choose a name without .gz\n"
+    )
+    assert not target.exists()

@@ -12,7 +12,10 @@ import pandas as pd
 import pytest
 from bench_cli import bench, succeeded
 from continuum_traces.run_dir import EVENTS
+from fake_server import FakeServer
 from recorded_runs import write_recorded
+
+from continuum_client import OpenAI
 
 
 def write_run(path: Path, policy: str, seed: int, slower: float, **workload: Any) -> None:
@@ -133,3 +136,14 @@ def test_misses_say_what_the_records_cannot(experiment: Path) -> None:
     said = bench("analyze", experiment / "vllm-seed0", "--misses").stderr
     assert "only the client's records are here" in said
     assert "--scheduler-records DIR" in said
+
+
+def test_what_a_client_recorded_is_a_run_that_is_compared_under_its_own_name(tmp_path: Path) -> None:
+    with FakeServer("vllm") as server:
+        for name in ("before", "after"):
+            with OpenAI(base_url=server.url, api_key="k", record=tmp_path / name) as client, client.program("p"):
+                client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+    assert "cut short" not in succeeded("analyze", tmp_path / "before").output
+    compared = json.loads(succeeded("compare --json", tmp_path / "before", tmp_path / "after").stdout)
+    assert {*compared["policies"]} == {"before", "after"}
+    succeeded("report", tmp_path / "before", "--out", tmp_path / "page.html")

@@ -56,6 +56,13 @@ def test_files_that_another_server_writes_are_refused(tmp_path: Path, monkeypatc
     assert statistics == f"{tmp_path}/tools.json.lock: {words}"
 
 
+@pytest.mark.parametrize("place", [".", "..", "folder"])
+def test_statistics_are_a_file(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert refused("serve", "--port", 0, "--statistics", place) == f"--statistics {place}: is a folder; name a file\n"
+
+
 @pytest.mark.parametrize(
     ("model", "files", "is_random"),
     [
@@ -161,6 +168,8 @@ def test_a_weight_is_above_zero(weight: str) -> None:
     ("arguments", "words"),
     [
         (("--uds", "/tmp/socket"), "--uds: serve needs a server that answers HTTP"),
+        (("--port=8",), "--port: is an option of serve, which must know it; give it before --"),
+        (("--data_parallel_size", "2"), "--data-parallel-size: is an option of serve"),
         (("--grpc",), "--grpc: serve needs a server that answers HTTP"),
         (("--ssl_cert_reqs=2", "--ssl-certfile", "c"), "--ssl-cert-reqs 2: serve has no client certificate"),
     ],

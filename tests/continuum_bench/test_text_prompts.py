@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from continuum_bench.live.contexts import SentTexts, TokenRates
 from continuum_bench.live.http import StreamedAnswer
+from continuum_bench.live.load import LoadCounters
+from continuum_bench.live.results import length_notes
+from continuum_traces.answers import Answer
 from continuum_traces.conversation import open_turn
 from continuum_traces.schema import Program, Turn
 
@@ -42,3 +45,37 @@ def test_the_length_is_the_trace_s_from_the_second_turn_on(
 
 def test_thoughts_are_not_carried() -> None:
     assert ratios(CARRIED, 1.0, 4, thoughts=180)[1:] == pytest.approx([1.0] * 7, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "messages", "tokens", "rates"),
+    [
+        (100, 0, 1e6, (4.0, 4.0)),
+        (100, 0, 0, (0.25, 4.0)),
+        (0, 1, 1e6, (1.0, 64.0)),
+        (0, 1, -1e6, (1.0, 0.0)),
+    ],
+)
+def test_rates_stay_within_what_tokenizers_do(
+    words: int, messages: int, tokens: float, rates: tuple[float, float]
+) -> None:
+    """A server that counts nonsense does not make prompts endless, or empty."""
+    learned = TokenRates()
+    for _ in range(50):
+        learned.learn(words, messages, tokens)
+    assert (learned.per_word, learned.per_message) == rates
+
+
+@pytest.mark.parametrize(
+    ("counted", "said"),
+    [
+        ((100, 20), []),
+        ((110, 20), ["prompts had 1.100 of the trace's tokens, by the server's count"]),
+        ((100, 21), ["answers had 1.050 of the trace's tokens, by the server's count"]),
+        ((100, None), ["the server sent no token counts for 1 turn"]),
+    ],
+)
+def test_lengths_that_differ_from_the_trace_are_said(counted: tuple[int | None, int | None], said: list[str]) -> None:
+    counters = LoadCounters()
+    counters.count(Answer(prompt_tokens=counted[0], output_tokens=counted[1]), 100, 20)
+    assert length_notes(counters, steered=False) == said

@@ -82,6 +82,15 @@ def test_a_table_says_what_each_key_has(fake: FakeServer, page: Json) -> None:
     assert lines[place + 1] == f"{'a' * 16} 3 25% 75% 12 s 2 3 4 s"
 
 
+def test_what_a_server_says_moves_no_cursor(fake: FakeServer, page: Json) -> None:
+    [engine] = page["engines"]
+    rows = [{**row, "program_id": "\x1b[2J\x07" + row["program_id"]} for row in engine["program_list"]]
+    fake.pages[PAGE] = 200, {"engines": [{**engine, "policy": "\x9b31m\u202e", "program_list": rows}]}
+    printed = succeeded(ONCE, fake.url).stdout
+    assert r"\x1b[2J" in printed
+    assert not set(printed) & {"\x1b", "\x07", "\x9b", "\u202e"}
+
+
 def test_a_table_says_what_each_program_does(fake: FakeServer) -> None:
     done = succeeded(ONCE, fake.url)
     lines = [line.split() for line in done.stdout.splitlines()]

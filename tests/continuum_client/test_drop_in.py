@@ -354,6 +354,7 @@ def test_copies_show_openai_s_parameters_and_ours(name: str) -> None:
         shown = inspect.signature(getattr(ours, method)).parameters
         assert {*inspect.signature(getattr(theirs, method)).parameters} == {*shown} - {*OPTIONS}
         assert {*OPTIONS} <= {*shown}
+        assert {*shown} - {"self"} <= {*client_module.CopyArguments.__annotations__}
 
 
 def test_a_copy_with_other_options_of_ours(server: FakeServer, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def test_what_was_sent_refused_and_released(serve: Callable[..., FakeServer], ca
     sent, released, sent_again, refused = said[:4]
     assert "program for vllm, turn 0-" in sent
     assert "['vllm_xargs', 'session_id', 'prompt_cache_key']" in sent
-    assert released.startswith("program for vllm: released by http://127.0.0.1:")
+    assert released.startswith("program for vllm: the release of a program was sent to http://127.0.0.1:")
     assert "for openai" in sent_again
     assert "refuses the body fields" in refused
     assert "a secret" not in " ".join(said)

@@ -19,6 +19,7 @@ from fake_server import FakeServer, Planned
 from hypothesis import given
 from hypothesis import strategies as st
 from sdk import ask
+from waiting import until
 
 from continuum_client import (
     AsyncOpenAI,
@@ -70,6 +71,58 @@ def test_what_is_told_is_told_once(client: OpenAI, vllm: FakeServer) -> None:
     assert [tags["kv_ttl_s"] for tags in sent] == [86_400] * 2 + [2] * 3
     assert last.keys() == {"program_id", "turn_id"}
     assert {seen.program_id for seen in vllm.asked} == {"p"}
+
+
+STARTED, FINISHED = {"event": "started", "pred_tool_s": 2.5}, {"event": "finished"}
+
+
+@pytest.mark.parametrize("schema", ["plugin", "vllm"])
+def test_a_tool_tells_the_server_of_its_start_and_its_end(schema: str) -> None:
+    """Also if it raises. Not before a call was sent, and not unless it is asked to. Stock vLLM knows no events."""
+    with FakeServer(schema) as server, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        client = OpenAI(base_url=server.url, dialect="vllm", max_retries=0)
+        with client.program("a/b") as p:
+            with p.tool("early", expect_s=1.0, tell=True):
+                pass
+            ask(client)
+            with p.tool("quiet", expect_s=9.0):
+                pass
+            with p.tool("unknown", tell=True):
+                pass
+            with pytest.raises(OSError, match="broken"), p.tool("pytest", expect_s=2.5, tell=True):
+                raise OSError("broken")
+            with p.tool("pytest", tell=True):  # what was expected before
+                pass
+        assert server.tool_events == [FINISHED, STARTED, FINISHED, STARTED, FINISHED]
+        assert {seen.path for seen in server.seen if seen.path.endswith("/events")} == {
+            "/continuum/programs/a%2Fb/events"
+        }
+        assert server.released == ["a/b"]
+
+
+def test_events_of_an_asynchronous_client_do_not_delay_its_tool(vllm: FakeServer) -> None:
+    async def agent() -> None:
+        client = AsyncOpenAI(base_url=vllm.url, dialect="vllm", max_retries=0)
+        async with client.program("p") as p:
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+            async with p.tool("pytest", expect_s=2.5, tell=True):
+                assert vllm.tool_events == []
+                await asyncio.to_thread(until, lambda: vllm.tool_events == [STARTED])
+        await asyncio.to_thread(until, lambda: vllm.tool_events == [STARTED, FINISHED])
+
+    asyncio.run(agent())
+
+
+@pytest.mark.parametrize("dialect", ["headers", "sglang", "thunderagent"])
+def test_servers_without_events_get_none(dialect: str) -> None:
+    with FakeServer(dialect if dialect != "headers" else "vllm") as server:
+        client = OpenAI(base_url=server.url, dialect=dialect, max_retries=0)
+        with client.program("p") as p:
+            ask(client)
+            with p.tool("pytest", expect_s=1.0, tell=True):
+                pass
+        assert server.tool_events == []
 
 
 def test_parallel_tools_tell_the_slowest_and_the_time_any_ran() -> None:

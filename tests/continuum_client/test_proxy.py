@@ -384,6 +384,20 @@ def command(server: FakeServer, *words: str) -> list[str]:
     return [*COMMAND, "--upstream", f"127.0.0.1:{server.port}", "--dialect", "vllm", "--program", "p", *words]
 
 
+def test_the_help_can_be_read_without_aiohttp() -> None:
+    without = (
+        "import sys; sys.modules['aiohttp'] = None; from continuum_client.proxy_command import main; main(sys.argv[1:])"
+    )
+    help_, run = (
+        subprocess.run([sys.executable, "-c", without, *words], capture_output=True, text=True, check=False)
+        for words in (["--help"], ["--upstream", "http://x", "--", "true"])
+    )
+    assert (help_.returncode, help_.stderr) == (0, "")
+    assert run.returncode == 1
+    assert run.stderr.endswith("pip install aiohttp\n")
+    assert run.stderr.startswith("continuum-proxy needs aiohttp")
+
+
 def test_the_command_s_output_and_status_are_the_program_s(vllm: FakeServer, tmp_path: Path) -> None:
     script = [sys.executable, "-c", f"{CURL}\nsys.exit(int(sys.stdin.read()))"]
     line = command(vllm, "--record", str(tmp_path), "--", *script)

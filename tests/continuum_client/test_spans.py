@@ -6,7 +6,8 @@ from typing import Any
 
 import openai
 import pytest
-from fake_server import FakeServer, Planned
+from aiohttp import web
+from fake_server import FakeServer, Planned, as_event, streaming
 from sdk import ask
 
 from continuum_client import OpenAI
@@ -64,6 +65,46 @@ def test_spans_of_other_libraries(client: OpenAI, vllm: FakeServer, spans: Any) 
     assert call.attributes["continuum.cached_tokens"] > 0
     assert (tool.name, agent.name) == ("tool", "agent")
     assert "continuum.program_id" not in agent.attributes
+
+
+def test_names_and_values_are_those_of_the_semantic_conventions(client: OpenAI, vllm: FakeServer, spans: Any) -> None:
+    names = pytest.importorskip("opentelemetry.semconv._incubating.attributes.gen_ai_attributes")
+    attributes = {value for name, value in vars(names).items() if name.startswith("GEN_AI_")}
+    operations = {each.value for each in names.GenAiOperationNameValues}
+    with client.program("p") as p, spans.tracer.start_as_current_span("agent"):
+        ask(client)
+        client.completions.create(model="m", prompt="hello")
+        client.responses.create(model="m", input="hello")
+        ask(client, model="")
+        with p.tool("grep"):
+            pass
+    found = spans.get_finished_spans()[:-1]
+    for span in found:
+        named = {name: value for name, value in span.attributes.items() if name.startswith("gen_ai.")}
+        assert {*named} <= attributes
+        assert named["gen_ai.operation.name"] in operations
+        is_tool = named["gen_ai.operation.name"] == "execute_tool"
+        assert ("gen_ai.provider.name" in named, span.kind.name) == (
+            (False, "INTERNAL") if is_tool else (True, "CLIENT")
+        )
+        about = named.get("gen_ai.tool.name" if is_tool else "gen_ai.request.model")
+        assert span.name == " ".join(filter(None, (named["gen_ai.operation.name"], about)))
+    assert found[3].name == "chat"
+    assert found[0].attributes["gen_ai.response.finish_reasons"] == ("stop",)
+
+
+def test_an_error_s_type_is_a_word_and_its_text_the_description(client: OpenAI, vllm: FakeServer, spans: Any) -> None:
+    async def short(request: web.Request, number: int) -> web.StreamResponse:
+        stream = await streaming(request)
+        await stream.write(as_event({"choices": [{"index": 0, "delta": {"content": "a"}}]}))
+        return stream
+
+    vllm.handler = short
+    with client.program("p"), spans.tracer.start_as_current_span("agent"):
+        list(ask(client, stream=True))
+    call, _ = spans.get_finished_spans()
+    assert call.attributes["error.type"] == "stream"
+    assert call.status.description == "stream: ended without a finish reason"
 
 
 def test_failures(vllm: FakeServer, spans: Any) -> None:

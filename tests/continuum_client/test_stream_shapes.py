@@ -1,8 +1,9 @@
 """The table of stream shapes (tests/stream_shapes.jsonl): load generator, client, instrument and proxy read each alike.
 
 A row has a stream's events, where the shape is documented, and what it means: text of the first choice, tool calls with
-arguments, counts, and how the answer ended, by a request that asked for ``asked`` tokens, or for no length. An event is
-JSON, the data as text, or its bytes: ``raw``, with CRLF (``crlf``), or with its data in several lines (``lines``).
+arguments, counts, and how the answer ended, by a request that asked for ``asked`` tokens, or for no length, and for
+``n`` answers, or for one. An event is JSON, the data as text, or its bytes: ``raw``, with CRLF (``crlf``), or with its
+data in several lines (``lines``).
 ``typed`` is the end as openai's client sees it, which hides [DONE] and raises errors.
 """
 
@@ -58,7 +59,7 @@ def body_of(row: Row) -> Row:
     prompt = {"/completions": {"prompt": "q"}, "/responses": {"input": "q"}}
     said = prompt.get(row["path"], {"messages": [{"role": "user", "content": "q"}]})
     lengths = {"max_tokens": row["asked"], "min_tokens": row["asked"], "ignore_eos": True} if "asked" in row else {}
-    return {"model": "m", "stream": True, **said, **lengths}
+    return {"model": "m", "stream": True, **said, **lengths, **({"n": row["n"]} if "n" in row else {})}
 
 
 def facts(answer: Answer, row: Row) -> Row:
@@ -89,10 +90,10 @@ def test_the_table_is_large_and_every_row_says_where_it_comes_from() -> None:
 def test_the_reader_means_what_the_row_says_however_the_bytes_are_cut(row: Row) -> None:
     whole = b"".join(map(bytes_of, row["events"]))
     for size in (1, 7, len(whole)):
-        reply = Reply(content="full")
+        asked = asked_in(body_of(row))
+        reply = Reply(content="full", alone=asked.choices == 1)
         errors: list[str | None] = []
-        watched = WatchedReply(reply, lambda: 1.0, [ended_into(errors)])
-        watched.asked = asked_in(body_of(row))
+        watched = WatchedReply(reply, lambda: 1.0, [ended_into(errors)], asked=asked)
         events = Events(watched)
         for start in range(0, len(whole), size):
             events.feed(whole[start : start + size])

@@ -89,8 +89,8 @@ def test_several_choices_are_said_to_count_together(
     server.handler = answer
     client = OpenAI(base_url=server.url, record=tmp_path)
     with client.program("p"):
-        ask(client)
-        ask(client)
+        for _ in range(2):
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}], n=3)
     assert ["their mean length" in str(each.message) for each in recwarn].count(True) == 1
     (program,) = read_programs(tmp_path / "trace.jsonl")
     assert [turn.output_tokens for turn in program.turns] == [11, 11]

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     assert_type(client.chat.completions.create(model="m", messages=[]), ChatCompletion)
     assert_type(client.chat.completions.create(model="m", messages=[], stream=True), Stream[ChatCompletionChunk])
     assert_type(client.bind(client.program("p")), OpenAI)
+    assert_type(client.with_options(timeout=3, max_retries=0, dialect="vllm"), OpenAI)
+    assert_type(client.copy(record=None, set_default_headers={}), OpenAI)
     wrapped = wrap(openai.AzureOpenAI(), dialect="vllm")
     assert_type(wrapped, OpenAI)
     assert_type(wrap(openai.OpenAI()), OpenAI)
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     async def main() -> None:
         other = AsyncOpenAI(dialect="auto")
+        assert_type(other.with_options(api_key="k", implicit=False), AsyncOpenAI)
         async with other.program() as q:
             assert_type(q, Program)
             assert_type(await other.chat.completions.create(model="m", messages=[]), ChatCompletion)
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
     OpenAI(dialekt="vllm")  # type: ignore[call-arg]
     OpenAI(dialect="vlm")  # type: ignore[arg-type]
     OpenAI(content="all")  # type: ignore[arg-type]
+    client.with_options(dialekt="vllm")  # type: ignore[call-arg]
+    client.copy(timeout="3")  # type: ignore[arg-type]
     wrap(openai.AzureOpenAI(), dilect="vllm")  # type: ignore[call-overload]
     wrap("client")  # type: ignore[call-overload]
     client.chat.completions.create(model=3, messages=[])  # type: ignore[call-overload]

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from continuum_server.policy.facts import Hold, Machine, Orders, PrefillCurve, Step, Stored, TurnFinish, TurnState
+from continuum_server.policy.facts import (
+    Hold,
+    Machine,
+    Orders,
+    PrefillCurve,
+    Step,
+    Stored,
+    ToolEvent,
+    TurnFinish,
+    TurnState,
+)
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Prompt
 from continuum_server.policy.registry import make_policy
@@ -69,6 +79,14 @@ class Driver:
         hold = self.finish(self.arrive(program_id, **facts), tool, context)
         self.now_s += gap_s
         return hold.ttl_s if hold is not None else 0.0
+
+    def tell(self, program_id: str, seconds: float | None = None, p90_s: float | None = None) -> float | None:
+        """A tool event. Return the seconds from the turn's end until when the program's KV is pinned then; None: it is
+        not, or no longer."""
+        (program,) = self.table.identity.programs.of(program_id)
+        self.table.tool_event(program, ToolEvent(seconds, p90_s), self.now_s)
+        pin = self.table.pins.firm(program)
+        return None if pin is None or pin.deadline_s <= self.now_s else pin.deadline_s - pin.since_s
 
     def gaps(self, tool: str | None, *seconds: float) -> None:
         """Samples of a tool's time, from a program of their own."""

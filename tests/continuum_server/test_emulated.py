@@ -132,6 +132,11 @@ def test_the_launchers_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (("--speculative-config", "{}"), "--speculative-config: the emulated engine cannot do this"),
         (("--cpu-offload-gb", "1"), "--cpu-offload-gb: the emulated engine cannot do this"),
         (("--scheduler-cls", "x"), "--scheduler-cls: Continuum passes its own value of this option"),
+        (("--scheduler-cl", "x"), "--scheduler-cl: Continuum passes its own value of this option"),
+        (("--scheduler_c=x",), "--scheduler_c: Continuum passes its own value of this option"),
+        (("--distributed-executor", "mp"), "--distributed-executor: Continuum passes its own value of this option"),
+        (("--kv_offloading-size=2",), "--kv_offloading-size: the emulated engine cannot do this"),
+        (("--speculative-config.method", "ngram"), "--speculative-config.method: the emulated engine cannot do this"),
         (("--distributed-executor-backend", "mp"), "--distributed-executor-backend: Continuum passes its own value"),
     ],
 )
@@ -140,6 +145,12 @@ def test_what_the_engine_does_not_do_is_refused_before_it_starts(words: tuple[st
         command_of(ServerConfig(vllm_arguments=words), 8000)
     if not words[0].startswith(("--scheduler", "--distributed")):
         command_of(ServerConfig(engine="gpu", model="org/model", vllm_arguments=words), 8000)
+
+
+@pytest.mark.parametrize("word", ["--", "--scheduler-reserve-full-isl", "--seed"])
+def test_other_options_are_vllm_s(word: str) -> None:
+    command, _ = command_of(ServerConfig(vllm_arguments=(word,)), 8000)
+    assert command[-1] == word
 
 
 @pytest.mark.slow

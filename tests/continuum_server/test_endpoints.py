@@ -193,7 +193,7 @@ def test_what_arrives_in_dynamo(tmp_path: Path) -> None:
         assert len(programs["told"].turns) == len(CALLS)
 
 
-CACHED = re.compile(r"ok [1-9]\d+ of \d+ prompt tokens of turn 2")
+CACHED = re.compile(r"ok [1-9]\d+ of \d+ prompt tokens of turn 3")
 HOLD = re.compile(r"ok (\d+) tokens held, \1 of them found\. 1 x full attention ")
 
 
@@ -222,20 +222,25 @@ def test_doctor_says_what_arrives(tmp_path: Path) -> None:
         assert CACHED.fullmatch(seen.pop("prefix cache"))
         assert HOLD.match(seen.pop("hold"))
         assert seen == {
-            "program id": "ok body:vllm_xargs, turns 2",
+            "program id": "ok body:vllm_xargs, turns 3",
             "release": "ok held, then ended",
             "hints": "ok none was ignored",
             "histories": "ok 1 programs listed; no prompt differs early from the one before",
         }
         seen = asked_doctor(server.url, "--dialect", "headers")
-        assert (seen["program id"], seen["release"]) == ("ok header:x-session-id, turns 2", "-")
+        assert (seen["program id"], seen["release"]) == ("ok header:x-session-id, turns 3", "-")
         with gateway("litellm", [server.url], tmp_path) as gate:
             behind = ("--server-url", server.url)
             assert asked_doctor(gate.url)["program id"] == "-"
-            assert asked_doctor(gate.url, *behind)["program id"] == "ok body:vllm_xargs, turns 2"
+            assert asked_doctor(gate.url, *behind)["program id"] == "ok body:vllm_xargs, turns 3"
             assert asked_doctor(gate.url, *behind, "--dialect", "headers")["program id"] == "NO"
             forwarded = asked_doctor(gate.url, *behind, "--dialect", "headers", "--served-model", "forwarded")
-            assert forwarded["program id"] == "ok header:x-session-id, turns 2"
+            assert forwarded["program id"] == "ok header:x-session-id, turns 3"
+
+
+def test_doctor_sees_a_hold_on_the_default_server(tmp_path: Path) -> None:
+    with Server(ServerConfig(port=0, max_model_len=16_000), tmp_path / "log") as server:
+        assert HOLD.match(asked_doctor(server.url)["hold"])
 
 
 SGLANG = """

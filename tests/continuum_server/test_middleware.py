@@ -18,6 +18,7 @@ from continuum_server.vllm_plugin.middleware import ContinuumMiddleware
 from continuum_server.vllm_plugin.online import AnchoredClock
 from continuum_server.vllm_plugin.request_tags import BODY_FIELDS, CLIENT_KEY, NAMESPACE_KEY, WEIGHT_KEY, normalize_tags
 from continuum_server.vllm_plugin.state import KEPT_S, LISTED, StateCache, engine_state
+from continuum_server.vllm_plugin.tool_events import MOST_BYTES
 from continuum_traces.schema import SchedulerEvent
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
@@ -59,7 +60,8 @@ class EngineCore:
         if self.error is not None:
             raise self.error
         released = engine == b"1" and json.loads(argument).get("program_id") == "p/1"
-        answers = {"state": STATE}
+        held = {b"0": None, b"1": True}[engine] if json.loads(argument).get("program_id") == "p/1" else None
+        answers = {"state": STATE, "event": {"held": held}}
         return json.dumps(answers.get(operation, {"released": released}))
 
 
@@ -161,6 +163,7 @@ class Http:
 CHAT = "POST", "/v1/chat/completions"
 STATE_PAGE = "GET", "/continuum/state"
 RELEASE = "POST", "/continuum/programs/p/1/release"
+EVENTS = "/continuum/programs/p/1/events"
 
 
 def received(answer: bytes) -> Any:
@@ -289,6 +292,52 @@ def test_a_program_id_that_cannot_be_is_refused(path: str, status: int) -> None:
     assert (got, json.loads(answer).get("program_id")) == (status, path if status == 200 else None)
     assert len(http.core.calls) == (status == 200)
     assert http.ask("POST", "/continuum/programs/release")[0] == 404
+
+
+STARTED = {"event": "started", "pred_tool_s": 4, "pred_tool_p90_s": 9.5}
+
+
+def test_an_event_reaches_the_engines_with_its_key() -> None:
+    http = Http(api_key=["a", "b"])
+    status, answer = http.ask("POST", EVENTS, json.dumps(STARTED).encode(), {"Authorization": "Bearer a"})
+    assert (status, json.loads(answer)) == (200, {"program_id": "p/1", "held": True})
+    told = {"predicted_s": 4.0, "p90_s": 9.5}
+    assert http.core.calls == [
+        ("event", {"program_id": "p/1", "namespace": digest("a", "a\nb"), "event": told}),
+    ]
+    ended = Http()
+    assert ended.ask("POST", EVENTS, b'{"event": "finished"}')[0] == 200
+    assert ended.core.calls[0][1]["event"] == {"predicted_s": None, "p90_s": None}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "key", "status", "word"),
+    [
+        ("q", STARTED, "a", 404, "no program of yours"),
+        ("", STARTED, "a", 400, "a program id has"),
+        ("p/1", STARTED, "c", 401, "Unauthorized"),
+        ("p/1", {**STARTED, "pred_tool_s": 86_400}, "a", 200, ""),
+        ("p/1", {**STARTED, "pred_tool_s": 86_400.1}, "a", 400, "$.pred_tool_s"),
+        ("p/1", {**STARTED, "pred_tool_s": -0.1}, "a", 400, "$.pred_tool_s"),
+        ("p/1", {**STARTED, "pred_tool_p90_s": [1]}, "a", 400, "$.pred_tool_p90_s"),
+        ("p/1", {"event": "started"}, "a", 400, "pred_tool_s: missing"),
+        ("p/1", {"event": "finished", "pred_tool_p90_s": 1}, "a", 400, "pred_tool_p90_s"),
+        ("p/1", {**STARTED, "x": 1}, "a", 400, "`x`"),
+        ("p/1", {"event": "finished", "x": "y" * MOST_BYTES}, "a", 413, "4096 bytes"),
+    ],
+)
+def test_an_event_that_is_none_costs_the_engine_nothing(path: str, body: Any, key: str, status: int, word: str) -> None:
+    http = Http(api_key=["a", "b"])
+    where, sent = f"/continuum/programs/{path}/events", json.dumps(body).encode()
+    got, answer = http.ask("POST", where, sent, {"Authorization": f"Bearer {key}"})
+    assert (got, word in json.loads(answer).get("error", "")) == (status, True), answer
+    assert bool(http.core.calls) == (status in (200, 404))
+
+
+def test_a_body_may_be_as_long_as_the_longest() -> None:
+    for spaces, status in ((0, 200), (1, 413)):
+        body = b'{"event": "finished"}'
+        assert Http().ask("POST", EVENTS, body + b" " * (MOST_BYTES - len(body) + spaces))[0] == status
 
 
 @pytest.mark.parametrize(

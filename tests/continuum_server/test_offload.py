@@ -254,3 +254,17 @@ def test_bad_tiers(make: Callable[[], object], message: str) -> None:
     assert [default_preset(gpu) for gpu in ("a100", "h100", "b200")] == ["dram-100", *["dram-200"] * 2]
     with pytest.raises((OffloadError, LimitError), match=message):
         make()
+
+
+@pytest.mark.parametrize("policy", ["vllm", "working-set"])
+def test_a_loaded_turn_starts_once_the_only_running_request_was_preempted(policy: str) -> None:
+    """The turn's KV is loaded, but the rest of its prompt finds no room beside a stream that grows. The stream fills
+    the pool, and is preempted. vLLM starts no other request in the same call."""
+    back = Program("back", (Turn(480, 2, tool_calls=(ToolCall("t", 1.6),)), Turn(100, 2)))
+    rival, stream = program("rival", turns=1, new=900, output=2), program("stream", turns=1, new=340, output=500)
+    jobs = [Job(back, 0.0), Job(rival, 0.5), Job(stream, 1.0)]
+    played = play(jobs, policy, offload=Offload(slow_back(1e6, 0.5)))
+    (preempted,) = played.of("preempt")
+    (started,) = (event for event in played.of("start") if (event.program_id, event.turn) == ("back", 1))
+    assert preempted.program_id == "stream"
+    assert started.t == pytest.approx(preempted.t, abs=0.05)

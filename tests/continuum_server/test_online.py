@@ -59,7 +59,7 @@ def test_a_tag_of_any_type_leaves_the_engine_alive(caplog: pytest.LogCaptureFixt
 
 def test_no_question_raises_into_the_engine(online: Online) -> None:
     arguments = ["", "[]", "{}", '{"names": 5}', '{"namespace": [1]}', None, 5, "[" * 9999]
-    for operation in ("state", "release", "reject", "else", None, ["state"]):
+    for operation in ("state", "release", "event", "reject", "else", None, ["state"]):
         for argument in arguments:
             assert isinstance(json.loads(online.call(operation, argument)), dict)  # type: ignore[arg-type]
 

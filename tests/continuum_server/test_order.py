@@ -24,6 +24,9 @@ BOUND_S = 6.0
 """``max_overtake_s`` here."""
 
 
+IDS = {f"p{number}" for number in range(24)}
+
+
 def crowd(seed: int) -> list[Job]:
     """Agents, long streams, large prompts, sub-agents and single requests, in a pool that holds a few of them."""
     drawn, jobs = random.Random(seed), list[Job]()
@@ -39,30 +42,51 @@ def crowd(seed: int) -> list[Job]:
     return sorted(jobs, key=lambda job: job.arrival_s)
 
 
-class Watch:
-    """What must hold in every step of a scheduler."""
+def priority_of(name: str) -> int:
+    """The priority of a program's requests, which those without an id lack. The server takes -3 as 0."""
+    own = name.split(":")[-1]  # behind the key
+    return random.Random(own).choice((0, 0, -3, 1, 7)) if own in IDS else 0
 
-    def __init__(self, scheduler: Any) -> None:
+
+class Watch:
+    """What must hold in every step of a scheduler.
+
+    Args:
+        priorities: whether clients give priorities.
+    """
+
+    def __init__(self, scheduler: Any, priorities: bool) -> None:
+        self.priorities = priorities
         self.scheduler, self.refused, self.seen = scheduler, list[str](), Counter[str]()
         self.had_pin: dict[str, bool] = {}
         """Whether a turn had a pin when it started."""
         manager = scheduler.kv_cache_manager
         manager.allocate_slots = self.allocating(manager.allocate_slots)
         self.schedule, scheduler.schedule = scheduler.schedule, self.step
+        self.add_request, scheduler.add_request = scheduler.add_request, self.with_priority
         self.preempt, scheduler.preempted = scheduler.preempted, self.preempted
 
     # ---------------------------------------------------------------------------- its own idea of the order
 
+    def with_priority(self, request: Any) -> None:
+        request.priority = self.priority(touch_points.sampling(request).extra_args.get("program_id"))
+        self.add_request(request)
+
+    def priority(self, name: str | None) -> int:
+        return priority_of(name or "") if self.priorities else 0
+
     def place(self, turn: TurnState) -> tuple[Any, ...]:
-        """Overdue turns, one-offs while they are first, turns with a pin (also if they have used it up), others."""
+        """By priority: overdue turns, one-offs while they are first, turns with a pin (also if they have used it up),
+        others."""
         table, program = self.scheduler.table, turn.program
         if turn.overdue:
-            return 0, turn.sequence
+            return -1, 0, turn.sequence
+        priority = max(0, self.priority(program.name))
         if turn.one_off and table.one_offs.first(program.namespace):
-            return 1, *table.policy.rank(turn)
+            return priority, 1, *table.policy.rank(turn)
         held = table.pins.get(program.program_id)
         pinned = self.had_pin.get(turn.request_id, held is not None and not held.soft)
-        return 3 - (pinned and not turn.one_off), *table.policy.rank(turn)
+        return priority, 3 - (pinned and not turn.one_off), *table.policy.rank(turn)
 
     def waiting(self) -> list[TurnState]:
         return [self.scheduler.table.turn(request.request_id) for request in self.scheduler.waiting]
@@ -73,10 +97,14 @@ class Watch:
         return min((turn for turn in turns if turn.program.namespace in allowed), key=self.place, default=None)
 
     def yields(self, pin: Pin, asker: TurnState) -> bool:
-        """Whether the pin's next turn waits behind the asker, or comes after it in any case."""
+        """Whether the pin's next turn waits behind the asker, or comes after it in any case. A key that is ahead takes
+        nothing of another."""
         turn = pin.program.turn
+        if self.scheduler.table.tenants.ahead(asker.program.namespace, pin.program.namespace):
+            return False
         if pin.program is asker.program or turn is None:
-            return pin.program is not asker.program and self.place(asker)[0] < 2
+            away = max(0, self.priority(pin.program.name)), 2
+            return pin.program is not asker.program and self.place(asker)[:2] < away
         return self.place(asker) < self.place(turn) and self.scheduler.table.policy.pins_yield_to == "waiting"
 
     # ----------------------------------------------------------------------------------- in every step
@@ -94,7 +122,7 @@ class Watch:
                 assert free + blocks < wanted, "it fits into what is free and what yields"
                 assert self.scheduler.running, "the engine stands still"
             elif not runs:
-                self.had_pin.setdefault(turn.request_id, self.place(turn)[0] == 2)
+                self.had_pin.setdefault(turn.request_id, self.place(turn)[1] == 2)
             return made
 
         return checked
@@ -120,7 +148,8 @@ class Watch:
         if head is not None:
             full = len(scheduler.running) >= scheduler.max_num_running_reqs
             spent = output.total_num_scheduled_tokens >= 256 or touch_points.preempted_ids(output)
-            if not (full or spent):
+            charged = scheduler.table.tenants.several and output.scheduled_new_reqs  # by now another key may be first
+            if not (full or spent or charged):
                 assert head.request_id in self.refused, "the first one was not tried"
                 self.seen["refused"] += 1
         started = {scheduler.table.turn(each.req_id) for each in output.scheduled_new_reqs}
@@ -133,7 +162,7 @@ class Watch:
         turn = self.scheduler.table.turn(request_id)
         before, table = turn.place, self.scheduler.table
         others = [table.turn(request.request_id) for request in self.scheduler.running]
-        last = max(map(table.order.place_of_running, others), default=(-1, (), 0.0))
+        last = max(map(table.order.place_of_running, others), default=(-1.0, -1, (), 0.0))
         assert table.tenants.several or table.order.place_of_running(turn) > last, "it is not placed last"
         self.preempt(request_id, now_s)
         assert self.scheduler.table.order.place(turn) == before or turn.overdue, "a preempted turn lost its place"
@@ -149,7 +178,7 @@ def test_the_first_one_runs_as_soon_as_it_fits(policy: str, keys: int) -> None:
         options = {"ttl_s": 1.0} if policy == "static-ttl" else {}
         blocks, guards = random.Random(seed).randint(64, 100), Guards(max_overtake_s=BOUND_S, max_pinned_share=1.0)
         scheduler, loop = build(jobs, policy, options, blocks=blocks, guards=guards, turns=turns, max_stretch=1)
-        watch = Watch(scheduler)
+        watch = Watch(scheduler, priorities=seed % 2 == 1)
         with keyed(lambda name: f"{len(name) % 2:016x}") if keys > 1 else nullcontext():
             loop.run()
         check_turns(turns, jobs)

@@ -30,16 +30,17 @@ def behind_a_prefix(prefix: int, number: int, own: int, tool_s: float) -> list[J
     ]
 
 
-@pytest.mark.parametrize(("policy", "options"), [("static-ttl", {"ttl_s": 60.0}), ("working-set", {})])
-def test_pins_count_the_blocks_they_hold(policy: str, options: dict[str, Any]) -> None:
-    """20 programs with one prompt of 100 blocks: all may be held in a pool of 600, and what is held is known."""
+@pytest.mark.parametrize(("policy", "options", "pins"), [("static-ttl", {"ttl_s": 60.0}, 20), ("working-set", {}, 19)])
+def test_pins_count_the_blocks_they_hold(policy: str, options: dict[str, Any], pins: int) -> None:
+    """20 programs with one prompt of 100 blocks: all may be held in a pool of 600, and what is held is known. Under
+    working-set the first program is a guest, whose KV is not held after its first turn."""
     scheduler, loop = build(behind_a_prefix(1600, 20, 0, tool_s=2.0), policy, options, blocks=600, max_num_seqs=32)
     table, most_pins = scheduler.table, 0
     while loop.step():
         held = {block.block_id for blocks in scheduler.held.blocks.values() for block in blocks}
         assert table.pins.tokens == len(held) * scheduler.block_size
         most_pins = max(most_pins, len(table.pins))
-    assert most_pins == 20
+    assert most_pins == pins
 
 
 @each_policy(DEFAULT_POLICIES)

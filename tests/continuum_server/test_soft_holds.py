@@ -6,13 +6,14 @@ of the pool several times in between, so that stock vLLM has evicted the KV when
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from continuum_server.policy.program_table import Guards
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Tags
-from nano import Played, each_policy, play, program
+from nano import Played, build, each_policy, play, program
 
 HELD = 336 // 16 - 1
 """Full blocks of the first turn's context."""
@@ -56,6 +57,17 @@ def test_a_soft_hold_makes_nobody_wait_and_the_oldest_goes_first() -> None:
     assert max(hits(played, "old"), hits(played, "middle")) < HELD * 16 == hits(played, "new")
     ends = [[event.t for event in run.of("finish") if event.program_id == "big"] for run in (played, alone)]
     assert ends[0] == ends[1]
+
+
+def test_what_one_soft_hold_keeps_is_evictable_and_what_two_keep_does_not_count() -> None:
+    """Two programs begin with the same 160 tokens, and a third has none of them."""
+    shared = {"shared_prefix_id": "system", "shared_prefix_tokens": 160}
+    alike = [replace(job, program=replace(job.program, **shared)) for job in (asking("a"), asking("b", 1.0))]
+    scheduler, loop = build([*alike, asking("c", 2.0), *one_offs(new=40, count=1)], "program-fcfs", {}, blocks=121)
+    while loop.loop.now_s < 10.0:
+        assert loop.step()
+    assert len(scheduler.table.pins.soft) == 3
+    assert scheduler.held.soft_blocks == 3 * HELD - 2 * 10
 
 
 def test_a_soft_hold_follows_the_pin_and_is_no_pin() -> None:

@@ -39,6 +39,9 @@ def sent(draining: bool, *parts: bytes) -> tuple[int, list[bytes]]:
     asyncio.run(answer())
     assert [message["type"] for message in messages].count("http.response.start") == 1
     assert not messages[-1].get("more_body")
+    if messages[0]["status"] == 503:
+        length = str(len(messages[1]["body"])).encode()
+        assert dict(messages[0]["headers"]) == {b"content-type": b"application/json", b"content-length": length}
     return messages[0]["status"], [message["body"] for message in messages[1:]]
 
 

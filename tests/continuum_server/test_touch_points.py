@@ -9,9 +9,11 @@ from unittest.mock import Mock
 
 import pytest
 from continuum_server.virtual.loop import Job
-from continuum_server.vllm_plugin import touch_points
+from continuum_server.vllm_plugin import kv_groups, touch_points
+from continuum_server.vllm_plugin.preemption import Preemption
 from continuum_server.vllm_plugin.versions import PluginError
 from nano import build, program
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core_client import DPLBAsyncMPClient
 from vllm.v1.request import RequestStatus
@@ -47,7 +49,6 @@ def test_a_preemption_needs_nothing_that_vllm_s_next_model_runner_drops(running:
     ("section", "name", "value", "why"),
     [
         ("cache_config", "enable_prefix_caching", False, "prefix caching is off"),
-        ("scheduler_config", "policy", "priority", "the policy orders the queue"),
         ("vllm_config", "model_config", SimpleNamespace(is_encoder_decoder=True), "encoder-decoder models"),
     ],
 )
@@ -58,6 +59,15 @@ def test_a_configuration_with_which_kv_cannot_be_held_is_refused(
     setattr(getattr(running, section), name, value)
     with pytest.raises(PluginError, match=why):
         touch_points.refuse_what_cannot_work(running, "continuum")
+
+
+def test_only_a_server_that_orders_by_priority_lets_requests_be_urgent(running: Any) -> None:
+    """vLLM would then preempt by priority itself; our queue lets it preempt who is placed last."""
+    assert touch_points.least_priority(running) == 0
+    running.policy = SchedulingPolicy.PRIORITY
+    assert touch_points.least_priority(running) == -(2**63)
+    touch_points.preempt_the_last(running)
+    assert running.policy is SchedulingPolicy.FCFS
 
 
 def test_the_reason_why_prefix_caching_is_off_is_said(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,3 +130,58 @@ def test_what_a_request_decodes_in_a_step(running: Any) -> None:
     request.num_computed_tokens = request.num_tokens - 2
     assert not touch_points.decodes(request)
     assert touch_points.decode_tokens(running) == 0
+
+
+@pytest.mark.parametrize("reserved", [None, 0, 1, 7])
+@pytest.mark.parametrize("plain", [True, False])
+def test_what_vllm_reserves_for_others_is_wanted_too(
+    running: Any, reserved: int | None, plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``allocate_slots`` leaves so many blocks free for prompts that are being computed."""
+    monkeypatch.setattr(kv_groups, "is_plain", lambda scheduler: plain)
+    (request,) = running.running
+    running.kv_cache_manager.free(request)
+    wanted = kv_groups.blocks_wanted(running, request, {})
+    assert wanted > 0
+    assert kv_groups.blocks_wanted(running, request, {"reserved_blocks": reserved}) == wanted + (reserved or 0)
+
+
+@pytest.fixture
+def three() -> Any:
+    """A scheduler with three running requests, and its preemption."""
+    scheduler, loop = build([Job(program(name), 0.0) for name in "abc"], "vllm", {})
+    while len(scheduler.running) < 3:
+        assert loop.step()
+    scheduler.preemption = Preemption(scheduler)
+    return scheduler
+
+
+@pytest.mark.parametrize(("beyond", "chosen"), [(0, 1), (1, 2), (100, 0)])
+def test_no_more_are_preempted_than_make_room(three: Any, beyond: int, chosen: int) -> None:
+    """Room for what is free, and for what the first victim alone has, and for so many blocks more."""
+    turns = [three.table.turn(request.request_id) for request in three.running]
+    first = touch_points.exclusively_held(touch_points.blocks_of(three, three.running[0]))
+    three.preemption._wanted = touch_points.free_block_count(three) + first + beyond
+    assert three.preemption._enough(turns) == three.running[:chosen]
+
+
+@pytest.mark.parametrize(("beyond", "left"), [(0, 3), (1, 2)])
+def test_nobody_is_preempted_once_there_is_room(three: Any, beyond: int, left: int) -> None:
+    """Other requests may have ended since the choice."""
+    three.preemption._wanted = touch_points.free_block_count(three) + beyond
+    three.preemption._chosen = three.running[:1]
+    three.preemption.carry_out(1.0)
+    assert len(three.running) == left
+
+
+def test_a_preemption_that_vllm_lists_once_more_counts_once(three: Any) -> None:
+    (request, *_), turn = three.running, three.table.turn(three.running[0].request_id)
+    for _ in range(2):
+        three.preempted(request.request_id, 1.0)
+    assert turn.preemptions == 1
+
+
+@pytest.mark.parametrize(("tokens", "token_s"), [(0.0, None), (2.0, 0.5)])
+def test_a_report_without_a_load_teaches_nothing(running: Any, tokens: float, token_s: float | None) -> None:
+    running.loads._learn(tokens, 1.0)
+    assert running.loads.token_s == token_s

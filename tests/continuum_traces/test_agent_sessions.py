@@ -193,6 +193,25 @@ def test_a_resumed_thread_has_its_own_first_line_again(tmp_path: Path) -> None:
     assert programs["th"].prompt_tokens() == [500]
 
 
+@pytest.mark.parametrize("totals", [True, False])
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_thread_resumed_in_another_file_has_all_its_requests_once(tmp_path: Path, totals: bool, copied: bool) -> None:
+    """Codex repeats the lines before, or goes on behind them."""
+
+    def rows(*numbers: int) -> list[dict[str, Any]]:
+        rows = [codex("01.000", "session_meta", id="th")]
+        for n in numbers:
+            rows.append(codex(f"{n}0.000", "response_item", type="message", role="assistant"))
+            rows.append(counted(f"{n}5.000", sum(500 + 100 * m for m in range(1, n + 1)), 500 + 100 * n))
+            rows[-1]["payload"]["info"] |= {} if totals else {"total_token_usage": None}
+        return rows
+
+    written(tmp_path / "a.jsonl", *rows(1, 2))
+    written(tmp_path / "b.jsonl", *rows(*(1, 2, 3) if copied else (3,)))
+    programs, _ = imported(tmp_path)
+    assert programs["th"].prompt_tokens() == [600, 700, 800]
+
+
 def test_requests_of_the_parent_s_file_count_once(tmp_path: Path) -> None:
     written(tmp_path / "a.jsonl", codex("01.000", "session_meta", id="parent"), counted("05.000", 500, 500))
     meta = codex("20.000", "session_meta", id="child", forked_from_id="parent")
@@ -272,3 +291,260 @@ def test_inspect_s_archives_hold_the_same(tmp_path: Path, compression: int) -> N
         for sample in log["samples"]:
             archive.writestr(f"samples/{sample['id']}_epoch_{sample['epoch']}.json", json.dumps(sample))
     assert imported(tmp_path / "log.eval") == imported(SAMPLES / "inspect-log/log.json")
+
+
+# ---- kinds found by a second search: sessions and messages
+
+ASK = {"role": "user", "content": "x" * 40}
+REPLY = {"role": "assistant", "content": "y" * 20}
+COUNTS = {"prompt_tokens": 900, "completion_tokens": 30}
+
+
+def lengths(program: Program) -> list[tuple[int, int]]:
+    return [(*pair,) for pair in zip(program.prompt_tokens(), [t.output_tokens for t in program.turns], strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("messages", "completion", "read"),
+    [
+        ([ASK, REPLY], {}, [(900, 30)]),
+        ([ASK], {"completion": "y"}, [(900, 30)]),
+        ([ASK, REPLY, ASK], {"completion": "y"}, [(10, 5), (900, 30)]),
+        ([ASK, REPLY, ASK, REPLY], {}, [(10, 5), (25, 5)]),  # the counts can be those of both
+        (
+            [ASK, {**REPLY, "usage_metadata": {"input_tokens": 7, "output_tokens": 3}}, ASK, REPLY],
+            {},
+            [(7, 3), (20, 5)],
+        ),
+    ],
+)
+def test_counts_beside_the_messages_are_those_of_the_only_answer(
+    tmp_path: Path, messages: list[Any], completion: dict[str, str], read: list[tuple[int, int]]
+) -> None:
+    row = {"id": "talk", "model": "m", "messages": messages, **completion, "usage": COUNTS}
+    programs, said = imported(written(tmp_path / "x.jsonl", row))
+    assert lengths(programs["talk"]) == read
+    assert any("of its last answer or of all" in line for line in said) == (read[-1] != (900, 30))
+
+
+def claude(second: int, kind: str, message: dict[str, Any], **more: Any) -> dict[str, Any]:
+    at = f"2026-05-06T07:00:{second:02d}Z"
+    head = {"type": kind, "sessionId": "s", "uuid": f"u{second}{len(more)}", "timestamp": at}
+    return {**head, "message": {"role": kind, **message}, **more}
+
+
+@pytest.mark.parametrize(
+    ("grown", "output", "carried"),
+    [
+        (120, 300, 110),  # the text, and no more of the thoughts than there is room for beside the question
+        (310, 300, None),
+        (309, 300, 299),
+        (99, 299, 89),
+        (10, 210, 0),
+        (5, 205, 0),
+    ],
+)
+def test_of_an_answer_with_a_first_count_the_next_prompt_repeats_what_it_has_room_for(
+    tmp_path: Path, grown: int, output: int, carried: int | None
+) -> None:
+    usage = {"input_tokens": 1000, "output_tokens": 4}
+    blocks = [{"type": "thinking", "thinking": "t" * 800}, {"type": "text", "text": "x" * 400}]
+    rows = [claude(0, "user", {"content": "Go"})]
+    rows += [
+        claude(n, "assistant", {"id": "a", "content": [block], "stop_reason": None, "usage": usage})
+        for n, block in enumerate(blocks, 1)
+    ]
+    last = {"id": "b", "stop_reason": "end_turn", "usage": {"input_tokens": 1000 + grown, "output_tokens": 5}}
+    rows += [claude(4, "user", {"content": "q" * 40}), claude(6, "assistant", {**last, "content": []})]
+    programs, said = imported(written(tmp_path / "s.jsonl", *rows))
+    assert [(t.output_tokens, t.carried_tokens) for t in programs["s"].turns] == [(output, carried), (5, None)]
+    assert programs["s"].turns[1].kept_tokens is None
+    assert not any("nothing of the answer" in line for line in said)
+
+
+@pytest.mark.parametrize(("prompt", "cached", "carried"), [(900, 700, 18), (901, None, None)])
+def test_counts_in_two_places_complete_each_other(
+    tmp_path: Path, prompt: int, cached: int | None, carried: int | None
+) -> None:
+    details = {"prompt_tokens_details": {"cached_tokens": 700}, "completion_tokens_details": {"reasoning_tokens": 12}}
+    raw = {"usage": {**COUNTS, "prompt_tokens": prompt, **details}}
+    told = [ASK, {**REPLY, "usage": COUNTS, "raw_data": raw}]
+    programs, _ = imported(written(tmp_path / "x.jsonl", {"id": "talk", "messages": told}))
+    (turn,) = programs["talk"].turns
+    assert (turn.new_input_tokens, turn.output_tokens) == (900, 30)
+    assert (turn.cached_tokens, turn.carried_tokens) == (cached, carried)
+
+
+def test_what_claude_streams_has_last_counts_and_the_calls_of_sub_agents(tmp_path: Path) -> None:
+    def stream(agent: str | None, **event: Any) -> dict[str, Any]:
+        return {"type": "stream_event", "session_id": "s", "parent_tool_use_id": agent, "event": event}
+
+    def told(agent: str | None, ident: str, prompt: int, *content: Any) -> list[dict[str, Any]]:
+        message = {"id": ident, "model": "m", "usage": {"input_tokens": prompt, "output_tokens": 1}}
+        whole = {**message, "role": "assistant", "content": content, "stop_reason": None}
+        line = {"type": "assistant", "session_id": "s", "parent_tool_use_id": agent, "message": whole}
+        return [stream(agent, type="message_start", message=message), line]
+
+    def end(agent: str | None, output: int) -> dict[str, Any]:
+        usage = {"output_tokens": output}
+        return stream(agent, type="message_delta", delta={"stop_reason": "end_turn"}, usage=usage)
+
+    call = {"type": "tool_use", "id": "k", "name": "Task", "input": {}}
+    rows = [*told(None, "m1", 500), end(None, 40), *told(None, "m2", 600, call), end(None, 60)]
+    rows += [*told("k", "m3", 90), *told(None, "m4", 800), end("k", 7), end(None, 80)]
+    programs, said = imported(written(tmp_path / "out.jsonl", *rows))
+    assert {name: lengths(each) for name, each in programs.items()} == {
+        "s": [(500, 40), (600, 60), (800, 80)],
+        "k": [(90, 7)],
+    }
+    assert (programs["k"].parent_id, programs["k"].parent_turn) == ("s", 1)
+    assert not any("count of its beginning" in line for line in said)
+
+
+def kimi(second: int, kind: str, **payload: Any) -> dict[str, Any]:
+    return {"timestamp": 1_777_968_000.0 + second, "message": {"type": kind, "payload": payload}}
+
+
+def status(second: int, prompt: int, output: int, ident: str) -> dict[str, Any]:
+    return kimi(second, "StatusUpdate", token_usage={"input_other": prompt, "output": output}, message_id=ident)
+
+
+@pytest.mark.parametrize(
+    ("ident", "name"),
+    [
+        ({"task_tool_call_id": "c"}, "home/c"),
+        ({"parent_tool_call_id": "c"}, "home/c"),
+        ({"parent_tool_call_id": "c", "agent_id": "helper"}, "helper"),
+    ],
+)
+def test_sub_agents_of_kimi_are_programs(tmp_path: Path, ident: dict[str, str], name: str) -> None:
+    side = [kimi(4, "StepBegin"), status(6, 70, 9, "k1")]
+    call = kimi(2, "ToolCall", id="c", function={"name": "Task", "arguments": "{}"})
+    rows = [kimi(0, "TurnBegin", user_input="Go"), kimi(0, "StepBegin"), call, status(3, 500, 40, "m1")]
+    rows += [kimi(int(row["timestamp"] % 60), "SubagentEvent", **ident, event=row["message"]) for row in side]
+    rows += [kimi(8, "ToolResult", tool_call_id="c"), kimi(8, "StepBegin"), status(9, 600, 20, "m2")]
+    file = written(tmp_path / "home/wire.jsonl", *rows)
+    written(tmp_path / "home/agents/helper/wire.jsonl", {"type": "metadata", "protocol_version": "1"}, *side)
+    for path in (file, *([tmp_path] if name == "helper" else [])):  # beside its own file it counts once
+        programs, _ = imported(path)
+        assert {each: lengths(program) for each, program in programs.items()} == {
+            "home": [(500, 40), (600, 20)],
+            name: [(70, 9)],
+        }
+        assert (programs[name].parent_id, programs[name].parent_turn) == ("home", 0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "read", "estimated"), [((500, 540, 700, 720), [(500, 40), (700, 20)], False),
+                                     ((None, 540, None, 720), [(535, 5), (715, 5)], True)]
+)  # fmt: skip
+def test_sizes_between_the_messages_of_kimi(
+    tmp_path: Path, sizes: tuple[int | None, ...], read: list[tuple[int, int]], estimated: bool
+) -> None:
+    a, b, c, d = ([{"role": "_usage", "token_count": size}] if size else [] for size in sizes)
+    result = {"role": "tool", "content": "r" * 80}
+    rows = [{"role": "_system_prompt", "content": "s"}, ASK, *a, REPLY, *b, result, *c, REPLY, *d]
+    programs, said = imported(written(tmp_path / "context.jsonl", *rows))
+    assert lengths(programs["context"]) == read
+    assert any("estimated" in line for line in said) == estimated
+
+
+def test_states_of_a_thread_are_one_conversation(tmp_path: Path) -> None:
+    def state(thread: str, length: int) -> dict[str, Any]:
+        told = [{"type": kind, "content": "x" * 8, "id": f"{thread}{n}"} for n, kind in enumerate(["human", "ai"] * 2)]
+        return {"values": {"messages": told[:length]}, "next": [], "config": {"configurable": {"thread_id": thread}}}
+
+    states = [state("a", 2), state("a", 4), state("a", 1), state("b", 2)]
+    (tmp_path / "states.json").write_text(json.dumps(states))
+    programs, said = imported(tmp_path / "states.json")
+    assert [len(each.turns) for each in programs.values()] == [2, 1]
+    assert not any("left out" in line for line in said)
+
+
+AGENT = {"source": "helper", "type": "TextMessage", "content": "x"}
+REQUEST = {"parts": [{"part_kind": "user-prompt", "content": "x" * 40}], "kind": "request"}
+RESPONSE = {
+    "parts": [{"part_kind": "tool-call", "tool_name": "look", "args": {}, "tool_call_id": "c"}],
+    "usage": {"input_tokens": 900, "cache_read_tokens": 700, "output_tokens": 30},
+    "kind": "response",
+}
+RETURN = {"parts": [{"part_kind": "tool-return", "tool_call_id": "c", "content": "r"}], "kind": "request"}
+AI = {"content": "y", "type": "ai", "usage_metadata": {"input_tokens": 900, "output_tokens": 30}}
+HUMAN = {"content": "x" * 40, "type": "human"}
+OPENCODE = {"id": "msg_2", "sessionID": "ses_1", "role": "assistant", "tokens": {"input": 900, "output": 30}}
+
+
+@pytest.mark.parametrize(
+    ("rows", "read"),
+    [
+        ([{"messages": [{**AGENT, "source": "user"}, {**AGENT, "content": "y", "models_usage": COUNTS}]}], [(900, 30)]),
+        ([{"type": "session", "id": "p", "cwd": "/"}, {"type": "message_end", "message": ASK},
+          {"type": "message_end", "message": {**REPLY, "usage": COUNTS, "timestamp": 1_777_968_000_000}}], [(900, 30)]),
+        ([REQUEST, RESPONSE, RETURN], [(900, 30)]),
+        ([{"lc": 1, "type": "constructor", "id": ["m"], "kwargs": each} for each in (HUMAN, AI)], [(900, 30)]),
+        ([{"type": each["type"], "data": each} for each in (HUMAN, AI)], [(900, 30)]),
+        ([{"info": {**OPENCODE, "id": "msg_1", "role": "user"}, "parts": []}, {"info": OPENCODE, "parts": []}],
+         [(900, 30)]),
+        ([{**ASK, "conversation": "c"}, REPLY], [(10, 5)]),
+        ([{"id": "c", "messages": json.dumps([ASK, REPLY])}], [(10, 5)]),
+        ([{"id": "c", "conversations": [ASK, REPLY]}], [(10, 5)]),
+        ([{"conversation_id": "c", "conversation": [ASK, REPLY]}], [(10, 5)]),
+        ([{"instance_id": "c", "trajectory": [ASK, REPLY], "exit_status": "ok"}], [(10, 5)]),
+        ([{"trajectory": [{"role": "system", "system_prompt": "s" * 40, "text": None}, ASK, REPLY]}], [(20, 5)]),
+    ],
+    ids=["AutoGen", "pi", "Pydantic AI", "dumps", "messages_to_dict", "OpenCode", "bare", "JSON", "conversations",
+         "conversation", "trajectory", "system_prompt"],
+)  # fmt: skip
+def test_other_places_of_messages(tmp_path: Path, rows: list[Any], read: list[tuple[int, int]]) -> None:
+    programs, _ = imported(written(tmp_path / "x.jsonl", *rows))
+    assert [lengths(each) for each in programs.values()] == [read]
+
+
+EVENTS = [
+    {**AGENT, "type": "ToolCallRequestEvent", "models_usage": COUNTS, "created_at": "2026-05-06T07:00:01Z"},
+    {**AGENT, "type": "ToolCallExecutionEvent", "models_usage": None, "created_at": "2026-05-06T07:00:04Z"},
+]
+EVENTS[0]["content"] = [{"id": "c", "name": "look", "arguments": "{}"}]
+EVENTS[1]["content"] = [{"call_id": "c", "name": "look", "content": "r"}]
+TIMED = [{**RESPONSE, "timestamp": "2026-05-06T07:00:01Z"}, {**RETURN, "timestamp": "2026-05-06T07:00:04Z"}]
+
+
+@pytest.mark.parametrize(
+    "rows", [[{"messages": [{**AGENT, "source": "user"}, *EVENTS]}], [REQUEST, *TIMED]], ids=["AutoGen", "Pydantic AI"]
+)
+def test_other_places_of_calls(tmp_path: Path, rows: list[Any]) -> None:
+    (program,) = imported(written(tmp_path / "x.jsonl", *rows))[0].values()
+    assert [[(call.name, call.duration_s) for call in turn.tool_calls] for turn in program.turns] == [[("look", 3.0)]]
+
+
+def test_pi_s_printed_answers_have_no_end(tmp_path: Path) -> None:
+    call = {"type": "toolCall", "id": "c", "name": "look", "arguments": {}}
+    rows = [{**REPLY, "content": [call]}, {"role": "toolResult", "toolCallId": "c"}, REPLY]
+    told = [{**row, "usage": COUNTS, "timestamp": 1_777_968_000_000 + n} for n, row in enumerate([ASK, *rows])]
+    lines = [{"type": "message_end", "message": message} for message in told]
+    programs, _ = imported(written(tmp_path / "x.jsonl", {"type": "session", "id": "p", "cwd": "/"}, *lines))
+    assert [turn.llm_s for turn in programs["p"].turns] == [None, None]
+    assert [call.duration_s for call in programs["p"].turns[0].tool_calls] == [None]
+
+
+def test_reasons_are_true(tmp_path: Path) -> None:
+    items = [ASK, {"type": "reasoning", "summary": []}, {"type": "message", **REPLY}]
+    _, said = imported(written(tmp_path / "items.jsonl", *items))
+    assert not any("left out" in line for line in said)
+    old = [{"id": "i", "timestamp": "2025-06-01T10:00:00Z", "instructions": None}, {"record_type": "state"}, *items]
+    log = ImportLog()
+    assert list(read_any(written(tmp_path / "rollout.jsonl", *old), None, log)) == []
+    assert list(log.reasons) == ["no answer has token counts"]
+
+
+def test_a_task_of_roo_names_the_task_that_started_it(tmp_path: Path) -> None:
+    for name, second, parent in (("a", 0, None), ("b", 5, "a")):
+        request = json.dumps({"tokensIn": 70, "tokensOut": 7})
+        said = [("api_req_started", request), ("text", "I look"), ("tool", "{}")]
+        rows = [{"ts": 1_777_968_000_000 + 1000 * (second + n), "type": "say", "say": kind, "text": text}
+                for n, (kind, text) in enumerate(said)]  # fmt: skip
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "ui_messages.json").write_text(json.dumps(rows))
+        (tmp_path / name / "history_item.json").write_text(json.dumps({"id": name, "parentTaskId": parent}))
+    programs, _ = imported(tmp_path)
+    assert [(each.parent_id, each.parent_turn) for each in programs.values()] == [(None, None), ("a", 0)]

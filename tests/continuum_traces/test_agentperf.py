@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import ReplayOptions
+from continuum_bench.workload.agentperf import COMMAND, INSTALLED, TASKS
 from continuum_bench.workload.load import load_trace
-from continuum_traces.importers.agentperf import COMMAND, INSTALLED, TASKS
 
 TASK = Path(__file__).with_name("samples") / "agentperf-task" / "bees.jsonl"
 

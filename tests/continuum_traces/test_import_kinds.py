@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +341,25 @@ def test_a_run_in_two_formats_counts_once(
     assert sum("counted once" in note for note in notes) == once
 
 
+def test_two_thousand_files_of_four_formats_have_each_run_once(tmp_path: Path) -> None:
+    """600 runs are in two formats; a task has two runs in numbers, and one that a session has, too."""
+    for n in range(700):
+        prompts = (1000 + 7 * n, 1100 + 7 * n)
+        if n < 650:
+            lines(tmp_path / f"job/{n}/trajectory.json", trajectory(f"s{n}", *prompts))
+        if n < 600 or n >= 650:
+            lines(tmp_path / f"job/{n}/sessions/a.jsonl", *session(f"s{n}", *prompts))
+        rows = [{"program_id": f"t{n}", "prompt_tokens": each + 3, "output_tokens": 5} for each in prompts]
+        lines(tmp_path / f"table/{n}.jsonl", *rows)
+    round_ = {"session_id": "r", "round_index": 0, "input_tokens_total": 77, "output_tokens": 7, "tools": []}
+    lines(tmp_path / "rounds.jsonl", round_)
+    assert sum(each.is_file() for each in tmp_path.rglob("*")) == 2001
+    log = ImportLog()
+    sources = Counter(program.source for program in read_any(tmp_path, None, log))
+    assert sources == {"claude-code": 650, "terminal-bench": 50, "numeric": 700, "tracelab": 1}
+    assert any(line.startswith("600 ") and "counted once" in line for line in log.assumptions.lines())
+
+
 def openhands(name: str, *ids: str) -> dict[str, Any]:
     counts = [{"response_id": each, "prompt_tokens": 100 + n, "completion_tokens": 9} for n, each in enumerate(ids)]
     return {"instance_id": name, "history": [], "metrics": {"token_usages": counts}}
@@ -625,3 +645,198 @@ def test_what_tracing_tools_export(tmp_path: Path, tool: str) -> None:
 def test_a_state_of_langgraph_is_a_conversation(tmp_path: Path) -> None:
     programs, _ = read(lines(tmp_path / "state.json", {"values": TALK, "next": [], "config": {}}))
     assert [len(each.turns) for each in programs.values()] == [1]
+
+
+# ---- kinds found by a second search: spans and logs
+
+
+def prompts(programs: dict[str, Program]) -> dict[str, list[int]]:
+    return {name: program.prompt_tokens() for name, program in programs.items()}
+
+
+def ran(program: Program, turn: int = 0) -> list[tuple[str, float | None]]:
+    return [(call.name, call.duration_s) for call in program.turns[turn].tool_calls]
+
+
+def run_of(number: int, kind: str, begin: int, end: int, parent: int | None = 0, **more: Any) -> dict[str, Any]:
+    """Return a run as LangSmith exports it."""
+    times = {side: f"2026-05-05T08:00:{at:02d}" for side, at in (("start_time", begin), ("end_time", end))}
+    ids = {"id": f"r{number}", "trace_id": "r0", "parent_run_id": None if parent is None else f"r{parent}"}
+    return {**ids, "run_type": kind, "name": f"{kind}-{number}", **times, **more}
+
+
+def llm(number: int, begin: int, prompt: int, parent: int = 0, **more: Any) -> dict[str, Any]:
+    return run_of(number, "llm", begin, begin + 2, parent, prompt_tokens=prompt, completion_tokens=5, **more)
+
+
+LOOP = [run_of(0, "chain", 0, 30, None), llm(1, 0, 100), run_of(2, "tool", 2, 9), llm(3, 10, 200)]
+
+
+def test_a_tool_that_sends_requests_is_a_sub_agent(tmp_path: Path) -> None:
+    """Whether or not a span of the kind agent is around its requests, and its tools are its own."""
+    asked = [llm(5, 3, 40, 4), run_of(6, "tool", 5, 6, 4), llm(7, 7, 60, 4)]
+    for name, kind in (("chain", "chain"), ("agent", "agent")):
+        programs, _ = read(lines(tmp_path / f"{name}.jsonl", *LOOP, run_of(4, kind, 2, 9, 2), *asked))
+        (main, child), (_, child_id) = programs.values(), programs
+        assert (main.program_id, *prompts(programs).values()) == ("r0", [100, 200], [40, 60])
+        assert (child.parent_id, child.parent_turn, child_id.split("/")[0]) == ("r0", 0, "r0")
+        assert (ran(main), ran(child)) == ([("tool-2", 7)], [("tool-6", 1)])
+
+
+def test_tools_that_nobody_runs_have_no_parent(tmp_path: Path) -> None:
+    runs = [run_of(0, "tool", 0, 9, None), llm(1, 1, 40)]
+    programs, _ = read(lines(tmp_path / "runs.jsonl", *runs))
+    assert [(each.parent_id, each.prompt_tokens()) for each in programs.values()] == [(None, [40])]
+
+
+def test_cached_tokens_of_langsmith_and_litellm(tmp_path: Path) -> None:
+    runs = [llm(1, 0, 100, prompt_token_details={"cache_read": 80}, prompt_cost_details={"cache_read": 0.5})]
+    assert next(iter(read(lines(tmp_path / "runs.jsonl", *runs))[0].values())).turns[0].cached_tokens == 80
+    places = ("usage_object", {"prompt_tokens_details": {"cached_tokens": 80}})
+    others = ("additional_usage_values", {"cache_read_input_tokens": 80, "service_tier": None})
+    for n, (place, counts) in enumerate((places, others, ("usage_object", {}))):
+        for as_text in (False, True):
+            metadata: Any = {place: counts}
+            row = billed(1, 100, metadata=json.dumps(metadata) if as_text else metadata)
+            (program,) = read(lines(tmp_path / f"{n}{as_text}.jsonl", row))[0].values()
+            assert (program.prompt_tokens(), program.turns[0].cached_tokens) == ([100], None if n == 2 else 80)
+
+
+def billed(number: int, prompt: int, **more: Any) -> dict[str, Any]:
+    """Return a row as LiteLLM logs it."""
+    times = {"startTime": 1_777_968_000.0 + 8 * number, "endTime": 1_777_968_003.0 + 8 * number}
+    counts = {"prompt_tokens": prompt, "completion_tokens": 5, "total_tokens": prompt + 5}
+    return {"request_id": f"q{number}", "call_type": "acompletion", "session_id": "s", **times, **counts, **more}
+
+
+@pytest.mark.parametrize("hidden", [[{"role": "user", "content": "redacted-by-litellm"}], "redacted-by-litellm", {}])
+def test_calls_without_their_messages_are_joined_by_session(tmp_path: Path, hidden: Any) -> None:
+    rest = {"messages": hidden, "response": {"text": "redacted-by-litellm"}}
+    rows = [billed(n, 100 * n, session_id=name, **rest) for n, name in ((1, "a"), (2, "a"), (3, "b"), (4, "a"))]
+    programs, _ = read(lines(tmp_path / "rows.jsonl", *rows))
+    assert prompts(programs) == {"a": [100, 200, 400], "b": [300]}
+    assert [each.shared_prefix_tokens for each in programs.values()] == [0, 0]
+
+
+def test_embeddings_are_no_turns(tmp_path: Path) -> None:
+    listed = {"object": "list", "data": [{"object": "embedding"}], "usage": {"prompt_tokens": 9, "total_tokens": 9}}
+    asked = {"request": {"input": "a"}, "response": listed}
+    programs, notes = read(lines(tmp_path / "a.jsonl", billed(1, 100), billed(2, 9, call_type="aembedding"), asked))
+    assert prompts(programs) == {"s": [100]}
+    assert any(note.startswith("2 calls: of embeddings: left out") for note in notes)
+
+
+OTLP = [{"scopeSpans": [{"spans": [{**mlflow(n, "LLM", input_tokens=100 * n, output_tokens=5)} for n in (1, 2)]}]}]
+for each in OTLP[0]["scopeSpans"][0]["spans"]:
+    each.update({"traceId": each.pop("trace_id"), "spanId": each.pop("span_id")})
+OF_MLFLOW = TRACED["mlflow"]["data"]["spans"]
+ENVELOPED = {
+    "langsmith": {"runs": LOOP, "cursors": {"next": None}, "parsed_query": None},
+    "tempo": {"trace": {"resourceSpans": OTLP}, "status": "COMPLETE", "metrics": {"inspectedBytes": "1"}},
+    "jaeger": {"result": {"resourceSpans": OTLP}, "error": {}},
+    "mlflow-artifact": {"spans": OF_MLFLOW},
+    "mlflow-api": {"trace": {"trace_info": {"trace_metadata": {"mlflow.trace.session": "t"}}, "spans": OF_MLFLOW}},
+}
+
+
+@pytest.mark.parametrize("api", ENVELOPED)
+def test_envelopes_of_tracing_tools(tmp_path: Path, api: str) -> None:
+    (tmp_path / "answer.json").write_text(json.dumps(ENVELOPED[api]))
+    programs, _ = read(tmp_path / "answer.json")
+    assert prompts(programs) == {"r0" if api == "langsmith" else "t": [100, 200]}
+
+
+@pytest.mark.parametrize("result", [True, 5, "resourceSpans", None, ["resourceSpans"]])
+def test_a_result_that_is_no_envelope(tmp_path: Path, result: Any) -> None:
+    (program,) = read(lines(tmp_path / "rows.jsonl", billed(1, 100, result=result)))[0].values()
+    assert program.prompt_tokens() == [100]
+
+
+def test_times_of_the_responses_api(tmp_path: Path) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Yes"}]}
+    rows = [
+        {
+            "request": {"input": "Go" if n == 1 else [], "previous_response_id": None if n == 1 else "r1"},
+            "response": {
+                "id": f"r{n}",
+                "created_at": 1_777_968_000 + 8 * n,
+                "completed_at": 1_777_968_003 + 8 * n,
+                "output": [call if n == 1 else said],
+                "usage": {"input_tokens": 100 * n, "output_tokens": 5, "total_tokens": 100 * n + 5},
+            },
+        }
+        for n in (1, 2)
+    ]
+    programs, notes = read(lines(tmp_path / "calls.jsonl", *rows))
+    (program,) = programs.values()
+    assert (program.prompt_tokens(), ran(program), program.turns[0].llm_s) == ([100, 200], [("look", 5)], 3)
+    assert not any("no times" in note for note in notes)
+
+
+def flat(number: int, response: Any, *messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a call whose times are those of a proxy, and whose answer is no choice."""
+    times = {"request_created_at": f"2026-05-05T08:00:{10 * number:02d}Z"}
+    times["response_created_at"] = f"2026-05-05T08:00:{10 * number + 3:02d}Z"
+    usage = {"prompt_tokens": 100 * number, "completion_tokens": 5, "total_tokens": 100 * number + 5}
+    answer = {**response, "usage": usage} if isinstance(response, dict) else response
+    return {"messages": [{"role": "user", "content": "Go"}, *messages], "response": answer, "usage": usage, **times}
+
+
+def test_answers_that_are_flat_or_a_text(tmp_path: Path) -> None:
+    """A call's name stands beside its id, a content of several lines is a list, an answer is its text."""
+    called = {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "look", "arguments": "{}"}}]}
+    told = {"role": "tool", "content": "r", "tool_call_id": "c"}
+    two = {"role": "assistant", "content": ["one", "two"]}
+    rows = [
+        flat(1, {"content": None, "tool_calls": [{"id": "c", "name": "look", "arguments": {}}]}),
+        flat(2, {"content": "one\ntwo", "tool_calls": None}, called, told),
+        flat(3, "Bye", called, told, two, {"role": "user", "content": "ok"}),
+    ]
+    (program,) = read(lines(tmp_path / "calls.jsonl", *rows))[0].values()
+    assert (program.prompt_tokens(), ran(program), program.turns[1].gap_overhead_s) == (
+        [100, 200, 300],
+        [("look", 7)],
+        7,
+    )
+    (alone,) = read(lines(tmp_path / "text.jsonl", rows[2]))[0].values()
+    assert alone.prompt_tokens() == [300]
+
+
+def test_openhands_counts_of_titles_are_left_out(tmp_path: Path) -> None:
+    """But not if no entry's answers are in an event."""
+
+    def entry(*names: str) -> dict[str, Any]:
+        return {"token_usages": [{"response_id": n, "prompt_tokens": 100, "completion_tokens": 5} for n in names]}
+
+    stats = {"usage_to_metrics": {"agent": entry("r1", "r2"), "title": entry("t1"), "condenser": {"token_usages": []}}}
+    (tmp_path / "run/events").mkdir(parents=True)
+    (tmp_path / "run/base_state.json").write_text(json.dumps({"id": "c", "agent": {}, "stats": stats}))
+    event = {"id": "e", "kind": "MessageEvent", "timestamp": "2026-05-05T08:00:00", "source": "agent"}
+    for answer, turns, note in (("r2", 2, True), ("else", 3, False)):
+        text = json.dumps({**event, "llm_response_id": answer})
+        (tmp_path / "run/events/event-0.json").write_text(text)
+        programs, notes = read(tmp_path / "run")
+        assert [len(each.turns) for each in programs.values()] == [turns]
+        assert any(each.startswith("1 request: in no event, as of a title: left out") for each in notes) == note
+
+
+def test_messages_of_lmcache(tmp_path: Path) -> None:
+    begun = [{"role": "user", "content": "a" * 400}]
+    more = [{"role": "assistant", "content": "b" * 40}, {"role": "tool", "content": "c" * 80}]
+    sent = [(begun, 10, 0.0), (begun + more, 20, 2.5)]
+    rows = [
+        {"session_id": "s", "model": "m", "input": said, "output_length": output, "pre_gap": gap}
+        for said, output, gap in sent
+    ]
+    (program,) = read(lines(tmp_path / "rows.jsonl", *rows))[0].values()
+    assert (program.prompt_tokens(), program.model) == ([100, 130], "m")
+    assert [(turn.output_tokens, turn.gap_overhead_s) for turn in program.turns] == [(10, 2.5), (20, 0)]
+
+
+@pytest.mark.parametrize(("begin_s", "arrivals"), [(2e9, [5, 0]), (1_000_000_001, [5, 0]), (1e9, [1e9 + 5, 1e9])])
+def test_instants_are_arrivals_since_the_first(tmp_path: Path, begin_s: float, arrivals: list[float]) -> None:
+    """Of all files of the format; what begins near 0 stays."""
+    for n, at in enumerate((begin_s + 5, begin_s)):
+        lines(tmp_path / f"{n}.jsonl", {"timestamp": at * 1000, "input_length": 100 + n, "output_length": 5})
+    assert [each.arrival_s for each in read(tmp_path)[0].values()] == arrivals

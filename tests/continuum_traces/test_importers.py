@@ -444,7 +444,7 @@ def rows_of(folder: Path, text: str) -> Path:
     ("text", "line"),
     [
         (BURST + "1,m,10,5,15\n", ""),
-        (BURST + "1,m,10,5,16\n", "1 request: Total tokens is not the sum of request and response: not used"),
+        (BURST + "1,m,10,5,16\n", "1 request: a total that is not the sum of prompt and output: the latter are read"),
         (json.dumps(WEKA), "1 gap: neither think_time nor t: taken as 0 s"),
         (AZURE + "2023-11-16 18:00:03,100,5\n", ""),
     ],
@@ -455,11 +455,18 @@ def test_what_a_row_lacks_or_contradicts_is_said(tmp_path: Path, text: str, line
     assert any(line in each for each in log.assumptions.lines()) if line else not log.assumptions.lines()
 
 
+def test_a_session_without_requests_leaves_the_others(tmp_path: Path) -> None:
+    """LLMServingSim passes over an empty list."""
+    session = {"arrival_time_ns": 0, "sub_requests": [{"input_toks": 8, "output_toks": 2}]}
+    made = read_any(lines(tmp_path / "s.jsonl", session, {**session, "sub_requests": []}))
+    assert [program.program_id for program in made] == ["session-1"]
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
         (BURST + "1,m,10.5,5,15\n", ":2: Request tokens: expected a whole number, found 10.5"),
-        (AZURE + "2023-11-16 18:00:00,100,5\n", ":3: TIMESTAMP: earlier than in the first row"),
+        (AZURE + "yesterday,100,5\n", ":3: TIMESTAMP: expected an instant, found 'yesterday'"),
         (
             json.dumps({**WEKA, "requests": [{"in": 1, "out": 5}, {"in": 1.5, "out": 5}]}),
             "in: expected a whole number, found 1.5",

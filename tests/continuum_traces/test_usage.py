@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from continuum_traces.answers import Answer
 from continuum_traces.importers.usage import usage_of
+from continuum_traces.usage import read_usage
 
 INPUT = {"input_tokens": 1370, "output_tokens": 9}
 READ, WRITTEN = "cache_read_input_tokens", "cache_creation_input_tokens"
@@ -57,8 +59,48 @@ def test_a_count_is_what_fields_say(usage: dict[str, Any], counts: tuple[Any, ..
     assert (read.prompt_tokens or None, read.output_tokens, read.cached_tokens, read.reasoning_tokens) == counts
 
 
+PARTS = {"text.input_tokens": 200, "image.input_tokens": 60, "audio.input_tokens": 40, "audio.output_tokens": 5}
+PLAIN = {"input_tokens": 300, "output_tokens": 20, "cache_read.input_tokens": 150, "cache_write.input_tokens": 20}
+
+
+@pytest.mark.parametrize("order", [dict, lambda counts: dict(sorted(counts.items()))])
+def test_a_part_of_a_count_is_not_the_count_in_whatever_order(
+    order: Callable[[dict[str, int]], dict[str, int]],
+) -> None:
+    """Names of OpenTelemetry's conventions (opentelemetry-util-genai 1.3b0). Many tools sort attributes."""
+    read = read_usage(order({**PARTS, "text.cache_read.input_tokens": 100, **PLAIN}))
+    counts = (read.prompt_tokens, read.output_tokens, read.cached_tokens, read.written_tokens)
+    assert counts == (300, 20, 150, 20)
+
+
+def test_parts_alone_are_no_count() -> None:
+    assert read_usage(PARTS).prompt_tokens is None
+    assert read_usage({"model.input_tokens": 7, "model.output_tokens": 2}).prompt_tokens == 7
+
+
 @pytest.mark.parametrize(("total", "unnamed"), [(104, 0), (105, 0), (106, 1)])
 def test_what_only_the_total_counts_may_belong_to_the_length(total: int, unnamed: int) -> None:
     answer = Answer()
     answer.take({"usage": chat(100, 5, total)})
     assert answer.unnamed_tokens == unnamed
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        *((0, 0), (2**53, 2**53), (2**53 + 1, None), (10**30, None), (1e30, None), (float("inf"), None)),
+        *(("5", 5), ("9" * 16, None), ("9" * 5000, None), ("٣", 3), ("-1", None), ("5.5", None)),
+        *((5.0, 5), (5.5, None), (-1, None), (True, None), ([5], None)),
+    ],
+)
+def test_what_is_no_count_is_unknown(sent: object, read: int | None) -> None:
+    answer = Answer()
+    answer.take({"usage": {"prompt_tokens": sent, "completion_tokens": 3}})
+    assert (answer.prompt_tokens, answer.output_tokens) == (read, 3)
+
+
+@pytest.mark.parametrize("usage", ["x", [1], 5, {"prompt_tokens_details": [1]}, {"prompt_tokens": {"a": {}}}])
+def test_usage_of_another_form_does_no_harm(usage: object) -> None:
+    answer = Answer()
+    answer.take({"usage": usage})
+    assert (answer.prompt_tokens, answer.output_tokens) == (None, None)

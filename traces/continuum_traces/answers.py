@@ -106,6 +106,8 @@ class Answer:
 
     with_text: bool = False
     """Whether texts are stored."""
+    alone: bool = False
+    """The request asked for one answer, so that all choices are the same one, whatever index each part has."""
     parts: int = 0
     """The number of chunks with output tokens, of chats and completions."""
     chunks: list[Chunk] | None = None
@@ -263,7 +265,7 @@ class Answer:
             self._failed(error)
 
     def _choice(self, number: int, choice: Mapping[str, Any], now_s: float | None, carried: int | None) -> None:
-        index = choice.get("index")
+        index = 0 if self.alone else choice.get("index")
         if type(index) is not int:
             index = number
         token = False
@@ -360,7 +362,7 @@ class Answer:
     def _event(self, kind: str, fields: Mapping[str, Any], now_s: float | None) -> None:
         """Read an event by its type, or a whole answer without choices."""
         if kind == "response":
-            self._response(fields)
+            self._response(fields, "completed" if fields.get("output") else None)
         elif kind in _ANTHROPIC:
             self._anthropic(kind, fields, now_s)
         elif kind.endswith(".delta") and fields.get("delta"):
@@ -369,18 +371,18 @@ class Answer:
             self._part(fields.get("output_index"), fields_of(fields.get("item")))
         elif kind.startswith("response.") and (response := fields_of(fields.get("response"))):
             self._usage(fields_of(response.get("usage")), {})
-            self._response(response)
+            self._response(response, kind.removeprefix("response.") if kind in _LAST else None)
         elif kind == "error":
             self._failed(fields.get("error") or fields)
         if kind in _LAST:
             self.done = True
 
-    def _response(self, response: Mapping[str, Any]) -> None:
-        """Read an answer of the Responses API."""
+    def _response(self, response: Mapping[str, Any], default: str | None) -> None:
+        """Read an answer of the Responses API. ``default`` is its status if it names none."""
         self.model = response.get("model") or self.model
         for number, output in enumerate(items_of(response.get("output"))):
             self._part(number, fields_of(output), self.with_text)
-        status = response.get("status")
+        status = response.get("status") or default
         self.job_id = response.get("id") or self.job_id
         self.under_way = status is not None and status in _UNDER_WAY
         if status not in _UNDER_WAY:
@@ -462,7 +464,8 @@ class EventBytes:
 
 
 def data_in(events: bytes) -> list[bytes]:
-    """Return the data of events. Events between which the blank line is missing are told apart too."""
+    """Return the data of events. Events between which the blank line is missing are told apart too. An answer that came
+    whole, in place of a stream, is the data itself."""
     between = events.count(b"\n\ndata:")
     if events.startswith(b"data:") and events.endswith(b"\n\n") and events.count(b"\n") == 2 * between + 2:
         return events[5:-2].split(b"\n\ndata:")
@@ -476,7 +479,7 @@ def data_in(events: bytes) -> list[bytes]:
         else:
             data.append(line[5:])
             begun = True
-    return data
+    return data or [events] * events.lstrip().startswith(b"{")
 
 
 def asked_in(body: Any) -> Asked:

@@ -13,8 +13,8 @@ from typing import Any
 
 from continuum_traces.conversation import open_turn
 from continuum_traces.importers.dynamo import SCHEMA
-from continuum_traces.importers.mooncake import WHOLE
-from continuum_traces.jsonl import replacing
+from continuum_traces.importers.rows import WHOLE
+from continuum_traces.jsonl import compressed, replacing
 from continuum_traces.lines import encoded
 from continuum_traces.schema import Program, Turn
 
@@ -136,7 +136,7 @@ def dynamo_rows(programs: Iterable[Program], block_tokens: int = DYNAMO_BLOCK_TO
         received_ms = round(_arrival_ms(program))
         for index, (turn, prompt, segments) in enumerate(_prompts(program)):
             gap_ms = turn.gap_s * 1e3
-            next_ms = math.ceil(received_ms + max(1.0, (turn.llm_s or 0.0) * 1e3) + gap_ms)
+            next_ms = math.ceil(round(received_ms + max(1.0, (turn.llm_s or 0.0) * 1e3) + gap_ms, 3))
             answer = (("out", program.program_id, index), turn.output_tokens)
             end_ms, request_id = next_ms - gap_ms, f"{program.program_id}/{index}"
             calls = [(f"{request_id}/{n}", call) for n, call in enumerate(turn.tool_calls)]
@@ -147,7 +147,7 @@ def dynamo_rows(programs: Iterable[Program], block_tokens: int = DYNAMO_BLOCK_TO
                 "output_tokens": turn.output_tokens,
                 "cached_tokens": turn.cached_tokens,
                 "request_received_ms": received_ms,
-                "total_time_ms": end_ms - received_ms,
+                "total_time_ms": round(end_ms - received_ms, 3),
                 "replay": {
                     "trace_block_size": block_tokens,
                     "input_length": prompt,
@@ -201,5 +201,5 @@ def export(path: Path, programs: Iterable[Program], form: str) -> None:
     Raises:
         TraceError: the file cannot be written.
     """
-    with replacing(path) as out:
+    with replacing(path) as raw, compressed(raw, path) as out:
         out.writelines(map(encoded, EXPORTERS[form](programs)))

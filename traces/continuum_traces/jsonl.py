@@ -88,15 +88,15 @@ def write_programs(
     target = Path(path)
     with replacing(target) as raw:
         if assumptions is None:
-            with _compressed(raw, target) as out:
+            with compressed(raw, target) as out:
                 out.write(encoded(header_line(**header)))
                 return _write_all(out, programs)
         with tempfile.TemporaryFile(dir=target.parent) as body:
-            with _compressed(body, target) as out:
+            with compressed(body, target) as out:
                 written = _write_all(out, programs)
             rows = assumptions.as_json()
             counts = {FIELD: truth.as_json()} if truth is not None and truth.programs else {}
-            with _compressed(raw, target) as out:
+            with compressed(raw, target) as out:
                 out.write(encoded(header_line(**header, **counts, **({"assumptions": rows} if rows else {}))))
             body.seek(0)
             shutil.copyfileobj(body, raw)
@@ -130,7 +130,8 @@ def replacing(target: Path) -> Iterator[IO[bytes]]:
         raise TraceError(f"{target}: cannot write: {error.strerror}") from error
 
 
-def _compressed(raw: IO[bytes], target: Path) -> Any:
+def compressed(raw: IO[bytes], target: Path) -> Any:
+    """Return what writes into this open file, compressed if the target's name says so."""
     if target.suffix == ".gz":
         return gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)
     return nullcontext(raw)

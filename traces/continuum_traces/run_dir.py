@@ -6,7 +6,7 @@
 ``arrivals.jsonl``              live runs: one ``schema.ArrivalRecord`` per line, written when a program arrives
 ``programs.jsonl``              real agents: one line per program: how it ended, whether it passed its benchmark's test
 ``engine.json``                 counters of the engine (steps, blocks, wall seconds), free form
-``server_metrics.jsonl``        live runs: the numbers of the server's /metrics every five seconds; free form
+``server_metrics.jsonl``        live runs: the numbers of the server's /metrics every second; free form
 ``scheduler_time.json``         virtual engine: processor seconds of the scheduler; measured, not modelled
 ``summary.json``                the metrics, written by the analysis
 
@@ -36,6 +36,7 @@ ARRIVALS = "arrivals.jsonl"
 PROGRAMS = "programs.jsonl"
 ENGINE = "engine.json"
 SCHEDULER_TIME = "scheduler_time.json"
+SERVER_METRICS = "server_metrics.jsonl"
 SUMMARY = "summary.json"
 
 NOT_IN_KEY = ("created", "command", "notes")

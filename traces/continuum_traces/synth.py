@@ -92,6 +92,8 @@ def load_profile(name_or_path: str) -> WorkloadProfile:
             text = Path(name_or_path).read_text(encoding="utf-8")
         except OSError as error:
             raise TraceError(f"{name_or_path}: no profile of that name; {which(name_or_path, PROFILES)}") from error
+        except ValueError as error:
+            raise TraceError(f"{name_or_path}: not a profile: {error}") from error
     try:
         return from_json(WorkloadProfile, json.loads(text))
     except ValueError as error:

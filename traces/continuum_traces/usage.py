@@ -29,8 +29,8 @@ _NAMES = {
         inputtokens.cacheread cacheread.inputtokens cachereadinputtokens cachereads cacheread cache.read inputcacheread
         inputtokenscacheread inputcachedtokens cachedprompttokens""",
     "written": """cachecreationinputtokens cachewriteinputtokens cachewrites cachewrite cache.write inputcachecreation
-        inputtokenscachewrite cachewritetokens cachecreationtokens cachecreation.inputtokens inputtokens.cachewrite
-        inputcachewrite""",
+        inputtokenscachewrite cachewritetokens cachecreationtokens cachecreation.inputtokens cachewrite.inputtokens
+        inputtokens.cachewrite inputcachewrite""",
     "reasoning": """reasoningtokens reasoningoutputtokens reasoning.outputtokens outputtokens.reasoning thoughts
         thoughtstokencount reasoning""",
     "more": "tool tooluseprompttokencount",
@@ -42,6 +42,10 @@ _APART = """cachereadinputtokens cachereads cacheread cache.read inputcacheread 
     thoughts thoughtstokencount reasoning"""
 _BESIDE = frozenset(_APART.split())
 """Names of counts that stand beside the prompt's or the output's, unless they are in ``..._details``."""
+_MODALITY = re.compile(r"(?:.*\.)?(?:text|image|audio|video)\.")
+"""Objects with the part of a count that is of one kind of content."""
+MOST = 2**53
+"""Larger counts are none: no answer has as many tokens, and records could not be read again."""
 _SEPARATORS = re.compile(r"[_\- ]")
 
 
@@ -79,9 +83,9 @@ class Usage:
 def count_in(fields: Mapping[str, Any], name: str) -> int | None:
     """Read a count in whatever form: ``5``, ``5.0``, ``"5"``."""
     value = fields.get(name)
-    if isinstance(value, str) and value.isdecimal():
+    if isinstance(value, str) and value.isdecimal() and len(value) <= len(str(MOST)):
         value = int(value)
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and value == value // 1:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST and value == value // 1:
         return int(value)
     return None
 
@@ -109,7 +113,7 @@ def read_usage(usage: Mapping[str, Any], count: Count = count_in, beside: bool |
     read: dict[str, tuple[int, int, bool]] = {}
     for fields, key, path in _leaves(usage):
         fact, rank, apart = _fact(path)
-        if fact and rank < read.get(fact, (len(_FACTS),))[0] and (number := count(fields, key)) is not None:
+        if fact and rank < read.get(fact, (2 * len(_FACTS),))[0] and (number := count(fields, key)) is not None:
             read[fact] = rank, number, apart
     openai = usage.get("prompt_tokens") is not None
     return _summed({fact: number for fact, (_, number, _) in read.items()}, _added(read, openai, beside))
@@ -134,11 +138,17 @@ def _short(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _fact(path: str) -> tuple[str, int, bool]:
-    """Return which count stands at a path, how sure its name is, and whether it is beside the prompt's or output's."""
+    """Return which count stands at a path, how sure its name is, and whether it is beside the prompt's or output's.
+
+    A name below another one, such as ``audio.input_tokens``, is less sure than any that stands alone.
+    """
     inside, leaf = "details." in path, path.rpartition(".")[2]
     short = leaf if inside or leaf.endswith("tokens") else path
     fact, rank = _FACTS.get(path) or _FACTS.get(short) or ("", 0)
-    return fact, rank, short in _BESIDE and not inside
+    if path not in _FACTS and _MODALITY.match(path):
+        fact = ""
+    below = len(_FACTS) * (path not in _FACTS and path != short and not inside)
+    return fact, rank + below, short in _BESIDE and not inside
 
 
 def _added(read: Mapping[str, tuple[int, int, bool]], openai: bool, beside: bool | None) -> tuple[bool, bool]:

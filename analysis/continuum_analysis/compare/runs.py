@@ -15,6 +15,7 @@ from continuum_traces.run_dir import (
     ENGINE,
     MANIFEST,
     PREVIEW_EVENTS,
+    PROGRAMS,
     TURNS,
     difference,
     key_of,
@@ -70,8 +71,8 @@ def name_variants(runs: Sequence[Run]) -> list[Run]:
 
 
 def load_runs(path: Path, alone_s: Mapping[str, float] | None = None) -> list[Run]:
-    """Read the complete runs at or below ``path``: directories with a manifest, records and engine.json. If there are
-    none, read the records without a manifest there: files of the preview, or a server's own records.
+    """Read the complete runs at or below ``path`` (``is_complete``). If there are none, read the records without a
+    manifest there: files of the preview, or a server's own records.
 
     Args:
         alone_s: see ``analyze_run``.
@@ -83,13 +84,22 @@ def load_runs(path: Path, alone_s: Mapping[str, float] | None = None) -> list[Ru
         raise AnalysisError(f"{path}: no such file or directory")
     records = records_at(path)
     described = [folder for folder in records if (folder / MANIFEST).exists()]
-    complete = [folder for folder in described if (folder / ENGINE).exists()]
+    complete = [folder for folder in described if is_complete(folder)]
     bare = [folder for folder in records if folder not in described]
     runs = [read_run_metrics(folder, alone_s) for folder in complete or bare]
     if not runs:
         cut = f"; {len(described)} there were cut short, which `analyze` shows" if described else ""
         raise AnalysisError(f"{path}: no finished run there{cut}")
     return name_variants(runs)
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a run with a manifest was not cut short.
+
+    A replay ends with engine.json, and a batch of agents has a line in programs.jsonl for each program that ended. What
+    a client or a proxy recorded of running agents has no engine, and is complete at any time.
+    """
+    return any((folder / name).exists() for name in (ENGINE, PROGRAMS)) or not read_manifest(folder).engine
 
 
 def records_at(path: Path) -> list[Path]:
@@ -116,12 +126,13 @@ def reading_sweep(path: Path) -> Iterator[None]:
 
 
 def read_run_metrics(folder: Path, alone_s: Mapping[str, float] | None = None) -> Run:
-    """Read one run, complete or cut short. The policy of records without a manifest is taken from their file name.
+    """Read one run, which may be cut short. If its records name no policy, their file's or folder's name stands for it.
 
     Args:
         alone_s: see ``analyze_run``.
     """
-    manifest = read_manifest(folder) if (folder / MANIFEST).exists() else Manifest(policy=_name_of(folder))
+    manifest = read_manifest(folder) if (folder / MANIFEST).exists() else Manifest()
+    manifest = replace(manifest, policy=manifest.policy or _name_of(folder))
     facts = read_json(folder / ENGINE) if (folder / ENGINE).is_file() else {}
     notes = tuple(note for note in facts.get("notes") or () if isinstance(note, str))
     errors = int(facts.get("plugin_errors", 0))

@@ -27,6 +27,7 @@ from continuum_analysis.report.figures import (
 from continuum_analysis.report.figures_cache import miss_figure, occupancy_figure, tails_figure, ttl_figure
 from continuum_analysis.report.figures_latency import distributions
 from continuum_analysis.report.figures_load import load_figure
+from continuum_analysis.report.figures_server import server_figure
 from continuum_analysis.report.fill import fill_page
 from continuum_analysis.report.program_timeline import timeline_json
 
@@ -104,6 +105,7 @@ def figures_of(page: Page) -> dict[str, Figure]:
     figures.append(tails_figure(groups))
     if capacity:
         figures += [occupancy_figure(groups, capacity), demand_figure(groups, capacity)]
+    figures += filter(None, [server_figure(groups)])
     return {figure.name: figure for figure in (*figures, *distributions(groups))}
 
 

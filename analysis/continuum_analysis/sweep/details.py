@@ -9,7 +9,7 @@ from continuum_traces.grouped import grouped
 from continuum_traces.json_io import read_json
 from continuum_traces.schema import Program
 
-from continuum_analysis.compare.intervals import NO_VALUE, number_text
+from continuum_analysis.compare.intervals import NO_VALUE, mean_interval, number_text
 from continuum_analysis.compare.runs import SWEEP, Run
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.arm_styles import arm_styles
@@ -88,7 +88,10 @@ def remaining_figure(workloads: Workloads) -> tuple[list[Panel], TextTable]:
 
 
 def running_means_figure(workloads: Workloads) -> tuple[list[Panel], TextTable]:
-    """Return, for the two tools with the most calls, the mean time of the first calls divided by that of all."""
+    """Return, for the two tools with the most calls, the mean time of the first calls divided by that of all.
+
+    The table has 95% intervals of the first means, by Student's t.
+    """
     panels, rows = [], []
     for name, programs in workloads.items():
         by_tool = _times_by_tool(programs)
@@ -99,10 +102,14 @@ def running_means_figure(workloads: Workloads) -> tuple[list[Panel], TextTable]:
             calls = np.arange(1, len(times) + 1)
             ratio = np.cumsum(times) / calls / max(times.mean(), 1e-9)
             lines.append(thin_line(tool, looks[tool], calls.tolist(), ratio.tolist()))
-            after = (f"{ratio[n - 1]:.2f}" if n <= len(ratio) else NO_VALUE for n in AFTER_CALLS)
+            after = (_to_mean(by_tool[tool][:n], times.mean()) if n <= len(times) else NO_VALUE for n in AFTER_CALLS)
             rows.append((name, tool, str(len(times)), f"{times.mean():.2f}", *after))
         panels.append(Panel(name, "calls so far", "mean so far / mean of all", lines))
     return panels, TextTable(("workload", "tool", "calls", "mean, s", *(f"after {n}" for n in AFTER_CALLS)), rows)
+
+
+def _to_mean(times: Sequence[float], mean: float) -> str:
+    return mean_interval([time / max(mean, 1e-9) for time in times]).text("{:.2f}".format)
 
 
 def _times_by_tool(programs: Sequence[Program]) -> dict[str, list[float]]:

@@ -92,12 +92,16 @@ class Sweep:
         return " or ".join(dict.fromkeys(group.summary.baseline for group in self.groups if group.summary))
 
     def warnings(self) -> list[str]:
-        warnings = []
+        """Return what every group's summary warns of, once; then the warnings of each group."""
+        of_groups = [group.summary.warnings for group in self.groups if group.summary]
+        of_all = [text for text in of_groups[0] if all(text in each for each in of_groups)] if of_groups[1:] else []
+        warnings = list(of_all)
         for group in self.groups:
             missing = group.asked - len(group.cells)
             if missing:
                 warnings.append(f"{group.folder}: {missing} of {group.asked} cells are missing")
-            warnings += [f"{group.folder}: {text}" for text in (group.summary.warnings if group.summary else ())]
+            own = group.summary.warnings if group.summary else ()
+            warnings += [f"{group.folder}: {text}" for text in own if text not in of_all]
             if group.predictions:
                 warnings += [f"{group.folder}: {text}" for text in settings_that_differ(group.predictions)]
         return warnings

@@ -48,7 +48,7 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
     environment = environment_of(options.framework)
     _check(options)
     work = find_work()
-    endpoint = probe_server(options.base_url, os.environ.get("OPENAI_API_KEY") or None)
+    endpoint = probe_server(options.base_url, os.environ.get("OPENAI_API_KEY") or None, options.model)
     start = _start(options, endpoint, work.config)
     if options.config:
         asked = f"-c {' -c '.join(options.config)}"

@@ -251,9 +251,9 @@ class LoadDriver:
                 if not error.again or attempt == options.retries:
                     raise
                 self.counters.retries += 1
-                asked_s = min(error.retry_after_s or 0.0, MAX_RETRY_AFTER_S)
-                backoff_s = max(asked_s, options.backoff_s * 2**attempt)
-                await asyncio.sleep(backoff_s * chance.uniform(1.0, 1.25))
+                await asyncio.sleep(
+                    pause_s(attempt, options.backoff_s, error.retry_after_s) * chance.uniform(1.0, 1.25)
+                )
         raise AssertionError("unreachable")
 
     def _authorization(self) -> dict[str, str]:
@@ -282,6 +282,22 @@ class LoadDriver:
         """Sleep until the instant. Timers of an event loop may fire a millisecond early, so the sleep is repeated."""
         while (remaining := instant_s - self.now_s()) > 0:
             await asyncio.sleep(max(remaining, 0.001))
+
+
+def pause_s(attempt: int, backoff_s: float, asked_s: float | None) -> float:
+    """Return the seconds to wait at least after a failed try.
+
+    The pause doubles with each try. It is longer if the server asks for more, but a server gets ten minutes at most.
+
+    Args:
+        attempt: number of the failed try; the first one has number 0.
+        backoff_s: the pause after the first try.
+        asked_s: what the server asks for (``Retry-After``); None: it asks for nothing.
+
+    >>> pause_s(2, 0.5, None), pause_s(2, 0.5, 3.0)
+    (2.0, 3.0)
+    """
+    return max(min(asked_s or 0.0, MAX_RETRY_AFTER_S), backoff_s * 2.0**attempt)
 
 
 def _lengths(body: dict[str, Any], dialect: str) -> dict[str, Any]:

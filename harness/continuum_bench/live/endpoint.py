@@ -8,6 +8,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from importlib.metadata import version
@@ -120,10 +121,17 @@ class _Facts(msgspec.Struct):
 
 NO_ANSWER = (OSError, HTTPException, ValueError, msgspec.MsgspecError, RecursionError)
 """Errors of a request to something that may be no such server."""
+_NO_LIST = (404, 405, 501)
+"""Statuses of ``/models`` at servers and gateways that have no list of models."""
 
 
-def probe_server(base_url: str, api_key: str | None) -> Endpoint:
+def probe_server(base_url: str, api_key: str | None, model: str | None = None) -> Endpoint:
     """Ask the server for its models, its version and Continuum's state.
+
+    Args:
+        base_url: the server's URL up to /v1.
+        api_key: is sent with each question.
+        model: the model that will be asked. If it is given, the server need not list its models.
 
     Raises:
         BenchError: no server answers, it refuses the key, or it serves no model.
@@ -133,15 +141,13 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     try:
         models = _models(get_json(joined(base, "/models"), api_key, _Models).data)
     except urllib.error.HTTPError as error:
-        asked = (
-            "is the API key set (OPENAI_API_KEY, --api-key-env)"
-            if error.code in (401, 403)
-            else "does the URL end in /v1"
-        )
-        raise BenchError(f"--base-url {base}: {error.code} {error.reason} from /models; {asked}?") from error
+        if model is None or error.code not in _NO_LIST:
+            raise BenchError(f"--base-url {base}: {error.code} {error.reason} from /models; {_asked(error)}") from error
+        models = []
     except NO_ANSWER as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise BenchError(f"--base-url {base}: no OpenAI-compatible server answers: {reason}") from error
+    models = models or ([{"id": model}] if model is not None else [])
     if not models:
         raise BenchError(f"--base-url {base}: serves no model")
     root, first = root_of(base), models[0]
@@ -151,6 +157,14 @@ def probe_server(base_url: str, api_key: str | None) -> Endpoint:
     names, owner = tuple(model["id"] for model in models), owner_of(first) or None
     facts = _length(first.get("max_model_len")), version, state, engine.emulated, owner, _kv_pool(root), engine.server
     return Endpoint(base, names, *facts, engine.machine, engine.random_weights)
+
+
+def _asked(error: urllib.error.HTTPError) -> str:
+    if error.code in (401, 403):
+        return "is the API key set (OPENAI_API_KEY, --api-key-env)?"
+    if error.code in _NO_LIST:
+        return "does the URL end in /v1? If the server has no list of models, name the model"
+    return "does the URL end in /v1?"
 
 
 def _models(listed: Any) -> list[dict[str, Any]]:
@@ -228,12 +242,16 @@ def _maybe(url: str, api_key: str | None) -> _Facts:
 
 
 def metrics_page(root: str) -> str:
-    """Return the text of the server's ``/metrics``; empty if there is none."""
-    try:
-        with _opened(urllib.request.Request(f"{root}/metrics")) as answer:
-            return str(answer.read().decode("utf-8", "replace"))
-    except NO_ANSWER:
-        return ""
+    """Return the text of the server's ``/metrics``; empty if there is none.
+
+    TensorRT-LLM's is elsewhere; its ``/metrics`` is JSON.
+    """
+    for path in ("metrics", "prometheus/metrics"):
+        with suppress(*NO_ANSWER), _opened(urllib.request.Request(f"{root}/{path}")) as answer:
+            page = str(answer.read().decode("utf-8", "replace"))
+            if not page.lstrip().startswith("["):
+                return page
+    return ""
 
 
 def _kv_pool(root: str) -> KvPool | None:

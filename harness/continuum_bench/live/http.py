@@ -133,7 +133,8 @@ class StreamingClient:
         Raises:
             RequestFailed: no complete answer; ``kind`` says why.
         """
-        reply = reply or self.reply()
+        asked, reply = asked_in(body), reply or self.reply()
+        reply.alone = asked.choices == 1
         try:
             async with (
                 asyncio.timeout(self._limit_s),
@@ -147,7 +148,7 @@ class StreamingClient:
             raise RequestFailed(kind, str(error) or type(error).__name__, again=True) from error
         except TimeoutError as error:
             raise RequestFailed("timeout", "the request took too long", again=True) from error
-        ended = reply.ending(asked_in(body))
+        ended = reply.ending(asked)
         if ended.error is None and reply.first_token_s is None and not reply.output_tokens:
             raise RequestFailed("stream", "ended without a token", again=True)
         _check(ended)

@@ -1,4 +1,4 @@
-"""Records the server's ``/metrics`` beside a live run, every few seconds."""
+"""Records the server's ``/metrics`` beside a live run, every second."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from math import fsum
 from pathlib import Path
+from statistics import fmean
+
+from continuum_traces.grouped import grouped
+from continuum_traces.run_dir import SERVER_METRICS
 
 from continuum_bench.live.endpoint import metrics_page
 
-SERVER_METRICS = "server_metrics.jsonl"
-EVERY_S = 5.0
-SAMPLE = re.compile(r"^(\w+:\w+(?<!_bucket)(?<!_created)(?<!_info))(?:{.*})? (\d\S*)", re.MULTILINE)
-"""A gauge, a counter, or the sum or count of a histogram, of an engine or of Continuum (``vllm:...``,
-``continuum:...``)."""
+EVERY_S = 1.0
+SAMPLE = re.compile(r"^((?:\w+:|trtllm_)\w+(?<!_bucket)(?<!_created)(?<!_info))(?:{.*})? (\d\S*)", re.MULTILINE)
+"""A gauge, a counter, or the sum or count of a histogram, of an engine or of Continuum (``vllm:...``, ``sglang:...``,
+``trtllm_...``, ``continuum:...``)."""
+SHARES = ("_usage_perc", "_usage", "_utilization", "_rate")
+"""How names of shares end."""
 
 
 def samples(page: str) -> dict[str, float]:
-    """Return the numbers of a ``/metrics`` page by name, summed over labels (engines, reasons)."""
-    sums: dict[str, float] = {}
-    for name, value in SAMPLE.findall(page):
-        sums[name] = sums.get(name, 0.0) + float(value)
-    return sums
+    """Return the numbers of a ``/metrics`` page by name: sums over labels (engines, reasons), of shares the mean."""
+    values = grouped((name, float(value)) for name, value in SAMPLE.findall(page))
+    return {name: fmean(each) if name.endswith(SHARES) else fsum(each) for name, each in values.items()}
 
 
 @contextmanager

@@ -31,7 +31,7 @@ class AgentOptions(OptionGroup):
     out: Path | None = None
     """Directory of the batch. If it holds the same batch already, that is continued."""
     model: str | None = None
-    """Model to request. Default: the first that the server lists."""
+    """Model to request. Default: the first that the server lists. A server without a list needs it."""
     jps: Jps = ArrivalOptions.jps
     """Number of programs that arrive per second."""
     arrivals: str = ArrivalOptions.arrivals

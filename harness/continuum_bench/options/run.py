@@ -80,7 +80,9 @@ Jobs = Annotated[
     Option(panel=RUN),
 ]
 ServedModel = Annotated[
-    str | None, Meta(description="Model to request. Default: the first that the server lists."), Option(panel=SERVER)
+    str | None,
+    Meta(description="Model to request. Default: the first that the server lists. A server without a list needs it."),
+    Option(panel=SERVER),
 ]
 Dialect = Annotated[str | None, one_of(*DIALECTS)]
 NoReport = Annotated[bool, Meta(description="Do not write report.html."), Option(panel=OUTPUT)]
@@ -261,8 +263,8 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
 
     panel = ENGINE
     usual = (
-        *("policy", "jps", "num_programs", "seed", "seeds", "gpu", "model", "tp", "out", "traces"),
-        *("json_output", "print_config", "base_url"),
+        *("policy", "jps", "arrivals", "concurrency", "how_many", "num_programs", "seeds", "gpu", "model", "out"),
+        *("traces", "json_output", "print_config", "base_url"),
     )
 
     pp: Annotated[int, Meta(ge=1), SERVERS, PIPELINE, PROFILED] = 1

@@ -127,7 +127,7 @@ class DoctorOptions(OptionGroup):
     """Options of ``doctor``."""
 
     base_url: str | None = None
-    """Send two turns of a program to this server or gateway (its URL up to /v1), and show what arrived."""
+    """Send three turns of a program to this server or gateway (its URL up to /v1), and show what arrived."""
     served_model: Annotated[ServedModel, Needs("base_url")] = None
     server_url: Annotated[list[str] | None, Needs("base_url")] = None
     """Root of a server behind the gateway, to ask what arrived there. Repeatable."""

@@ -71,7 +71,8 @@ class FitOptions(OptionGroup):
     """Options of ``traces fit``."""
 
     source: Source
-    target: Target
+    target: Annotated[Path, WRITABLE, ARGUMENT]
+    """File to write, plain JSON: a name that ends in .gz is refused."""
     name: str = "fitted"
     """Name of the profile."""
     tokens_reading: TokensReading = "context"
@@ -94,7 +95,9 @@ class ConvertOptions(OptionGroup):
     """Options of ``traces convert``."""
 
     source: Source
-    target: Target
+    target: Annotated[Path, WRITABLE, ARGUMENT]
+    """File to write, or directory with --to native. A trace is gzipped if its name ends in .gz; a preview is plain
+    JSON, and that name is refused."""
     to: str
     """Format to write. Of a trace: continuum, agentic-mooncake, mooncake or dynamo. Of a run's scheduler_timestamps:
     preview (the JSON file of the papers' public preview), or native (a run directory, from such a file)."""

@@ -9,7 +9,7 @@ stopped.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, log2
 
@@ -28,6 +28,7 @@ from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.options.sweep import PlayerOptions
 from continuum_bench.progress import RunsDisplay
+from continuum_bench.show import notices_once
 from continuum_bench.sweep.command import show_sweep
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.sweep.plan import Cell, group_of
@@ -100,12 +101,21 @@ class _Study:
     """All that were planned, by name."""
     outcome: SweepOutcome = field(default_factory=SweepOutcome)
     created: str = field(default_factory=utc_now)
+    say: Callable[[str], None] = field(default_factory=notices_once)
+    """Prints what is assumed of the programs, once for all runs."""
 
     @property
     def live(self) -> bool:
         return self.grid.engine != "virtual"
 
     def run(self) -> None:
+        """Play until every search has its answer. Ctrl-C between two runs stops it as within one."""
+        try:
+            self._search()
+        except KeyboardInterrupt:
+            self.outcome.interrupted = True
+
+    def _search(self) -> None:
         options = self.options
         seeds = range(options.seed, options.seed + options.seeds)
         kept: dict[tuple[str, int], dict[int, bool]] = {(arm.label, seed): {} for seed in seeds for arm in self.arms}
@@ -132,7 +142,7 @@ class _Study:
         programs = self.options.num_programs or max(self.distinct, ROUNDS * number)
         options = replace(self.options, arrivals=f"concurrency:{number}", num_programs=programs)
         point = Point({"workload": self.name, AT_A_TIME: number}, options, self.name, tuple(self.arms), (seed,))
-        return Cell(group_of(point, self.grid), next(arm for arm in self.arms if arm.label == label), seed)
+        return Cell(group_of(point, self.grid, self.say), next(arm for arm in self.arms if arm.label == label), seed)
 
     def _play(self, cells: Sequence[Cell], display: RunsDisplay) -> None:
         self.cells |= {cell.name: cell for cell in cells}
@@ -165,8 +175,9 @@ def _modelled(name: str, options: RunOptions, level: str, store: SweepStore, slo
     given = read_policy_options(options.policy_option or [], policies)
     arms = [Arm(policy, policy, given.get(policy, {})) for policy in policies]
     grid = _grid(name, "virtual", level, None)
-    workload = load_workload(name, options, options, find_model(options.model).max_context_tokens)
-    study = _Study(name, options, arms, grid, store, slo, (1,), len(workload.trace.programs))
+    say = notices_once()
+    workload = load_workload(name, options, options, find_model(options.model).max_context_tokens, say)
+    study = _Study(name, options, arms, grid, store, slo, (1,), len(workload.trace.programs), say=say)
     pool = study._cell(arms[0].label, options.seed, 1).manifest.hardware.kv_capacity
     tokens = (pool.tokens or 0) * options.replicas if pool is not None else 0
     study.numbers = ladder(tokens / mean_context(workload.trace.programs))
@@ -175,13 +186,14 @@ def _modelled(name: str, options: RunOptions, level: str, store: SweepStore, slo
 
 def _on_server(name: str, options: RunOptions, live: LiveOptions, level: str, store: SweepStore, slo: Slo) -> _Study:
     assert live.base_url is not None
-    endpoint = probe_server(live.base_url, os.environ.get(live.api_key_env) or None)
+    endpoint = probe_server(live.base_url, os.environ.get(live.api_key_env) or None, live.served_model)
     policy = live.label or endpoint.policy
     options = replace(options, time_limit_s=options.time_limit_s or LEVEL_S)
     grid = _grid(name, endpoint.base_url, level, live)
-    workload = load_workload(name, options, options, endpoint.max_model_len or 131072)
+    say = notices_once()
+    workload = load_workload(name, options, options, endpoint.max_model_len or 131072, say)
     arms = [Arm(policy, policy, {})]
-    return _Study(name, options, arms, grid, store, slo, (1,), len(workload.trace.programs))
+    return _Study(name, options, arms, grid, store, slo, (1,), len(workload.trace.programs), say=say)
 
 
 def _grid(name: str, engine: str, level: str, live: LiveOptions | None) -> Grid:

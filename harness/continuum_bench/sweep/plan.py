@@ -26,6 +26,7 @@ from continuum_server.machine import machine
 from continuum_server.policy.registry import is_policy, split_arm
 from continuum_server.step_times.catalog import find_model
 from continuum_server.step_times.model import UnknownPair
+from continuum_server.virtual.config import check_programs, shape_of
 from continuum_server.vllm_plugin.versions import check_version
 from continuum_traces.json_io import read_json
 from continuum_traces.run_dir import key_of
@@ -35,6 +36,7 @@ from continuum_traces.typed import to_json
 from continuum_bench.errors import OptionError
 from continuum_bench.invocation import command_line
 from continuum_bench.options.run import RunOptions, uses_rate
+from continuum_bench.show import notices_once, print_notice
 from continuum_bench.sweep.grid import MODEL_ENGINES, Arm, Grid, Point, is_url
 from continuum_bench.virtual.engine_options import engine_of
 from continuum_bench.virtual.pool import Listener, Report
@@ -159,7 +161,8 @@ def plan(grid: Grid) -> list[Cell]:
     Raises:
         BenchError, TraceError, EngineError, StepTimesError: a point cannot be played.
     """
-    groups = [group_of(point, grid) for point in grid.points]
+    say = notices_once()
+    groups = [group_of(point, grid, say) for point in grid.points]
     seeds = sorted({seed for point in grid.points for seed in point.seeds})
     cells: dict[str, Cell] = {}
     for seed in seeds:
@@ -170,11 +173,13 @@ def plan(grid: Grid) -> list[Cell]:
     return list(cells.values())
 
 
-def group_of(point: Point, grid: Grid) -> Group:
+def group_of(point: Point, grid: Grid, say: Callable[[str], None] = print_notice) -> Group:
     options = point.options
     _check_caching(options, point.arms)
-    workload = load_workload(point.workload, options, options, _context_tokens(point, grid))
+    workload = load_workload(point.workload, options, options, _context_tokens(point, grid), say)
     engine, description = engine_of(options) if grid.engine == "virtual" else (None, None)
+    if engine is not None and len(grid.points) < 2:  # of several points, one that cannot be played fails by itself
+        check_programs(workload.trace.programs, engine, shape_of(engine))
     return folder_of(Group("", point, workload, engine, description), grid.engine, grid.serve)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import cast
 
 from continuum_traces.assumptions import NO_DURATION, Assumption
-from continuum_traces.importers.agentperf import COMMAND, INSTALLED, installed_tasks
 from continuum_traces.importers.registry import ImportLog, read_any
 from continuum_traces.jsonl import too_long
 from continuum_traces.schema import Program, Turn, Workload
@@ -31,6 +30,7 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import declared
 from continuum_bench.options.run import TraceOptions
 from continuum_bench.show import print_notice
+from continuum_bench.workload.agentperf import COMMAND, INSTALLED, installed_tasks
 
 NAMED = {"traces", "form", "num_programs", "tokens_reading", "turn_scale", "skip_invalid"}
 """Options that named fields of the manifest tell. The manifest has the others under their own names."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -151,7 +151,11 @@ def _sub_jobs(roots: Sequence[Job], children: Sequence[tuple[Program, int]]) -> 
 
 
 def load_workload(
-    name: str, options: TraceOptions, arrivals: ArrivalOptions, context_tokens: int = 131072
+    name: str,
+    options: TraceOptions,
+    arrivals: ArrivalOptions,
+    context_tokens: int = 131072,
+    say: Callable[[str], None] = print_notice,
 ) -> JobSource:
     """Load and check a workload. Programs that the model cannot hold are left out, each with a line on stderr.
 
@@ -160,6 +164,7 @@ def load_workload(
         options: which programs.
         arrivals: when they arrive, and their tools and hints.
         context_tokens: the model's longest context.
+        say: prints what was skipped and assumed.
 
     Raises:
         BenchError: as ``load_trace``; or the trace lacks the recorded arrivals or tools that the options need.
@@ -173,12 +178,12 @@ def load_workload(
         raise BenchError(f"--start-within {arrivals.start_within}: needs --concurrency")
     trace = load_trace(options.traces.name.split(".")[0] if options.traces else name, options, context_tokens)
     for problem in trace.facts.skipped or ():
-        print_notice(f"skipped: {problem}")
+        say(f"skipped: {problem}")
     if arrivals.tool_times != RECORDED and not any(turn.tool_calls for p in trace.programs for turn in p.turns):
         raise BenchError(f"--tool-times {arrivals.tool_times}: the programs call no tools")
     workload = JobSource(trace, arrivals)
     for line in workload.assumptions:
-        print_notice(f"assumed: {line}")
+        say(f"assumed: {line}")
     _check_span(workload.jobs(0))  # a trace without recorded arrivals is refused here
     return workload
 

@@ -22,6 +22,7 @@ from continuum_server.policy.facts import (
     TurnStart,
     TurnState,
 )
+from continuum_server.policy.hints import Predictions
 from continuum_server.policy.limits import check_fields
 
 Rank = tuple[float, ...]
@@ -92,6 +93,8 @@ class Policy:
     def __init__(self, machine: Machine, options: Options | None = None) -> None:
         self.machine = machine
         self.options = self.options_type() if options is None else options
+        self.predictions = Predictions()
+        """What clients predict of tool times. Only policies that ask it use predictions and tool events."""
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         """A request entered the waiting queue."""

@@ -79,7 +79,7 @@ class ProgramState:
     answer: OpenAnswer | None = None
     """The last answer, if it is not yet known whether another turn follows (``returns.Returns``)."""
     prediction: OpenPrediction | None = None
-    """The prediction of the program's tool time that ``hints.Predictions`` will judge."""
+    """What ``hints.Predictions`` knows of the time since its last turn; None: the policy asked for no hold."""
 
     @property
     def root(self) -> ProgramState:
@@ -105,6 +105,8 @@ class TurnState:
     tool_hint_p90_s: float | None = None
     soft_hold_s: float = 0.0
     """How long the client asks to keep the KV after this turn, if nobody else wants the memory (``kv_ttl_s``)."""
+    priority: int = 0
+    """The smallest comes first, whatever the policy says. Above 0: work in the background."""
     this_func_call: str | None = None
     ran: str | None = None
     """The tool that ran before this turn, according to the client."""
@@ -201,6 +203,16 @@ class TurnFinish:
     """The part of the context that tiers hold; None: there are no tiers."""
     return_share: float = 1.0
     """Share of such answers after which their programs sent another turn (``policy.returns``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEvent:
+    """What a client says of a program's tool while it runs, or when it has ended."""
+
+    predicted_s: float | None = None
+    """Seconds from now until the tool is expected to end; None: it has ended, and the next turn is about to come."""
+    p90_s: float | None = None
+    """The 90th percentile of these seconds; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ In program order alone, a newcomer's first answer would wait for all programs th
 API key at a time is its *guest*, in order of arrival. After its first turn it stands at its place in program order.
 
 Only the first programs of families are guests, and none is while a sub-agent of its key waits: an earlier program waits
-for that one. The prompts of a key's guests take at most ``SHARE`` of the engine's time. So a client that begins a new
-program with every request, however large, delays earlier programs by that share and no more.
+for that one. Requests in the background (``TurnState.priority``) do not count. The prompts of a key's guests take at
+most ``SHARE`` of the engine's time. So a client that begins a new program with every request, however large, delays
+earlier programs by that share and no more.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Guests:
 
     def arrived(self, turn: TurnState) -> None:
         key = self._keys.of(turn.program.namespace)
+        if turn.priority > 0:
+            return  # nobody in the foreground waits for it
         if turn.program.family is not None:
             key.children.add(turn.request_id)
         elif turn.program.turns_arrived == 1 and not turn.one_off:

@@ -1,7 +1,8 @@
 """Holds that use predicted tool times (``pred_tool_s``, ``pred_tool_p90_s``), as far as a client's predictions helped.
 
-A client is an API key; without API keys, all programs have the same client. Predictions are not recorded as tool times,
-and never make a hold longer than its break-even time.
+A prediction comes with the request, or later while the tool runs (``ToolEvent``). A client is an API key; without API
+keys, all programs have the same client. Predictions are not recorded as tool times, and never make a hold longer than
+its break-even time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from math import exp, log
 
 from continuum_server.policy.estimate import RecentMean
-from continuum_server.policy.facts import TurnState
+from continuum_server.policy.facts import ProgramState, ToolEvent, TurnState
 from continuum_server.policy.lru import Lru
 
 CLIENTS = 1024
@@ -42,19 +43,27 @@ class Client:
     """Mean squared error of the logarithm of the predicted times."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OpenPrediction:
-    """A prediction not yet scored, and the two candidate holds."""
+    """The time between two turns of a program, what was predicted of it, and the two candidate holds.
 
-    client: Client
+    Holds are seconds from the end of the first turn on.
+    """
+
     since_s: float
-    predicted_s: float
-    hinted_s: float
-    """The hold according to the prediction."""
-    learned_s: float
-    """The hold without the prediction."""
+    """When the first turn ended."""
     even_s: float
     """The break-even time."""
+    learned_s: float
+    """The hold without a prediction."""
+    hinted_s: float = 0.0
+    """The hold according to the client."""
+    client: Client | None = None
+    """Who predicted; None: nobody did."""
+    predicted_s: float | None = None
+    """The prediction, in seconds from ``after_s`` on; None: the client only said that the tool has ended."""
+    after_s: float = 0.0
+    """When the prediction was made, in seconds from ``since_s`` on."""
 
 
 class Predictions:
@@ -74,21 +83,48 @@ class Predictions:
         Args:
             even_s: break-even time of the hold.
         """
-        if turn.tool_hint_s is None or even_s <= 0.0:
+        turn.program.prediction = None
+        if even_s <= 0.0:
             return learned_s
-        client = self._clients.of(turn.program.namespace)
-        late_s = _late_s(turn.tool_hint_s, turn.tool_hint_p90_s, client)
-        hinted_s = min(late_s, even_s) if turn.tool_hint_s <= even_s else 0.0
-        turn.program.prediction = OpenPrediction(client, now_s, turn.tool_hint_s, hinted_s, learned_s, even_s)
-        return hinted_s if client.score.value >= 0.0 else learned_s
+        gap = turn.program.prediction = OpenPrediction(now_s, even_s, learned_s)
+        if turn.tool_hint_s is None:
+            return learned_s
+        return self._predict(gap, turn.program.namespace, turn.tool_hint_s, turn.tool_hint_p90_s)
+
+    def told(self, program: ProgramState, event: ToolEvent, now_s: float) -> float | None:
+        """Return how long to hold the program's KV, from the end of its last turn on, now that its client sent an
+        event; None: as before, because the policy asked for no hold."""
+        gap = program.prediction
+        if gap is None or gap.since_s != program.last_finish_s:
+            return None
+        gap_s = now_s - gap.since_s
+        if event.predicted_s is not None:
+            return self._predict(gap, program.namespace, event.predicted_s, event.p90_s, gap_s)
+        gap.client, gap.hinted_s = self._clients.of(program.namespace), gap.even_s
+        return self._better(gap)
+
+    def _predict(
+        self, gap: OpenPrediction, key: str | None, predicted_s: float, p90_s: float | None, after_s: float = 0.0
+    ) -> float:
+        """Note a prediction that is made ``after_s`` after the turn's end, and return the hold."""
+        gap.client, gap.predicted_s, gap.after_s = self._clients.of(key), predicted_s, after_s
+        late_s = after_s + _late_s(predicted_s, p90_s, gap.client)
+        gap.hinted_s = min(late_s, gap.even_s) if after_s + predicted_s <= gap.even_s else after_s
+        return self._better(gap)
+
+    def _better(self, gap: OpenPrediction) -> float:
+        """Return the hold according to the client, if its recent predictions saved more than they cost."""
+        return gap.hinted_s if gap.client is not None and gap.client.score.value >= 0.0 else gap.learned_s
 
     def returned(self, turn: TurnState, now_s: float) -> None:
         """Judge the prediction of the tool time that the arrival of ``turn`` ends."""
         made, turn.program.prediction = turn.program.prediction, None
-        if made is None or made.since_s != turn.program.last_finish_s:
+        if made is None or made.client is None or made.since_s != turn.program.last_finish_s:
             return
         tool_s = now_s - made.since_s
-        made.client.error.add(min(1.0, log((tool_s + DELAY_S) / (made.predicted_s + DELAY_S)) ** 2))
+        if made.predicted_s is not None:
+            ratio = (tool_s - made.after_s + DELAY_S) / (made.predicted_s + DELAY_S)
+            made.client.error.add(min(1.0, log(ratio) ** 2))
         saved_s = cost_s(made.learned_s, tool_s, made.even_s) - cost_s(made.hinted_s, tool_s, made.even_s)
         saved = max(-1.0, min(1.0, saved_s / made.even_s))
         made.client.score.add(saved if saved > 0.0 else LOSS * saved)

@@ -1,8 +1,9 @@
 """The order: who runs next, and whose KV yields to whom. Both follow from the *places* of turns.
 
-A place is a class, the policy's rank within the class, and the number of the request, which breaks ties. A turn that
-has started keeps its place until it ends, so a preempted turn waits again where it was. KV that is held has a place
-too: that of its program's next turn. It yields to a turn that is placed before it, and to no other.
+A place has four parts, which are compared in this order: the client's priority, a class, the policy's rank within the
+class, and the number of the request. A turn that has started keeps its place until it ends. If it is preempted, it
+therefore waits where it waited before. Held KV has a place too, that of its program's next turn. It yields to a turn
+that is placed before it, and to no other.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Class(IntEnum):
 class Place(NamedTuple):
     """Where a turn stands. The smallest place comes first."""
 
+    priority: float
+    """The client's (``TurnState.priority``); infinite for turns that come before or after all others."""
     kind: Class
     rank: Rank
     number: float
@@ -56,12 +59,11 @@ class Place(NamedTuple):
     @classmethod
     def in_order_of_arrival(cls, number: float) -> Place:
         """Return the place of a request of which nothing else is known."""
-        return cls(Class.REST, (), number)
+        return cls(0.0, Class.REST, (), number)
 
 
-_AWAY = Place(Class.AWAY, (), 0.0)
-_HELD_BACK = Place(Class.HELD_BACK, (), 0.0)
-_LAST = Place(Class.HELD_BACK, (), math.inf)
+_HELD_BACK = Place(math.inf, Class.HELD_BACK, (), 0.0)
+_LAST = Place(math.inf, Class.HELD_BACK, (), math.inf)
 
 
 class Order:
@@ -84,28 +86,29 @@ class Order:
 
     def place(self, turn: TurnState) -> Place:
         """Return the turn's place."""
-        number, tenant = float(turn.sequence), turn.program.namespace
+        number, tenant, priority = float(turn.sequence), turn.program.namespace, float(turn.priority)
         if turn.overdue:
-            return Place(Class.OVERDUE, (), number, tenant)
+            return Place(-math.inf, Class.OVERDUE, (), number, tenant)
         if turn.place is not None:
             return turn.place
         if self._policy.stock_order:
-            return Place(Class.REST, (), number, tenant)
+            return Place(priority, Class.REST, (), number, tenant)
         rank = self._policy.rank(turn)
         if rank is None:
             return _HELD_BACK
         pinned = self._policy.classes_first and not turn.one_off and self._pins.firm(turn.program) is not None
-        return Place(Class.PINNED if pinned else Class.REST, tuple(map(float, rank)), number, tenant, turn.one_off)
+        kind = Class.PINNED if pinned else Class.REST
+        return Place(priority, kind, tuple(map(float, rank)), number, tenant, turn.one_off)
 
     def keep_place(self, turn: TurnState) -> None:
         """Note that the turn starts. Only a policy that orders turns by their service moves it if it is preempted."""
         if self._policy.classes_first:
             turn.place = self.place(turn)
 
-    def place_of_running(self, turn: TurnState | None) -> tuple[Class, Rank, float]:
+    def place_of_running(self, turn: TurnState | None) -> tuple[float, Class, Rank, float]:
         """Return the place of a running turn. vLLM preempts the turn that is placed last. None: it is unknown."""
         place = _HELD_BACK if turn is None else self.place(turn)
-        return place.kind, place.rank, place.number
+        return place.priority, place.kind, place.rank, place.number
 
     def now(self, place: Place) -> Place:
         """Return the place with its present class."""
@@ -126,13 +129,14 @@ class Order:
         if self._pins_yield_to == "anyone":
             return _LAST
         turn = pin.program.turn if self._pins_yield_to == "waiting" else None
-        return _AWAY if turn is None else self.now(self.place(turn))
+        return Place(pin.priority, Class.AWAY, (), 0.0) if turn is None else self.now(self.place(turn))
 
     def yielding(self, asker: TurnState, must_free: bool) -> list[Pin]:
         """Return the pins that may be released so that ``asker`` fits, in the order in which they are released.
 
         Soft holds come first, the oldest first. Then come the pins of tenants on which the turn's tenant has a claim,
-        then the others, the last program in program order first. A program's own pin is the last.
+        then the others: those with the largest priority first, of these the last program in program order first. A
+        program's own pin is the last.
 
         Args:
             asker: the turn that does not fit.
@@ -144,7 +148,7 @@ class Order:
             for pin in self._pins.values()
             if not pin.soft and (claim := self._claim(asker, own, pin, must_free)) is not None
         ]
-        found.sort(key=lambda each: self._policy.position(each[1].program), reverse=True)
+        found.sort(key=lambda each: (each[1].priority, self._policy.position(each[1].program)), reverse=True)
         found.sort(key=lambda each: each[0])
         return [*self._pins.soft, *(pin for _, pin in found)]
 
@@ -158,7 +162,7 @@ class Order:
             return (len(Claim), 0) if must_free else None
         key, holder = asker.program.namespace, pin.program.namespace
         claim, place = self._tenants.claim(asker, holder), self.place_of(pin)
-        before = own < place or (place is not _AWAY and self._tenants.ahead(holder, key))
+        before = own < place or (place.kind is not Class.AWAY and self._tenants.ahead(holder, key))
         yields = must_free or claim is Claim.ALWAYS or (claim is Claim.AS_THE_POLICY and before)
         return (claim, holder == key) if yields else None
 

@@ -19,6 +19,9 @@ from itertools import count
 from continuum_server.policy.blocks import DistinctBlocks
 from continuum_server.policy.facts import NO_HOLD, Hold, ProgramState, TurnState
 
+SPARE = 64
+"""Number of entries of ended and moved pins that the heap of deadlines may always have."""
+
 
 @dataclass(slots=True)
 class Pin:
@@ -38,6 +41,8 @@ class Pin:
     """Until when the KV is kept as a soft pin after the deadline."""
     soft: bool = False
     """Anybody may have the memory."""
+    priority: float = 0.0
+    """``TurnState.priority`` of the turn that ended."""
 
 
 class Pins(Mapping[str, Pin]):
@@ -138,7 +143,8 @@ class Pins(Mapping[str, Pin]):
         tokens, soft_until_s = len(blocks) * self._block_size, now_s + hold.soft_s
         kept = int(tokens) if kept_tokens is None else kept_tokens
         ends_s, client = now_s + hold.ttl_s, turn.client or ""
-        pin = Pin(turn.program, turn.index, now_s, ends_s, tokens, blocks, client, kept, soft_until_s)
+        held = (turn.program, turn.index, now_s, ends_s, tokens, blocks, client, kept, soft_until_s)
+        pin = Pin(*held, priority=float(turn.priority))
         self._pins[turn.program.program_id] = pin
         if hold.ttl_s > 0.0:
             self._count(pin, 1)
@@ -146,6 +152,15 @@ class Pins(Mapping[str, Pin]):
         else:
             self._keep_softly(pin)
         return pin
+
+    def move(self, pin: Pin, ttl_s: float) -> None:
+        """Let a firm pin end ``ttl_s`` seconds after it began, within the longest hold."""
+        pin.deadline_s = pin.since_s + min(ttl_s, self._max_ttl_s)
+        if len(self._deadlines) > 2 * len(self._pins) + SPARE:  # a client may move a pin as often as it likes
+            self._deadlines = [(other.deadline_s, next(self._ties), other) for other in self._pins.values()]
+            heapq.heapify(self._deadlines)
+        else:
+            heapq.heappush(self._deadlines, (pin.deadline_s, next(self._ties), pin))
 
     def soften(self, pin: Pin) -> None:
         """Continue a firm pin as a soft one."""

@@ -19,10 +19,12 @@ from continuum_server.policy.facts import (
     Orders,
     ProgramState,
     Step,
+    ToolEvent,
     TurnFinish,
     TurnStart,
     TurnState,
 )
+from continuum_server.policy.fitting import Fitting
 from continuum_server.policy.identity import Identity
 from continuum_server.policy.limits import Count, Range, check_fields
 from continuum_server.policy.one_offs import OneOffs
@@ -101,6 +103,7 @@ class ProgramTable:
         self.one_offs = OneOffs(policy.machine, guards.one_offs == "first" and policy.one_offs_first)
         self.order = Order(policy, self.pins, self.one_offs, self.tenants, guards.pins_yield_to)
         self._returns = Returns(guards.max_ttl_s)
+        self.fitting = Fitting(policy.machine)
         self._turns: dict[str, TurnState] = {}
         self._waiting = WaitingTurns(policy.machine.prefill, guards.max_overtake_s, guards.first_token_s)
         self._acts_soon = False
@@ -130,6 +133,8 @@ class ProgramTable:
         if program.turns_arrived == 1:
             self.one_offs.returned(turn)
         self._returns.returned(program, now_s)
+        if program.last_finish_s is not None:
+            self.fitting.returned(program.context_tokens, now_s - program.last_finish_s)
         program.turns_arrived += 1
         program.turn = turn
         program.root.family_requests += 1
@@ -140,7 +145,7 @@ class ProgramTable:
         self._waiting.add(turn)
         self.tenants.arrived(turn, now_s)
         turn.since_s, turn.chain_s = now_s, program.root.served_s
-        if program.turns_arrived == 1:
+        if program.turns_arrived == 1 and turn.priority <= 0:
             self._waiting.expect_first_token(turn, now_s)
         self.policy.turn_arrived(turn, now_s)
         program.last_finish_s = None  # the tool time has ended
@@ -236,6 +241,9 @@ class ProgramTable:
         program.context_tokens, program.prompt_tokens = finish.context_tokens, turn.prompt_tokens
         program.root.served_s = max(program.root.served_s, turn.chain_s + turn.served(now_s))
         program.root.waited_s += turn.waited(now_s)
+        if not turn.one_off:
+            shared = (program.shared_blocks or 0) * self.policy.machine.block_size
+            self.fitting.finished(max(0, finish.context_tokens - shared), turn.served(now_s))
 
     def _end_of_last(self, turn: TurnState) -> None:
         """End the program of a turn after which none follows. A policy never knew that of a one-off."""
@@ -256,6 +264,20 @@ class ProgramTable:
         share = self._returns.share(program, tool, finish.now_s)
         self._returns.finished(program, tool, finish.now_s)
         return self.policy.turn_finished(replace(finish, tool=tool, return_share=share))
+
+    def tool_event(self, program: ProgramState, event: ToolEvent, now_s: float) -> None:
+        """Note what a client says of the program's tool, and move the deadline of the program's pin.
+
+        While the program's turn runs, its answer may already have called the tool. The event is then its prediction.
+        """
+        if program.turn is not None:
+            if program.turn.running and event.predicted_s is not None:
+                program.turn.tool_hint_s, program.turn.tool_hint_p90_s = event.predicted_s, event.p90_s
+            return
+        pin = self.pins.firm(program)
+        ttl_s = None if pin is None else self.policy.predictions.told(program, event, now_s)
+        if pin is not None and ttl_s is not None:
+            self.pins.move(pin, ttl_s)
 
     def abort(self, turn: TurnState, context_tokens: int = 0, output_tokens: int = 0, now_s: float = -math.inf) -> None:
         """Note that the turn was aborted or failed. It gives no sample, and its KV is not held.

@@ -6,7 +6,7 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -29,6 +29,13 @@ OFFLOAD = "+offload"
 
 class PolicyError(ValueError):
     """A policy is unknown or cannot be used, or has no such option. The message lists the existing ones."""
+
+
+class UnknownPolicy(PolicyError):
+    """No policy has this name. ``names``: those that there are."""
+
+    def __init__(self, name: str, names: Sequence[str], more: str = "") -> None:
+        super().__init__(f"unknown policy {name!r}; {_near(name, names)}there are: {', '.join(names)}{more}")
 
 
 def _policies_in(module: ModuleType) -> Iterator[type[Policy]]:
@@ -72,6 +79,11 @@ def is_policy(name: str) -> bool:
     return True
 
 
+def servable() -> list[str]:
+    """List the policies that a server can run: all but bounds."""
+    return [*(name for name, policy in POLICIES.items() if policy.label != "bound"), *_installed_policies((*sys.path,))]
+
+
 def make_policy(name: str, options: Mapping[str, Any], machine: Machine) -> Policy:
     """Create a policy with these options. ``name`` must not end with ``+offload``.
 
@@ -97,9 +109,7 @@ def _policy_class(name: str) -> type[Policy]:
     if name in POLICIES:
         return POLICIES[name]
     if not points:
-        names = [*POLICIES, *installed]
-        choices = f"{_near(name, names)}there are: {', '.join(names)}"
-        raise PolicyError(f"unknown policy {name!r}; {choices}; each also as NAME{OFFLOAD}")
+        raise UnknownPolicy(name, [*POLICIES, *installed], f"; each also as NAME{OFFLOAD}")
     policy = _users_policy(points[0].value, f"{name} ({_origin(points[0])})")
     if policy.name != name:
         raise PolicyError(f"policy {name}: {_origin(points[0])} has the name {policy.name!r}; both must be the same")

@@ -7,8 +7,8 @@ of the smallest virtual time compete in the policy's own order, as one queue, an
 queueing). A key that was idle continues at the present virtual time: it saves nothing up. A key whose requests all run,
 or that has only pins, saves at most ``lag_s`` up.
 
-A key that is behind by more than the lag gets its share of what runs, too. If it is behind by more than ``FAR`` lags,
-its requests that stay within its share preempt requests of keys ahead, until those hold no more than their shares.
+A key that is behind by more than the lag gets its share of what runs, too: for its requests that stay within its share,
+requests of keys ahead that hold more than theirs are preempted until it fits.
 While all running requests of the key with the least virtual time decode, a step computes few tokens of prompts, because
 each token of that key takes a whole step.
 
@@ -33,8 +33,6 @@ USUAL_PROMPT = 8192
 """Tokens of the prompts that fill the KV pool once in the time that is a lag of 1."""
 TICK_S = 0.25
 """Seconds between two charges for memory while two keys have requests in the engine."""
-FAR = 2.0
-"""Running requests are preempted for a key that is this many times ``lag_s`` behind theirs."""
 STEP_TOKENS = 256
 """Tokens of prompts in a step while all running requests of the key with the least virtual time decode."""
 
@@ -135,11 +133,20 @@ class Tenants:
         if self.next_s == math.inf and self._competing():
             self.next_s, self._charged_s = now_s + TICK_S, now_s
 
+    def came_first(self) -> None:
+        """Note that the first waiting turn starts, or finds no room: the present virtual time is that of waiting keys.
+
+        Keys that only have running requests do not hold the time back. If they did, several keys of which one always
+        has a small stream running would always go before a request that needs the whole pool, and all turns behind
+        that request would wait without end.
+        """
+        self._present_s = max(self._present_s, min((each.virtual_s for each in self if each.waiting), default=0.0))
+
     def started(self, turn: TurnState, hit_tokens: int) -> None:
         """Charge a turn's prompt, unless it was preempted and starts again."""
         self.changes += 1
         tenant = self._tenants[turn.program.namespace]
-        self._present_s = max(self._present_s, min((each.virtual_s for each in self if each.waiting), default=0.0))
+        self.came_first()
         tenant.waiting.pop(turn.request_id, None)
         tenant.running[turn.request_id] = turn
         if turn.start_s is None:
@@ -269,7 +276,7 @@ class Tenants:
 
     def ahead(self, key: Key, of: Key) -> bool:
         """Whether a key was given more than ``lag_s`` of the engine more than another."""
-        return key != of and self.several and self.virtual_s(key) > self.virtual_s(of) + self.lag_s
+        return self.several and self.virtual_s(key) > self.virtual_s(of) + self.lag_s
 
     def claim(self, asker: TurnState, holder: Key) -> Claim:
         """Return when a key's pin is released for a turn.
@@ -291,15 +298,15 @@ class Tenants:
     def overrun(self, asker: TurnState) -> list[TurnState]:
         """Return the running turns to preempt so that a turn within its key's share, or the only one of its key, fits.
 
-        They belong to keys that are far ahead of the turn's key, and make up what these hold beyond their shares.
-        Those of the key with the largest virtual time come first, the latest of each key first.
+        They belong to keys that are ahead of the turn's key by more than the lag, and make up what these hold beyond
+        their shares. Those of the key with the largest virtual time come first, the latest of each key first.
         """
-        limit_s = self.virtual_s(asker.program.namespace) + FAR * self.lag_s
-        ahead = [each for each in self if each.running and each.virtual_s > limit_s]
+        key = asker.program.namespace
+        ahead = [each for each in self if each.running and self.ahead(each.key, key)]
         if not ahead or not self._within_share(asker):
             return []
         turns: list[TurnState] = []
-        alone = asker.prompt_tokens - self.fair(asker.program.namespace)  # a request above its key's share takes turns
+        alone = asker.prompt_tokens - self.fair(key)  # a request above its key's share takes turns
         for tenant in sorted(ahead, key=_VIRTUAL_S, reverse=True):
             beyond = self.held(tenant.key) - self.fair(tenant.key) + max(0.0, alone)
             for turn in reversed(tenant.running.values()):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from continuum_traces.names import which
-from continuum_traces.schema import Engine, Hardware, KvPool, StepTimesSource
+from continuum_traces.schema import Engine, Hardware, KvPool, Program, StepTimesSource
 from continuum_traces.typed import from_json
 
 from continuum_server import defaults
@@ -260,3 +261,25 @@ def shape_of(config: EngineConfig) -> EngineShape:
         speculation=config.speculation,
         offload=config.offload,
     )
+
+
+def check_programs(programs: Iterable[Program], config: EngineConfig, shape: EngineShape) -> None:
+    """Check that every turn fits the longest request and the pool, of which vLLM reserves one block.
+
+    Raises:
+        EngineError: one does not.
+    """
+    layout, most = shape.layout, shape.num_blocks - 1
+    for program in programs:
+        for index, (turn, prompt) in enumerate(zip(program.turns, program.prompt_tokens(), strict=True)):
+            tokens = prompt + turn.output_tokens
+            wanted = layout.blocks(tokens, shape.max_num_batched_tokens)
+            if tokens <= shape.max_model_len and wanted <= most:
+                continue
+            longest = "the model's context" if config.profile is None else "the longest prompt of the profile"
+            limit = f"{longest} of {shape.max_model_len}"
+            if tokens <= shape.max_model_len:
+                limit = f"the KV pool of {most * layout.block_size}"
+                if len(layout.kinds) > 1:
+                    limit = f"the KV pool: {wanted} blocks of {most}"
+            raise EngineError(f"program {program.program_id!r}, turn {index}: {tokens} tokens do not fit {limit}")

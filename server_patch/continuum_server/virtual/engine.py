@@ -26,7 +26,15 @@ from continuum_server.routers import ROUTERS
 from continuum_server.step_times.curves import fit_prefill
 from continuum_server.step_times.model import StepTimes
 from continuum_server.step_times.overhead import is_asynchronous
-from continuum_server.virtual.config import EngineConfig, EngineError, EngineShape, decode_of, shape_of, times_of
+from continuum_server.virtual.config import (
+    EngineConfig,
+    EngineError,
+    EngineShape,
+    check_programs,
+    decode_of,
+    shape_of,
+    times_of,
+)
 from continuum_server.virtual.loop import Counters, VirtualClock, VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler, show_future
 from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
@@ -73,7 +81,7 @@ def simulate(
     """
     check_version()
     shape, times = shape_of(config), times_of(config)
-    _check_jobs(jobs, shape, "the model's context" if config.profile is None else "the longest prompt of the profile")
+    check_programs((job.program for job in jobs), config, shape)
     settings = settings_of(config, policy, policy_options)
     all_start = lanes is None and time_limit_s is None and all(job.counted for job in jobs)
     with ExitStack() as files:
@@ -170,10 +178,11 @@ class VirtualEngine:
 
     def facts(self) -> dict[str, Any]:
         """Return this engine's part of engine.json."""
-        transfers = self.loop.transfers
+        transfers, plugin = self.loop.transfers, isinstance(self.scheduler, ProgramSchedulerMixin)
         return {
             **asdict(self.loop.counters),
             "virtual_s": self.loop.now_s,
+            "programs_fitting": self.scheduler.table.fitting.programs if plugin else None,
             "transfers": transfers.facts() if transfers is not None else None,
         }
 
@@ -208,23 +217,3 @@ def _play(
         return engines[0].facts()
     sums = {field.name: sum(getattr(loop.counters, field.name) for loop in loops) for field in fields(Counters)}
     return {**sums, "virtual_s": driver.now_s, "replicas": [engine.facts() for engine in engines]}
-
-
-def _check_jobs(jobs: Sequence[Job], shape: EngineShape, longest: str) -> None:
-    """Check that every turn fits ``max_model_len``, which is called ``longest`` in the message, and the pool (of which
-    vLLM reserves one block)."""
-    layout, most = shape.layout, shape.num_blocks - 1
-    for job in jobs:
-        prompts = job.program.prompt_tokens()
-        for index, (turn, prompt) in enumerate(zip(job.program.turns, prompts, strict=True)):
-            tokens = prompt + turn.output_tokens
-            wanted = layout.blocks(tokens, shape.max_num_batched_tokens)
-            if tokens <= shape.max_model_len and wanted <= most:
-                continue
-            limit = f"{longest} of {shape.max_model_len}"
-            if tokens <= shape.max_model_len:
-                limit = f"the KV pool of {most * layout.block_size}"
-                if len(layout.kinds) > 1:
-                    limit = f"the KV pool: {wanted} blocks of {most}"
-            where = f"program {job.program.program_id!r}, turn {index}"
-            raise EngineError(f"{where}: {tokens} tokens do not fit {limit}")

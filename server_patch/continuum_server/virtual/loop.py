@@ -310,7 +310,8 @@ class VirtualLoop:
         moved = self._move_kv(output)
         result = ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=moved)
         self.scheduler_time.update(self._scheduler, output, result)
-        if self.transfers is not None and not self.transfers.quiet:
+        moves = self.transfers is not None and not self.transfers.quiet
+        if moves or output.preempted_req_ids:  # after a preemption vLLM starts no request in the same call
             return  # the next call may already schedule a request
         deadline_s = self._scheduler.table.next_deadline_s()
         self._idle_until_s = inf if deadline_s is None else _just_after(max(deadline_s, self.now_s))

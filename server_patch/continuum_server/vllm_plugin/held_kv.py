@@ -59,6 +59,13 @@ class HeldKv:
             touch_points.release_blocks(self._engine, blocks)
         self.blocks.clear()
 
+    @property
+    def soft_blocks(self) -> int:
+        """Blocks that one soft pin keeps and nobody else."""
+        return sum(
+            touch_points.exclusively_held(self.blocks.get(pin.program.program_id, ())) for pin in self.table.pins.soft
+        )
+
     def release(self, pin: Pin, now_s: float, reason: UnpinReason) -> None:
         """End a pin: release its blocks, and remove it from the program table."""
         self.forget(pin.program)

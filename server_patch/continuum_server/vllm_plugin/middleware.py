@@ -1,7 +1,7 @@
 """The HTTP side of the plugin: ``--middleware continuum_server.vllm_plugin.middleware.ContinuumMiddleware``.
 
-- It answers ``GET /continuum/state``, ``GET /continuum/engine`` and ``POST /continuum/programs/{id}/release``. They
-  require the server's API key, if it has one.
+- It answers ``GET /continuum/state``, ``GET /continuum/engine``, ``POST /continuum/programs/{id}/release`` and
+  ``POST /continuum/programs/{id}/events``. They require the server's API key, if it has one.
 - It moves a client's tags from headers and body fields to ``vllm_xargs``, which the scheduler reads, and adds a digest
   of the client's API key. Malformed tags are dropped; they never fail a request.
 - It appends ``continuum:*`` metrics to vLLM's own ``/metrics``.
@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from continuum_traces.foreign_ids import ForeignId, operators_rows
@@ -37,6 +38,7 @@ from continuum_server.vllm_plugin.request_tags import Caller, UnreadableBody, no
 from continuum_server.vllm_plugin.routes import Carrier, Find, finder, guarded
 from continuum_server.vllm_plugin.state import LISTED, StateCache, engine_state
 from continuum_server.vllm_plugin.stopping import STOPPING, WholeOrError, set_at_shutdown
+from continuum_server.vllm_plugin.tool_events import BadEvent, read_event
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -46,11 +48,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 UTILITY = "continuum"
 """Name of the engine core's utility method that calls ``Online.call``."""
-PROGRAMS, RELEASE = "/continuum/programs/", "/release"
+PROGRAMS, RELEASE, EVENTS = "/continuum/programs/", "/release", "/events"
 METRICS_LIMIT_S = 1.0
 """How long ``/metrics`` and a malformed tag wait for the engine's answer."""
 ANSWER_LIMIT_S = 5.0
 """How long ``/continuum/`` waits for the engine's answer."""
+NO_ID = {"error": "a program id has 1 to 256 printable characters"}
 
 
 class NoAnswer(Exception):
@@ -107,12 +110,18 @@ class ContinuumMiddleware:
 
     async def _own(self, path: str, method: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            status, content = await self._answer(path, method, caller_of(scope), scope)
+            status, content = await self._answer(path, method, caller_of(scope), scope, receive)
         except NoAnswer as error:
             status, content = 503, {"error": str(error)}
+        except BadEvent as error:
+            status, content = error.status, {"error": str(error)}
+        except ClientDisconnect:
+            return
         await _json(status, content)(scope, receive, send)
 
-    async def _answer(self, path: str, method: str, caller: Caller | None, scope: Scope) -> tuple[int, dict[str, Any]]:
+    async def _answer(
+        self, path: str, method: str, caller: Caller | None, scope: Scope, receive: Receive
+    ) -> tuple[int, dict[str, Any]]:
         if caller is None:
             return 401, {"error": "Unauthorized"}
         reads = method in ("GET", "HEAD")
@@ -123,7 +132,9 @@ class ContinuumMiddleware:
         inside = path.removeprefix(PROGRAMS)
         if path.startswith(PROGRAMS) and inside.endswith(RELEASE) and method == "POST":
             return await self._release(inside.removesuffix(RELEASE), caller, scope)
-        endpoints = "GET /continuum/state, GET /continuum/engine, POST /continuum/programs/{id}/release"
+        if path.startswith(PROGRAMS) and inside.endswith(EVENTS) and method == "POST":
+            return await self._tool_event(inside.removesuffix(EVENTS), caller, scope, receive)
+        endpoints = "GET /continuum/state, GET /continuum/engine, POST /continuum/programs/{id}/release or /events"
         return 404, {"error": f"no such endpoint; there are: {endpoints}"}
 
     async def _state(self, caller: Caller, scope: Scope) -> tuple[int, dict[str, Any]]:
@@ -138,7 +149,7 @@ class ContinuumMiddleware:
     async def _release(self, sent_id: str, caller: Caller, scope: Scope) -> tuple[int, dict[str, Any]]:
         program_id = read_program_id(sent_id)
         if program_id is None:
-            return 400, {"error": "a program id has 1 to 256 printable characters"}
+            return 400, NO_ID
         argument = {"program_id": program_id, "namespace": caller.namespace}
         answers = await self._ask(scope["app"].state, "release", argument, ANSWER_LIMIT_S)
         self._states.forget()
@@ -146,6 +157,20 @@ class ContinuumMiddleware:
             self._ranks.release(program_id, caller.namespace)
         released = [answer["released"] for answer in answers or ()]  # None: vLLM's own scheduler, without pins
         return 200, {"program_id": program_id, "released": any(released)}
+
+    async def _tool_event(
+        self, sent_id: str, caller: Caller, scope: Scope, receive: Receive
+    ) -> tuple[int, dict[str, Any]]:
+        program_id = read_program_id(sent_id)
+        if program_id is None:
+            return 400, NO_ID
+        event = await read_event(Request(scope, receive).stream())
+        argument = {"program_id": program_id, "namespace": caller.namespace, "event": asdict(event)}
+        answers = await self._ask(scope["app"].state, "event", argument, ANSWER_LIMIT_S)
+        held = [answer["held"] for answer in answers or ()]
+        if all(each is None for each in held):
+            return 404, {"error": "the server knows no program of yours with this id"}
+        return 200, {"program_id": program_id, "held": any(held)}
 
     # -------------------------------------------------------------------------------- vLLM's own
 

@@ -21,7 +21,7 @@ from continuum_traces.json_io import RunDirError
 from continuum_traces.schema import SchedulerEvent
 
 from continuum_server.policy.base import Policy
-from continuum_server.policy.facts import ProgramState
+from continuum_server.policy.facts import ProgramState, ToolEvent
 from continuum_server.policy.pins import Pin
 from continuum_server.policy.programs import name_of
 from continuum_server.vllm_plugin import kv_groups, touch_points
@@ -106,8 +106,8 @@ class Online:
     # ------------------------------------------------------------------------------------ HTTP
 
     def call(self, operation: str, argument: str) -> str:
-        """Answer the HTTP side as JSON: return the ``state``, ``release`` a program, or
-        count tags (``reject``).
+        """Answer the HTTP side as JSON: return the ``state``, ``release`` a program, take a tool's ``event``, or count
+        tags (``reject``).
 
         Never raises an exception.
         """
@@ -126,6 +126,9 @@ class Online:
             for tell in after_release:
                 tell(program_id)
             return {"released": released}
+        if operation == "event":
+            event = ToolEvent(**argument["event"])
+            return {"held": self._scheduler.tool_event(argument["program_id"], argument.get("namespace"), event)}
         if operation == "reject":
             self._scheduler.tags.note_rejected([str(name) for name in argument["names"]], int(argument["count"]))
             return {}
@@ -157,8 +160,10 @@ class Online:
             "turns_not_findable": scheduler.turns_not_findable,
             "guarded_blocks": scheduler.guard.block_count,
             "free_blocks": touch_points.free_block_count(scheduler),
+            "evictable_blocks": touch_points.free_block_count(scheduler) + scheduler.held.soft_blocks,
             "pool_blocks": kv_groups.pool_blocks(scheduler),
             "programs": len(table.identity.programs),
+            "programs_fitting": table.fitting.programs,
             "program_list": self._program_rows(namespace),
             "keys": table.tenants.rows(now_s),
             "recognised_by": dict(+table.identity.programs.recognised),

@@ -41,6 +41,7 @@ class Preemption:
         full = touch_points.batch_is_full(scheduler)
         if not (refused or full) or not scheduler.waiting:
             return
+        scheduler.table.tenants.came_first()
         asker = scheduler.table.turn(scheduler.waiting.peek_request().request_id)
         if asker is None or (refused is not None and refused[0].request_id != asker.request_id):
             return

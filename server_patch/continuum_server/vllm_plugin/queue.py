@@ -66,6 +66,8 @@ class PlacedQueue(RequestQueue):
         self._head: _Entry | None = None
         """The first entry, while ``changes`` returns ``_head_at`` and no request entered or left."""
         self._head_at = -1
+        self._peeked: Request | None = None
+        """What ``peek_request`` returned last; None: a request was popped since."""
 
     def add_request(self, request: Request) -> None:
         self._enter(request, self._place(request))
@@ -98,6 +100,7 @@ class PlacedQueue(RequestQueue):
         first = self._first()
         if first is None:
             raise IndexError("peek from an empty queue")
+        self._peeked = first.request
         return first.request
 
     def _first(self) -> _Entry | None:
@@ -109,7 +112,15 @@ class PlacedQueue(RequestQueue):
         return self._head
 
     def pop_request(self) -> Request:
-        request = self.peek_request()
+        """Remove and return the request that ``peek_request`` returned last, even if another one is first by now.
+
+        vLLM peeks at a request, allocates its KV, and then pops it. KV that is released for the allocation may change
+        which request is first.
+        """
+        request = self._peeked
+        if request is None or request.request_id not in self._entries:
+            request = self.peek_request()
+        self._peeked = None
         self.remove_request(request)
         return request
 

@@ -21,7 +21,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
-from continuum_server.policy.facts import Machine, Step, Stored, TurnFinish, TurnState
+from continuum_server.policy.facts import Machine, Step, Stored, ToolEvent, TurnFinish, TurnState
 from continuum_server.policy.order import Place
 from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.registry import make_policy
@@ -101,6 +101,8 @@ class ProgramSchedulerMixin(Scheduler):
         """The places in the queue come from a policy that was replaced after a failure."""
         self._placed: PlacedQueue | None = None
         """The waiting queue in the order of places; None: vLLM's own queue."""
+        self._least_priority = touch_points.least_priority(self)
+        """The most urgent priority that a client may have."""
         if not policy.stock_order:
             self._place_queue()
         self.preemption = Preemption(self) if policy.preempts else None
@@ -150,6 +152,7 @@ class ProgramSchedulerMixin(Scheduler):
         for request in self.waiting:
             self._placed.add_request(request)
         self.waiting = self._placed
+        touch_points.preempt_the_last(self)
 
     def attach(self, clock: Clock, sink: EventSink) -> None:
         """Use this clock and this sink from now on."""
@@ -288,7 +291,7 @@ class ProgramSchedulerMixin(Scheduler):
         now_s = self.clock()
         tags, caller = self.tags.read(request)
         turn = self._turn_of[request.request_id] = make_turn(
-            self.table, request, tags, caller, now_s, self._settings.recognise
+            self.table, request, tags, caller, now_s, self._settings.recognise, self._least_priority
         )
         self.table.arrive(turn, now_s)
         if self.table.tenants.several:
@@ -431,6 +434,33 @@ class ProgramSchedulerMixin(Scheduler):
             self.held.release_program(program, self.clock(), "last")
             self.table.end_program(program)
         return bool(held)
+
+    def tool_event(self, program_id: str, namespace: str | None, event: ToolEvent) -> bool | None:
+        """Note what a client says of a program's tool. Return whether KV is held for the program now; None: the client
+        has no such program.
+
+        Of several conversations with this id, it is the one whose KV is held, else the one with a request in the
+        engine, else the one that ended its turn last.
+
+        Args:
+            namespace: as in ``release_program``.
+        """
+        programs, pins, now_s = self.table.identity.programs.of(program_id, namespace), self.table.pins, self.clock()
+        if not programs:
+            return None
+        program = max(
+            programs,
+            key=lambda each: (
+                each.turn is None and each.program_id in pins,
+                each.turn is not None,
+                each.last_finish_s or 0.0,
+            ),
+        )
+        self.table.tool_event(program, event, now_s)
+        pin = pins.firm(program)
+        if pin is not None and pin.deadline_s <= now_s and program.turn is None:
+            self.held.expire(pin, now_s)
+        return program.program_id in pins
 
     def release_all(self, reason: UnpinReason) -> None:
         for pin in [*self.table.pins.values()]:

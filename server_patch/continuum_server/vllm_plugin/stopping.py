@@ -6,10 +6,13 @@ vLLM answers these with status 200, the tokens so far, and the finish reason ``a
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+
+from continuum_server.vllm_plugin.engine_deaths import EngineDeaths
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
@@ -21,17 +24,23 @@ _ABORTED = (b'"finish_reason":"abort"', b'"finish_reason": "abort"')
 
 
 def set_at_shutdown(state: Any) -> threading.Event:
-    """Return an event that is set when vLLM shuts its engine down, for which the engine first finishes its requests."""
+    """Return an event that is set when vLLM shuts its engines down, or one of them dies. They finish their requests;
+    a request that still waits when all have stopped gets an error."""
     draining = threading.Event()
     client: Any = getattr(state, "engine_client", None)
     shutdown: Any = getattr(client, "shutdown", None)
+    if shutdown is None:
+        return draining
+    deaths = EngineDeaths(client, asyncio.get_running_loop(), draining)
 
     def note_and_shut_down(*args: Any, **kwargs: Any) -> Any:
         draining.set()
-        return shutdown(*args, **kwargs)
+        try:
+            return shutdown(*args, **kwargs)
+        finally:
+            deaths.fail_all()
 
-    if shutdown is not None:
-        client.shutdown = note_and_shut_down
+    client.shutdown = note_and_shut_down
     return draining
 
 

@@ -30,6 +30,7 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
@@ -198,6 +199,11 @@ def sampling(request: Request) -> SamplingParams:
     return request.sampling_params or SamplingParams()
 
 
+def pools(request: Request) -> bool:
+    """Whether the request asks for embeddings, scores or classes of its prompt, and not for an answer."""
+    return request.pooling_params is not None
+
+
 _STATUS_WORDS = {
     RequestStatus.FINISHED_STOPPED: "stop",
     RequestStatus.FINISHED_LENGTH_CAPPED: "length",
@@ -227,18 +233,25 @@ def refuse_what_cannot_work(scheduler: Scheduler, policy: str) -> None:
     """Refuse a configuration with which KV cannot be held. Policy ``vllm`` holds no KV.
 
     Raises:
-        PluginError: prefix caching is off, KV lies in two pools, vLLM orders by priority, or the model is an
-            encoder-decoder model.
+        PluginError: prefix caching is off, KV lies in two pools, or the model is an encoder-decoder model.
     """
     if not scheduler.cache_config.enable_prefix_caching and policy != "vllm":
         raise PluginError(f"prefix caching is off{_why_off(scheduler)}: held KV could never be found again")
     pool, managers = scheduler.kv_cache_manager.block_pool, scheduler.kv_cache_manager.coordinator.single_type_managers
     if any(manager.block_pool is not pool for manager in managers):
         raise PluginError("a part of this model's KV is in a second pool (HiSparse), where it cannot be held")
-    if scheduler.scheduler_config.policy == "priority":
-        raise PluginError("--scheduling-policy priority: the policy orders the queue; drop one of the two")
     if scheduler.vllm_config.model_config.is_encoder_decoder:
         raise PluginError("encoder-decoder models have no prefix cache to hold")
+
+
+def least_priority(scheduler: Scheduler) -> int:
+    """Return the most urgent ``priority`` that requests may have: 0, unless vLLM is told to order by priority."""
+    return -(2**63) if scheduler.policy is SchedulingPolicy.PRIORITY else 0
+
+
+def preempt_the_last(scheduler: Scheduler) -> None:
+    """Let vLLM preempt the last of its running requests, and not that with the largest ``priority``."""
+    scheduler.policy = SchedulingPolicy.FCFS
 
 
 def _why_off(scheduler: Scheduler) -> str:

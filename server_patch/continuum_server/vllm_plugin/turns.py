@@ -51,10 +51,18 @@ class TagReader:
 def program_of(
     table: ProgramTable, request: Request, tags: Tags, caller: Caller, now_s: float, recognise: Recognise
 ) -> ProgramState:
-    """Return the program of a request: that of its id, or the one whose prompt it extends, or a new one."""
+    """Return the program to which a request belongs.
+
+    Its id names the program. Without an id it is the program whose last prompt this one extends, or else a new program.
+    A request for embeddings, scores or classes always begins a new program, whatever its id: its text may extend an
+    earlier one, but it is no part of a conversation.
+    """
     prompt = Prompt(request.num_prompt_tokens, touch_points.block_hashes(request), request.prompt_token_ids)
     name, namespace = request.request_id, caller.namespace
-    if prompt.blocks and tags.program_id is None and recognise == "ids,prompts":
+    if touch_points.pools(request):
+        program = table.identity.program_for(name, now_s, None, prompt, namespace)
+        program.recognised_by = ""
+    elif prompt.blocks and tags.program_id is None and recognise == "ids,prompts":
         program = table.identity.recognise(name, now_s, prompt, namespace)
         program.recognised_by = "prompt"
     elif caller.weak:
@@ -68,9 +76,19 @@ def program_of(
 
 
 def make_turn(
-    table: ProgramTable, request: Request, tags: Tags, caller: Caller, now_s: float, recognise: Recognise
+    table: ProgramTable,
+    request: Request,
+    tags: Tags,
+    caller: Caller,
+    now_s: float,
+    recognise: Recognise,
+    least_priority: int = 0,
 ) -> TurnState:
-    """Convert a request to the next turn of its program."""
+    """Convert a request to the next turn of its program.
+
+    Args:
+        least_priority: the most urgent priority that a request may have.
+    """
     program = program_of(table, request, tags, caller, now_s, recognise)
     return TurnState(
         program=program,
@@ -92,5 +110,6 @@ def make_turn(
         client=caller.client,
         weight=caller.weight,
         turn_id=tags.turn_id,
+        priority=max(least_priority, request.priority),
         prompt=touch_points.prompt_mark(request),
     )

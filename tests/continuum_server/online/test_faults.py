@@ -49,8 +49,7 @@ def test_kill_and_restart_keeps_ids_turns_and_statistics(tmp_path: Path, monkeyp
 
 
 def test_each_data_parallel_rank_keeps_its_own_state_and_record(tmp_path: Path) -> None:
-    arguments = ("--data-parallel-size", "2")
-    config = {**CONFIG, "policy": "static-ttl", "policy_options": {"ttl_s": 60.0}, "vllm_arguments": arguments}
+    config = {**CONFIG, "policy": "static-ttl", "policy_options": {"ttl_s": 60.0}, "data_parallel_size": 2}
     with live(tmp_path, **config) as server:
         for number in range(4):
             server.complete(tokens(200, number), program_id=f"p{number}")

@@ -6,8 +6,9 @@ from dataclasses import replace
 from math import exp, inf, log
 
 import pytest
-from continuum_server.policy.facts import Hold, ProgramState, Stored, TurnFinish, TurnState
+from continuum_server.policy.facts import Hold, PrefillCurve, ProgramState, Stored, TurnFinish, TurnState
 from continuum_server.policy.hints import Predictions
+from continuum_server.policy.holds import USUAL_WORTH, Holds
 from continuum_server.policy.pins import Pins
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.returns import Returns
@@ -89,6 +90,32 @@ def test_one_offs_take_up_to_92_hundredths_of_40_seconds(agent_s: float, first: 
     assert driver.table.one_offs.first(None) == first
 
 
+@pytest.mark.parametrize(("windows", "chats", "first"), [(1, 3, True), (1, 4, False), (3, 3, True), (3, 4, False)])
+def test_one_prompt_counts_as_at_most_the_window(windows: int, chats: int, first: bool) -> None:
+    """After an agent's long prompt the share of one-offs is 0; each of these chats is half of what is left to 1."""
+    driver = Driver("program-fcfs")
+    driver.finish(driver.arrive("agent", windows * 40_000))
+    for number in range(chats):
+        driver.finish(driver.arrive(f"chat-{number}", 20_000, tagged=False), context=0)
+    assert driver.table.one_offs.first(None) == first
+
+
+@pytest.mark.parametrize(
+    ("load_s", "stored", "loss_s"),
+    [
+        (5e-3, None, 10.0),
+        (5e-3, Stored(0), 10.0),
+        (5e-3, Stored(400), 8.0),
+        (10e-3, Stored(400), 10.0),
+        (15e-3, Stored(400), 10.0),
+    ],
+)
+def test_a_tier_never_makes_a_loss_dearer(load_s: float, stored: Stored | None, loss_s: float) -> None:
+    """To compute 1,000 tokens takes 10 s of the engine, and 4 s that a batch shares."""
+    machine = replace(MACHINE, prefill=PrefillCurve(0.0, 1e-2, 4.0), swap_token_s=load_s)
+    assert Holds(machine).break_even_s(1000, stored) == pytest.approx(loss_s / (0.01 * USUAL_WORTH))
+
+
 @pytest.mark.parametrize(
     ("blocks", "fits"), [("c", True), ("cd", True), ("cde", False), ("abcd", True), ("abcde", False)]
 )
@@ -110,6 +137,14 @@ def test_a_first_turn_is_overdue_when_its_prefill_would_miss_the_target() -> Non
         assert driver.table.overdue(late_s + 0.25) == [turn]
         driver.now_s = late_s + 2.25
         driver.start(turn)
+
+
+def test_only_a_program_s_first_turn_has_a_target() -> None:
+    driver = Driver("vllm", guards=Guards(first_token_s=5.0))
+    driver.turn("a")
+    second, first = driver.arrive("a"), driver.arrive("b")
+    assert driver.table.overdue(1000.0) == [first]
+    assert not second.overdue
 
 
 @pytest.mark.parametrize(("served_s", "queue"), [(3.999, 0), (4.0, 1), (11.999, 1), (12.0, 2), (28.0, 3)])

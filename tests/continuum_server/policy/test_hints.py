@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from continuum_server.policy.facts import DecodeLine
 from continuum_server.policy.hints import CLIENTS, Predictions
+from continuum_server.policy.program_table import Guards
 from continuum_server.policy.tool_times import RecentToolTimes
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -132,6 +133,113 @@ def test_no_prediction_holds_longer_than_a_rebuild_is_worth(
     learned_s = times.best_hold_s(even_s)
     hold_s = Predictions().hold_s(turn, 0.0, even_s, learned_s)
     assert 0.0 <= hold_s <= even_s
+
+
+# ------------------------------------------------------------------------------------------- tool events
+
+
+@pytest.mark.parametrize("policy", ["working-set", "continuum"])
+def test_an_event_says_what_a_prediction_in_the_request_says(policy: str) -> None:
+    """An event that comes while the answer is generated counts as the turn's own prediction. The seconds of a later
+    event count from the event on."""
+    asked, streams, later = (learned(policy) for _ in range(3))
+    hinted_s = played(asked, "p", 0.0, tool_hint_s=2.0)
+    unsure_s = played(asked, "p", 0.0, tool_hint_s=2.0, tool_hint_p90_s=3.0)
+    turn = streams.start(streams.arrive("p"))
+    assert streams.tell("p", 2.0) is None
+    hold = streams.finish(turn, context=9000)
+    assert hold is not None
+    assert hold.ttl_s == hinted_s != unsure_s
+    played(later, "p", 0.0)
+    assert later.tell("p", 2.0) == pytest.approx(hinted_s)
+    assert later.tell("p", 2.0, 3.0) == pytest.approx(unsure_s)
+    later.now_s += 1.0
+    assert later.tell("p", 2.0) == pytest.approx(1.0 + hinted_s)
+
+
+@pytest.mark.parametrize("policy", ["working-set", "continuum"])
+def test_a_hold_is_given_up_once_the_tool_takes_longer_than_a_rebuild_is_worth(policy: str) -> None:
+    driver = learned(policy)
+    played(driver, "p", 1.0)
+    even_s = driver.tell("p")
+    assert even_s is not None
+    assert driver.tell("p", even_s - 1.0) == even_s  # it is expected exactly then
+    assert driver.tell("p", even_s - 0.99) is None
+    assert driver.tell("p") == even_s  # before the next step, nothing is lost yet
+    driver.step(even_s)
+    assert driver.tell("p", 0.0) is None
+
+
+def test_a_hold_that_is_given_up_late_saves_only_the_rest() -> None:
+    driver = learned("continuum")
+    learned_s = played(driver, "p", 0.5)
+    even_s = driver.tell("p")
+    assert driver.tell("p", 3600.0) is None
+    driver.now_s += 3600.0
+    played(driver, "p", 0.0)
+    score = driver.policy.predictions._clients.of(None).score.value
+    assert even_s is not None
+    assert score == pytest.approx((learned_s - 0.5) / even_s)
+
+
+def test_a_tool_that_has_ended_is_no_prediction_but_counts_as_one_that_was_right_or_wrong() -> None:
+    driver = learned("continuum")
+    for _ in range(8):
+        learned_s = played(driver, "p", 1.0)
+        driver.tell("p")
+        driver.now_s += learned_s  # later than without the event, and still in time
+    client = driver.policy.predictions._clients.of(None)
+    assert client.error.count == 0
+    assert client.score.value > 0.0
+    for _ in range(8):  # it says so, and comes much too late
+        played(driver, "p", 1.0)
+        driver.tell("p")
+        driver.now_s += 500.0
+    learned_s = played(driver, "p", 1.0)
+    assert client.score.value < 0.0
+    assert driver.tell("p") == learned_s
+
+
+@pytest.mark.parametrize(("tool_s", "weight"), [(5.0, 1.0), (500.0, -1.0)])
+def test_the_error_of_an_event_is_that_of_the_seconds_that_were_left(tool_s: float, weight: float) -> None:
+    driver = learned("continuum")
+    played(driver, "p", 1.0)
+    driver.tell("p", 4.0)
+    driver.now_s += tool_s - 1.0
+    played(driver, "p", 0.0)
+    client = driver.policy.predictions._clients.of(None)
+    assert client.error.value == (0.0 if weight > 0.0 else 1.0)
+    assert (client.score.value > 0.0) == (weight > 0.0)
+
+
+def test_an_event_moves_no_hold_that_no_prediction_moves() -> None:
+    """Under a policy that reads none, after the hold's end, and beyond the longest hold."""
+    fixed = Driver("static-ttl", ttl_s=5.0)
+    fixed.turn("p", gap_s=1.0)
+    assert [fixed.tell("p", seconds) for seconds in (3600.0, 1.0, None)] == [5.0] * 3
+    short = Driver("working-set", guards=Guards(max_ttl_s=2.0))
+    short.turn("p", gap_s=1.0)
+    assert short.tell("p") == 2.0
+    short.turn("q", gap_s=1.0)
+    short.step(1.5)
+    assert short.tell("q") is None
+    short.turn("q")
+    assert short.policy.predictions._clients.of(None).score.count == 0  # the event came too late to save anything
+    turn = short.arrive("q")
+    assert short.tell("q", 1.0) is not None
+    assert turn.tool_hint_s is None  # of the tool before, whose event comes late
+
+
+def test_a_client_that_moves_a_hold_for_ever_takes_no_memory() -> None:
+    driver = learned("working-set")
+    played(driver, "p", 0.0)
+    for number in range(10_000):
+        driver.tell("p", 0.001 * (number % 100))
+    assert len(driver.table.pins._deadlines) < 100
+    played(driver, "q", 1.0)
+    assert driver.tell("p", 0.1) is not None
+    driver.step(10.0)
+    assert "p" not in driver.table.pins
 
 
 # ------------------------------------------------------------------------------------------- samples

@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+from continuum_server.policy.facts import ToolEvent
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.registry import POLICIES
 from hypothesis import settings
@@ -133,6 +134,12 @@ class Machine(RuleBasedStateMachine):
     @rule(name=NAMES)
     def a_release(self, name: str) -> None:
         self.engine.release(name)
+        self.step()
+
+    @rule(name=NAMES, seconds=st.sampled_from([None, 0.0, 2.0, 1e5]))
+    def a_tool_event(self, name: str, seconds: float | None) -> None:
+        for program in self.engine.table.identity.programs.of(name):
+            self.engine.table.tool_event(program, ToolEvent(seconds), self.engine.now_s)
         self.step()
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 40.0]))

@@ -16,10 +16,9 @@ from itertools import pairwise, takewhile
 from typing import Any
 
 from continuum_traces.assumptions import Assumptions
-from continuum_traces.importers.dialogue import first
+from continuum_traces.importers.dialogue import first, instant
 from continuum_traces.importers.importer import Importer, Signs, Source, cell
 from continuum_traces.importers.texts import message_text
-from continuum_traces.importers.timeline import seconds
 from continuum_traces.importers.usage import (
     UNKNOWN,
     Imported,
@@ -37,8 +36,15 @@ from continuum_traces.truth import TOOLS
 from continuum_traces.usage import Usage
 
 Object = Mapping[str, Any]
-ENDS = ("timestamp", "endTime", "end_time", "completed_at", "response_timestamp")
-STARTS = ("startTime", "start_time", "request_time", "started_at", "request_timestamp")
+ENDS = ("timestamp", "endTime", "end_time", "completed_at", "response_timestamp", "response_created_at",
+        "response.completed_at")  # fmt: skip
+STARTS = ("startTime", "start_time", "request_time", "started_at", "request_timestamp", "request_created_at",
+          "response.created_at")  # fmt: skip
+LATENCIES = ("latency_sec", "response_time", "latency_s", "response.generation_time_seconds")
+CALLED = ("function.name", "name")
+"""Where a tool call says which tool."""
+REDACTED = "redacted-by-litellm"
+"""What LiteLLM writes in the place of messages that it is told not to log."""
 REQUESTS = ("request", "request_body", "requestBody", "body", "kwargs", "req")
 RESPONSES = ("response", "response_body", "responseBody", "resp", "raw_response")
 SESSIONS = ("session_id", "trace_id", "litellm_session_id", "metadata.session_id", "metadata.trace_id")
@@ -71,10 +77,11 @@ def read_call_logs(file: Source) -> Iterator[LoggedCall]:
     texts: dict[str, str] = {}
     for where, row in file.rows():
         request = next((inner(where, row, name) for name in REQUESTS if isinstance(row.get(name), dict)), row)
-        response = next((_object(row[name]) for name in RESPONSES if row.get(name)), {})
+        response = next((_object(row[name]) or {"content": row[name]} for name in RESPONSES if row.get(name)), {})
         usage = _usage(where, row, response)
-        if not usage.prompt_tokens:
-            file.assume("call", "no token counts: left out")
+        embeds = "embedding" in str(row.get("call_type")) or response.get("object") == "list"
+        if embeds or not usage.prompt_tokens:
+            file.assume("call", "of embeddings: left out" if embeds else "no token counts: left out")
             continue
         differs = usage.total_tokens is not None and usage.differs
         file.assume("call", "total_tokens is not the sum of prompt and answer: not used", int(differs))
@@ -95,16 +102,18 @@ def _usage(where: str, row: Object, response: Object) -> Usage:
         usage = counts_of(f"{where}: {place}", _object(counted))
         if usage.prompt_tokens:
             return usage
-    return counts_of(where, {name: each for name, each in row.items() if name.endswith("tokens")})
+    metadata = _object(row.get("metadata"))
+    more = {**_object(metadata.get("usage_object")), **_object(metadata.get("additional_usage_values"))}  # LiteLLM
+    return counts_of(where, {**more, **{name: each for name, each in row.items() if name.endswith("tokens")}})
 
 
 def _messages(where: str, request: Object) -> list[Object]:
     """Return the messages of a request: of chats, or the items of the Responses API."""
     name = "messages" if request.get("messages") else "input"
     value = cell(request.get(name))
-    if isinstance(value, str):
-        return [{"role": "user", "content": value}]
-    return list(listed(where, {name: value}, name, dict)) if isinstance(value, list) else []
+    value = [{"role": "user", "content": value}] if isinstance(value, str) else value
+    messages = listed(where, {name: value}, name, dict) if isinstance(value, list) else []
+    return [message for message in messages if message.get("content") != REDACTED]
 
 
 def _call(
@@ -113,7 +122,7 @@ def _call(
     messages = _messages(where, request)
     answers = _answers(where, response)
     names = [name for answer in answers for name in _tools(where, answer)]
-    end_s, took_s = _seconds(where, row)
+    end_s, took_s = _seconds(where, {**row, "response": response})
     prompt = tuple(map(_digest, messages))
     opening = takewhile(lambda pair: pair[1].get("role") != "assistant", zip(prompt, messages, strict=True))
     model = response.get("model") or request.get("model") or row.get("model")
@@ -138,13 +147,13 @@ def _answers(where: str, response: Object) -> list[Object]:
         return [{"role": "assistant", **inner(where, choices[0], "message")}]
     if isinstance(response.get("output"), list):
         return list(listed(where, response, "output", dict))
-    return [{"role": "assistant", "content": response.get("content")}]
+    return [{"role": "assistant", "content": response.get("content"), "tool_calls": response.get("tool_calls")}]
 
 
 def _tools(where: str, answer: Object) -> Iterator[str]:
     """Yield the names of the tools that an answer, or a part of it, calls."""
     for call in listed(where, answer, "tool_calls", dict):
-        yield str(inner(where, call, "function").get("name") or UNKNOWN)
+        yield str(first(call, CALLED) or UNKNOWN)
     parts = answer.get("content") if isinstance(answer.get("content"), list) else []
     for part in [answer, *(parts or ())]:
         if isinstance(part, dict) and part.get("type") in ("tool_use", "function_call"):
@@ -153,21 +162,18 @@ def _tools(where: str, answer: Object) -> Iterator[str]:
 
 def _digest(message: Object) -> str:
     """Return what is equal for an answer and for the message that repeats it in a later prompt."""
-    calls = message.get("tool_calls")
-    names = [
-        (each.get("id"), inner("", each, "function").get("name")) for each in calls or () if isinstance(each, dict)
-    ]
+    calls = [(first(each, ["id"]), first(each, CALLED)) for each in message.get("tool_calls") or ()]
+    text = "".join(message_text({"content": message.get("content")}).split())
     if message.get("type") in ("function_call", "function_call_output"):
         return digest(json.dumps([message["type"], message.get("call_id"), message.get("output")]))
-    return digest(json.dumps([message.get("role"), message_text({"content": message.get("content")}).strip(), names]))
+    return digest(json.dumps([message.get("role"), text, calls]))
 
 
 def _seconds(where: str, row: Object) -> tuple[float | None, float | None]:
     """Return the instant of a call's end and how long it took, in seconds; None: not recorded."""
-    end_s = next((at for name in ENDS if (at := seconds(row.get(name))) is not None), None)
-    start_s = next((at for name in STARTS if (at := seconds(row.get(name))) is not None), None)
-    took = next((name for name in ("latency_sec", "response_time", "latency_s") if row.get(name) is not None), None)
-    took_s = None if took is None else float(number(where, row, took))
+    end_s, start_s = instant(row, ENDS), instant(row, STARTS)
+    took = ((name, value) for name in LATENCIES if (value := first(row, [name])) is not None)
+    took_s = next((float(number(where, {name: value}, name)) for name, value in took), None)
     if took_s is None and None not in (start_s, end_s):
         took_s = max(0.0, (end_s or 0.0) - (start_s or 0.0))
     return (end_s if end_s is not None or start_s is None else start_s + (took_s or 0.0)), took_s
@@ -227,6 +233,7 @@ IMPORTERS = (
         read_call_logs,
         (
             Signs({"messages": list, "response": dict, "response.usage": dict}, _MORE),
+            Signs({"messages": list, "response": str, "usage.prompt_tokens": int}, _MORE),
             Signs({"request": dict, "request.messages": list, "response": dict, "response.usage": dict}, _MORE),
             Signs({"request.input": object, "response": dict, "response.usage": dict}, _MORE),
             Signs({"input": object, "response": dict, "response.usage": dict, "response.output": list}, _MORE),

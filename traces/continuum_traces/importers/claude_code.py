@@ -47,7 +47,8 @@ class _Event:
     stopped: bool | None = None
     """Whether the line has a reason why its answer stopped, and so its final counts; None: it has no such field."""
     tokens: int = 0
-    """Its text, by estimate."""
+    """Its text without thoughts, by estimate."""
+    thoughts: int = 0
     hidden: bool = False
     """It has thoughts that are not shown."""
 
@@ -61,18 +62,33 @@ def read_claude_code(source: Source) -> Iterator[list[_Event]]:
     line before its answer. Sub-agents are files of their own, or in older versions lines of the session that are marked
     ``isSidechain``; in what ``--output-format stream-json`` prints they have a ``parent_tool_use_id``. A resumed or
     forked session repeats the lines of another file: each answer counts once, and a session that another one repeats to
-    its end is continued by it.
+    its end is continued by it. With ``--include-partial-messages`` an answer's last count is in a ``message_delta``.
     """
     main, roots, events = source.path.stem, dict[str, str](), list[_Event]()
+    begun: dict[object, Line] = {}
     for where, row in source.rows():
         main = str(row.get("sessionId") or row.get("session_id") or main)
-        if row.get("type") in ("user", "assistant") or _cut(row):
-            events.append(_event(where, row, _thread_of(row, roots)))
+        line = _streamed(where, row, begun)
+        if line.get("type") in ("user", "assistant") or _cut(line):
+            events.append(_event(where, line, _thread_of(line, roots)))
     for event in events:
         event.thread = main, *event.thread
     failed = sum(bool(event.message_id) and event.usage is None for event in events)
     source.assume("answer", "without token counts (an error of the API): left out", failed)
     yield events
+
+
+def _streamed(where: str, line: Line, begun: dict[object, Line]) -> Line:
+    """Return the end of a streamed answer as its line; others as they are. ``begun`` has the beginnings, by agent."""
+    if line.get("type") != "stream_event":
+        return line
+    event, agent = inner(where, line, "event"), line.get("parent_tool_use_id")
+    begun[agent] = inner(where, event, "message") or begun.get(agent, {})
+    if "usage" not in event or not begun[agent]:
+        return line
+    message = {**begun[agent], **inner(where, event, "delta")}
+    usage = {**inner(where, message, "usage"), **inner(where, event, "usage")}
+    return {**line, "type": "assistant", "message": {**message, "usage": usage}}
 
 
 def _cut(line: Line) -> bool:
@@ -93,7 +109,7 @@ def _thread_of(line: Line, roots: dict[str, str]) -> tuple[str, ...]:
 def _event(where: str, line: Line, thread: tuple[str, ...]) -> _Event:
     message = inner(where, line, "message")
     event = _Event(thread, seconds(line.get("timestamp")), compaction=_cut(line))
-    event.tokens = estimate_tokens(message_text(message)) + reasoning_tokens(message)
+    event.tokens, event.thoughts = estimate_tokens(message_text(message)), reasoning_tokens(message)
     if line.get("type") == "assistant":
         usage, event.model = inner(where, message, "usage"), str(message.get("model") or "")
         event.message_id = str(message.get("id") or line.get("uuid"))
@@ -178,14 +194,15 @@ class _Sessions:
         return self.threads.setdefault(name, Thread(name[-1], parent))
 
     def _read(self, thread: Thread, events: list[_Event]) -> None:
-        asked_s, compacted, asked_tokens = None, False, 0
+        asked_s, compacted, asked = None, False, 0
         for event in events:
             if event.usage is not None:
-                self._answer(thread, event, event.usage, asked_s, compacted, asked_tokens)
-                asked_s, compacted, asked_tokens = None, False, 0
+                new = AnsweredRequest(event.usage, asked_s, model=event.model, compacted=compacted, asked_tokens=asked)
+                self._answer(thread, event, new)
+                asked_s, compacted, asked = None, False, 0
             elif not event.message_id and not event.compaction:
                 asked_s = event.at_s if event.at_s is not None else asked_s
-                asked_tokens += event.tokens
+                asked += event.tokens
             compacted = compacted or event.compaction
             for call_id in event.results:
                 if (thread.name, call_id) in self._calls:
@@ -198,24 +215,14 @@ class _Sessions:
         text = "its own request is not in the file, and left out"
         self._assumptions.assume("compaction", text, compactions, example=thread.name)
 
-    def _answer(
-        self,
-        thread: Thread,
-        event: _Event,
-        usage: RequestUsage,
-        asked_s: float | None,
-        compacted: bool,
-        asked_tokens: int,
-    ) -> None:
-        answer = self._answers.get(event.message_id)
-        if answer is None:
-            answer = self._answers[event.message_id] = AnsweredRequest(
-                usage, asked_s, model=event.model, compacted=compacted, asked_tokens=asked_tokens
-            )
+    def _answer(self, thread: Thread, event: _Event, new: AnsweredRequest) -> None:
+        """Add what a line says of an answer: of a ``new`` one, or of the one that it continues."""
+        answer = self._answers.setdefault(event.message_id, new)
+        if answer is new:
             self._owners[event.message_id] = thread
             thread.answers.append(answer)
-        if usage.output_tokens >= answer.usage.output_tokens:
-            answer.usage = replace(usage, response_id=event.message_id)
+        if new.usage.output_tokens >= answer.usage.output_tokens:
+            answer.usage = replace(new.usage, response_id=event.message_id)
         self._stop(answer, event)
         answer.end_s = event.at_s if event.at_s is not None else answer.end_s
         for call_id, call in event.calls.items():
@@ -227,10 +234,11 @@ class _Sessions:
         """Note whether the answer's count is final. A file without reasons to stop has final counts, unless its text is
         longer."""
         answer.text_tokens += event.tokens
+        answer.thought_tokens += event.thoughts
         answer.hidden = answer.hidden or event.hidden
         if event.stopped:
             self._stopped.add(event.message_id)
-        longer = answer.text_tokens > 2 * answer.usage.output_tokens
+        longer = answer.text_tokens + answer.thought_tokens > 2 * answer.usage.output_tokens
         answer.begun = event.message_id not in self._stopped and (event.stopped is not None or longer)
 
     def check(self) -> None:
@@ -239,6 +247,9 @@ class _Sessions:
         for name, caller in self._callers.items():
             if name in agents:
                 agents[name].parent = caller.name
+        for key, call in self._calls.items():
+            if key in self.threads:  # a sub-agent that is named as the call that started it
+                self.threads[key].call = call
         missing = sorted(set(self._callers) - set(agents))
         text = "its file is missing: left out"
         self._assumptions.assume("sub-agent", text, len(missing), example=next(iter(missing), ""))
@@ -249,22 +260,15 @@ class _Sessions:
                 self._assumptions.assume("sub-agent", text, example=name)
 
 
+_MORE = ("parentUuid", "isSidechain", "cwd", "parent_tool_use_id", "message.content")
 IMPORTERS = (
     Importer(
         "claude-code",
         read_claude_code,
         (
-            Signs(
-                {"sessionId": str, "uuid": str, "message": dict, "type": "user"}, ("parentUuid", "isSidechain", "cwd")
-            ),
-            Signs(
-                {"sessionId": str, "uuid": str, "message.usage": dict, "type": "assistant"},
-                ("parentUuid", "isSidechain"),
-            ),
-            Signs(
-                {"session_id": str, "message.usage": dict, "type": "assistant"},
-                ("parent_tool_use_id", "message.content"),
-            ),
+            Signs({"sessionId": str, "uuid": str, "message": dict, "type": "user"}, _MORE),
+            Signs({"sessionId": str, "uuid": str, "message.usage": dict, "type": "assistant"}, _MORE),
+            Signs({"session_id": str, "message.usage": dict, "type": "assistant"}, _MORE),
         ),
         join_claude_code,
     ),

@@ -159,11 +159,20 @@ def _counts(where: str, info: Mapping[str, Any], name: str) -> Counts:
     return tuple(count_of(f"{where}: {name}", usage, each, 0) for each in _COUNTS)
 
 
+def _add_further(thread: _Rollout, other: _Rollout) -> bool:
+    """Add the answers that only another file of the thread has: it was resumed there. Return whether there are any."""
+    answers = [*zip(thread.totals, thread.thread.answers, strict=True)]
+    further = [each for each in zip(other.totals, other.thread.answers, strict=True) if each[0] not in thread.totals]
+    answers = sorted(answers + further, key=lambda each: each[1].end_s or 0.0)
+    thread.totals, thread.thread.answers = [total for total, _ in answers], [answer for _, answer in answers]
+    return bool(further)
+
+
 def join_codex(rollouts: Iterable[_Rollout], assumptions: Assumptions) -> Iterator[Imported]:
     threads: dict[str, _Rollout] = {}
     for rollout in sorted(rollouts, key=lambda each: -len(each.totals)):
         first = threads.setdefault(rollout.thread.name, rollout)
-        if first is not rollout:
+        if first is not rollout and not _add_further(first, rollout):
             assumptions.assume("file", "of a thread that another file has in full: left out", example=first.thread.name)
     for rollout in threads.values():
         parent = threads.get(rollout.thread.parent or "")
@@ -171,9 +180,8 @@ def join_codex(rollouts: Iterable[_Rollout], assumptions: Assumptions) -> Iterat
             text = "repeated from the thread that was forked: counted once"
             assumptions.assume("request", text, example=rollout.thread.name)
             del rollout.totals[0], rollout.thread.answers[0]
-    yield from programs_on_timeline(
-        (rollout.thread for rollout in threads.values()), "codex", assumptions, one_agent=True
-    )
+    read = [rollout.thread for rollout in threads.values()]
+    yield from programs_on_timeline(read, "codex", assumptions, one_agent=True)
 
 
 IMPORTERS = (
@@ -186,6 +194,7 @@ IMPORTERS = (
             ),
             Signs({"timestamp": str, "type": "event_msg", "payload.type": str}),
             Signs({"timestamp": str, "type": "response_item", "payload.type": str}),
+            Signs({"id": str, "timestamp": str, "instructions": object}, without=("role", "messages")),
         ),
         join_codex,
     ),

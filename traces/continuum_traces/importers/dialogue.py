@@ -26,16 +26,16 @@ from continuum_traces.importers.usage import (
     request_of,
 )
 from continuum_traces.jsonl import TraceError
-from continuum_traces.usage import Usage
+from continuum_traces.usage import Usage, read_usage
 
 Message = Mapping[str, Any]
 Placed = tuple[str, Message]
 """A message, behind its place."""
 
 ROLE = ("role", "message.role", "from", "info.role", "type", "kind", "source")
-_ANSWERS = "assistant ai aimessage aimessagechunk model gpt chatgpt gemini bard bing agent"
+_ANSWERS = "assistant ai aimessage aimessagechunk model gpt chatgpt gemini bard bing agent response"
 _ITEMS = "function_call reasoning custom_tool_call local_shell_call"
-_RESULTS = "tool toolresult tool_result toolmessage function observation function_call_output"
+_RESULTS = "tool toolresult tool_result toolmessage function observation function_call_output toolcallexecutionevent"
 ROLES = dict.fromkeys(f"{_ANSWERS} {_ITEMS}".split(), "assistant") | dict.fromkeys(_RESULTS.split(), "tool")
 """Who answers, and what is the result of a tool; all others ask."""
 IDENT = ("message.id", "messageId", "info.id", "id", "uuid")
@@ -46,18 +46,19 @@ MODEL = ("model", "modelID", "message.model", "modelId", "usage.model", "respons
 USAGE = ("usage", "message.usage", "usageMetadata", "message.usageMetadata", "tokens", "usage_metadata",
          "response_metadata.token_usage", "response_metadata.tokenUsage", "response_metadata.usage", "token_usage",
          "tokenUsage", "metadata.usage", "metadata.custom.usage", "extra.response.usage", "raw_data.usage", "metrics",
-         "additional_kwargs.usage", "stats.usage", "llm_usage")  # fmt: skip
+         "additional_kwargs.usage", "stats.usage", "llm_usage", "models_usage")  # fmt: skip
 STOP = ("stop_reason", "message.stop_reason", "stopReason", "finish_reason")
 PARTS = ("content", "parts", "message.content", "message.parts", "output")
 CALLS = ("tool_calls", "toolCalls", "message.tool_calls", "additional_kwargs.tool_calls", "kwargs.tool_calls")
 _CALLS = "tool_use toolcall tool-call tool_call server_tool_use tool function_call custom_tool_call local_shell_call"
 CALL_KINDS = frozenset(_CALLS.split())
+KIND = ("type", "part_kind")
 CALL_ID = ("call_id", "callID", "toolCallId", "tool_call_id", "id")
 CALL_NAME = ("function.name", "name", "tool", "toolName", "tool_name", "function_name", "function")
 CALL_INPUT = ("function.arguments", "arguments", "input", "args", "state.input", "parameters")
 CALL_START = ("state.time.start", "startTime", "start_time", "started_at")
 CALL_END = ("state.time.end", "endTime", "end_time", "completed_at", "timestamp")
-_RESULT_KINDS = "tool_result toolresult tool-result function_call_output functionresponse"
+_RESULT_KINDS = "tool_result toolresult tool-result tool-return function_call_output functionresponse"
 RESULT_KINDS = frozenset(_RESULT_KINDS.split())
 RESULT_OF = ("tool_use_id", "tool_call_id", "toolUseID", "toolCallId", "call_id", "callId", "functionResponse.id", "id")
 
@@ -87,7 +88,7 @@ def role_of(message: Message, where: str = "") -> str:
     role = str(first(message, ROLE) or "").lower()
     if not role:
         raise TraceError(f"{where}: role: missing")
-    return ROLES.get(role, role)
+    return ROLES.get(role, "assistant" if message.get("models_usage") else role)
 
 
 @dataclass(slots=True)
@@ -179,7 +180,7 @@ def _results(message: Message) -> Iterator[str]:
         yield str(single)
     listed = first(message, ("tool_results", "toolResults"))
     for part in (*_objects(listed), *_parts(message)):
-        kind = str(part.get("type") or "").lower()
+        kind = str(first(part, KIND) or "").lower()
         if kind in RESULT_KINDS or "functionResponse" in part or part in _objects(listed):
             yield str(first(part, RESULT_OF) or "")
 
@@ -202,7 +203,8 @@ def _answer(dialogue: Dialogue, reading: _Reading, where: str, message: Message)
         silent = not calls and not message_text(message).strip() and not thoughts
         if counts is None and (silent or not reading.context):  # nothing asked for it: a greeting
             reading.context += own
-            reading.file.assumptions.assume("request", NO_COUNTS, example=dialogue.thread.name)
+            left_out = int(not _is_item(message))
+            reading.file.assumptions.assume("request", NO_COUNTS, left_out, example=dialogue.thread.name)
             return
         reading.counted = False
         usage = RequestUsage(reading.context, 0, estimated={"prompt": CHARACTERS, "output": CHARACTERS})
@@ -212,7 +214,10 @@ def _answer(dialogue: Dialogue, reading: _Reading, where: str, message: Message)
         reading.waiting = []
     answer, reading.ident = reading.answer, ident
     assert answer is not None
-    _count(dialogue, reading, where, answer, counts, own, thoughts)
+    counts = counts or Usage()
+    reading.file.assumptions.assume("request", TOTAL_DIFFERS, int(counts.differs), example=where)
+    dialogue.estimated -= bool(counts.prompt_tokens and counts.output_tokens) and not reading.counted
+    _count(reading, answer, counts, own + thoughts, thoughts)
     end_s = instant(message, END) if instant(message, ("time.created",)) is not None else instant(message, AT)
     answer.end_s = end_s if end_s is not None else answer.end_s
     answer.model = str(first(message, MODEL) or "") or answer.model
@@ -224,35 +229,19 @@ def _answer(dialogue: Dialogue, reading: _Reading, where: str, message: Message)
     reading.asked_s = max(ends, default=None)
 
 
-def _count(
-    dialogue: Dialogue,
-    reading: _Reading,
-    where: str,
-    answer: AnsweredRequest,
-    counts: Usage | None,
-    own: int,
-    thoughts: int,
-) -> None:
-    """Give the answer its lengths. What a message says of them replaces the estimates."""
+def _count(reading: _Reading, answer: AnsweredRequest, counts: Usage, own: int, thoughts: int) -> None:
+    """Give the answer its lengths. What a message says of them replaces the estimates, ``own`` with its thoughts."""
     before = answer.usage
-    if counts is not None and counts.differs:
-        reading.file.assumptions.assume("request", TOTAL_DIFFERS, example=where)
-    if counts is not None and counts.prompt_tokens:
-        dialogue.estimated -= not reading.counted
+    if counts.prompt_tokens:
         answer.usage, reading.counted = request_of(counts), True
         if not counts.output_tokens and "output" in before.estimated:
-            answer.usage = replace(answer.usage, output_tokens=own + thoughts, estimated={"output": CHARACTERS})
+            answer.usage = replace(answer.usage, output_tokens=own, estimated={"output": CHARACTERS})
         reading.context = counts.prompt_tokens + answer.usage.output_tokens - answer.usage.reasoning_tokens
     elif not reading.counted:
-        output = (
-            counts.output_tokens
-            if counts is not None and counts.output_tokens
-            else before.output_tokens + own + thoughts
-        )
-        answer.usage = replace(
-            before, output_tokens=output, reasoning_tokens=min(before.reasoning_tokens + thoughts, output)
-        )
-        reading.context += own
+        output = counts.output_tokens or before.output_tokens + own
+        reasoning = min(before.reasoning_tokens + thoughts, output)
+        answer.usage = replace(before, output_tokens=output, reasoning_tokens=reasoning)
+        reading.context += own - thoughts
 
 
 def _is_item(message: Message) -> bool:
@@ -261,14 +250,21 @@ def _is_item(message: Message) -> bool:
 
 
 def _counts(where: str, message: Message) -> Usage | None:
-    """Return the first token counts that the message has; None: it has none."""
+    """Return the first token counts that the message has, with what further ones that say the same add; None: it has
+    none."""
+    counts: Usage | None = None
     for path in USAGE:
         usage = first(message, [path])
-        if isinstance(usage, Mapping):
-            counts = counts_of(f"{where}: {path.replace('.', ': ')}", usage)
-            if counts.prompt_tokens or counts.output_tokens:
-                return counts
-    return None
+        if isinstance(usage, Mapping) and counts is None:
+            said = counts_of(f"{where}: {path.replace('.', ': ')}", usage)
+            counts = said if said.prompt_tokens or said.output_tokens else None
+        elif isinstance(usage, Mapping) and counts is not None:
+            more = read_usage(usage)
+            if (more.prompt_tokens, more.output_tokens) == (counts.prompt_tokens, counts.output_tokens):
+                cached = more.cached_tokens if counts.cached_tokens is None else counts.cached_tokens
+                reasoning = max(counts.reasoning_tokens, more.reasoning_tokens)
+                counts = replace(counts, cached_tokens=cached, reasoning_tokens=reasoning)
+    return counts
 
 
 def _calls(message: Message) -> Iterator[tuple[str, TimedCall]]:
@@ -279,7 +275,8 @@ def _calls(message: Message) -> Iterator[tuple[str, TimedCall]]:
         calls = [message]
     for part in _parts(message) if not calls else ():
         call = part.get("functionCall", part)
-        if call is not part or str(part.get("type") or "").lower() in CALL_KINDS:
+        kind = str(first(part, KIND) or "").lower()
+        if call is not part or kind in CALL_KINDS or (not kind and {"name", "arguments"} <= part.keys()):
             calls.append(call)
     legacy = first(message, ("function_call", "additional_kwargs.function_call"))
     calls += [legacy] if isinstance(legacy, Mapping) and not calls else []

@@ -9,62 +9,45 @@ the gap.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.block_ids import Ids, alike
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.usage import (
-    UNKNOWN,
-    Imported,
-    RequestUsage,
-    calls_sharing_a_time,
-    count_of,
-    inner,
-    listed,
-    number,
-)
+from continuum_traces.importers.timeline import AnsweredRequest, Thread, TimedCall, programs_on_timeline
+from continuum_traces.importers.usage import UNKNOWN, Imported, RequestUsage, count_of, inner, listed, number
 from continuum_traces.jsonl import TraceError
-from continuum_traces.schema import Program, ToolCall
 
 SCHEMA = "dynamo.request.trace.v1"
 
+CLOCK_S = 1e-3
+"""The unit of the instants in the records."""
 Record = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    received_ms: float
-    end_ms: float
-    usage: RequestUsage
-    called: Mapping[str, str]
+class _Asked(NamedTuple):
+    """A request, with what only Dynamo's records have."""
+
+    answer: AnsweredRequest
+    called: dict[str, str]
     """The names of the tools that the answer calls, by the ids of the calls."""
-    block_tokens: int | None
     ids: Ids
     """The ids of the prompt's blocks."""
     ids_after: Ids
     """The ids of the blocks of prompt and answer; empty if the source does not say."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Tool:
-    call_id: str
-    name: str
-    ended_ms: float
-    duration_ms: float
+    block_tokens: int | None
 
 
 @dataclass(slots=True)
 class _Session:
-    name: str
-    tagged: bool = True
-    parent: str | None = None
-    model: str | None = None
-    requests: list[_Request] = field(default_factory=list)
-    tools: list[_Tool] = field(default_factory=list)
+    thread: Thread
+    tagged: bool
+    requests: list[_Asked] = field(default_factory=list)
+    tools: list[tuple[str, TimedCall]] = field(default_factory=list)
+    """Those that the agent reports, by the ids of their calls."""
 
 
 Part = tuple[str, Record]
@@ -91,8 +74,14 @@ def join_dynamo(parts: Iterable[Part], assumptions: Assumptions) -> Iterator[Imp
     for where, record in parts:
         _add(sessions, places, where, record)
     begun = [session for session in sessions.values() if session.requests]
-    start_ms = min((request.received_ms for each in begun for request in each.requests), default=0.0)
-    yield from (_imported(session, sessions.get(session.parent or ""), start_ms) for session in begun)
+    for session in begun:
+        _finish(session)
+    described = programs_on_timeline((each.thread for each in begun), "dynamo", assumptions)
+    for session, each in zip(begun, described, strict=True):
+        counted = [request for request in session.requests if request.answer.usage.prompt_tokens]
+        program = replace(each.program, tagged=session.tagged)
+        size = counted[0].block_tokens if counted else None
+        yield replace(each, program=program, ids=[request.ids for request in counted], block_tokens=size)
 
 
 def _add(sessions: dict[str, _Session], places: dict[str, str], where: str, record: Record) -> None:
@@ -105,14 +94,13 @@ def _add(sessions: dict[str, _Session], places: dict[str, str], where: str, reco
             raise TraceError(f"{request_at}: request_id: {request_id[:60]!r} is also at {places[request_id]}")
         places[request_id] = where
         name = _text(f"{where}: agent_context", context, "session_id") if context else request_id
-        session = sessions.setdefault(name, _Session(name, bool(context)))
-        session.parent = session.parent or context.get("parent_session_id")
-        session.model = session.model or request.get("model")
+        session = sessions.setdefault(name, _Session(Thread(name), bool(context)))
+        session.thread.parent = session.thread.parent or context.get("parent_session_id")
         session.requests.append(_request(request_at, number(where, record, "event_time_unix_ms"), request))
     elif kind in ("tool_end", "tool_error"):
         name = _text(f"{where}: agent_context", context, "session_id")
         tool = _tool(f"{where}: tool", number(where, record, "event_time_unix_ms"), inner(where, record, "tool"))
-        sessions.setdefault(name, _Session(name)).tools.append(tool)
+        sessions.setdefault(name, _Session(Thread(name), True)).tools.append(tool)
     elif kind not in ("tool_start", "request_payload"):
         raise TraceError(f"{where}: event_type: expected request_end or tool_end, found {repr(kind)[:60]}")
 
@@ -124,89 +112,66 @@ def _text(where: str, data: Record, name: str) -> str:
     return value
 
 
-def _request(where: str, event_ms: float, request: Record) -> _Request:
+def _request(where: str, event_ms: float, request: Record) -> _Asked:
     received_ms = number(where, request, "request_received_ms")
-    end_ms = received_ms + number(where, request, "total_time_ms", max(0.0, event_ms - received_ms))
+    took_ms = number(where, request, "total_time_ms", max(0.0, event_ms - received_ms))
     replay, replay_at = inner(where, request, "replay"), f"{where}: replay"
     usage = RequestUsage(
         prompt_tokens=count_of(where, request, "input_tokens", count_of(replay_at, replay, "input_length", 0)),
         output_tokens=count_of(where, request, "output_tokens", 0),
         cached_tokens=request.get("cached_tokens"),
-        llm_s=(end_ms - received_ms) / 1e3,
     )
     calls = listed(where, inner(where, request, "finish_reason_metadata"), "tool_calls", dict)
-    return _Request(
-        received_ms,
-        end_ms,
-        usage,
+    return _Asked(
+        AnsweredRequest(usage, received_ms / 1e3, (received_ms + took_ms) / 1e3, model=request.get("model")),
         {str(call.get("id") or n): str(call.get("name") or UNKNOWN) for n, call in enumerate(calls)},
-        count_of(replay_at, replay, "trace_block_size", 0) or None,
         listed(replay_at, replay, "input_sequence_hashes", int),
         listed(replay_at, replay, "completion_sequence_hashes", int),
+        count_of(replay_at, replay, "trace_block_size", 0) or None,
     )
 
 
-def _tool(where: str, event_ms: float, tool: Record) -> _Tool:
+def _tool(where: str, event_ms: float, tool: Record) -> tuple[str, TimedCall]:
     ended_ms = number(where, tool, "ended_at_unix_ms", event_ms)
     started_ms = number(where, tool, "started_at_unix_ms", ended_ms)
-    duration_ms = number(where, tool, "duration_ms", max(0.0, ended_ms - started_ms))
-    return _Tool(_text(where, tool, "tool_call_id"), str(tool.get("tool_class") or UNKNOWN), ended_ms, duration_ms)
+    took_ms = number(where, tool, "duration_ms", max(0.0, ended_ms - started_ms))
+    name = str(tool.get("tool_class") or UNKNOWN)
+    return _text(where, tool, "tool_call_id"), TimedCall(name, (ended_ms - took_ms) / 1e3, ended_ms / 1e3)
 
 
-def _started(parent: _Session | None, sent_ms: float) -> tuple[int | None, float]:
-    """Return the parent's last turn that ended before a request was sent, or its first, and the seconds between them;
-    None: the parent has no turns."""
-    requests = [] if parent is None else sorted(parent.requests, key=lambda each: (each.received_ms, each.end_ms))
-    if not requests:
-        return None, 0.0
-    turn = max((turn for turn, each in enumerate(requests) if each.end_ms <= sent_ms), default=0)
-    return turn, max(0.0, round((sent_ms - requests[turn].end_ms) / 1e3, 6))
+def _finish(session: _Session) -> None:
+    """Put a session's requests in order, each with the tools behind it and with what it keeps of the one before."""
+    session.requests.sort(key=lambda each: (each.answer.sent_s, each.answer.end_s))
+    answers = session.thread.answers = [request.answer for request in session.requests]
+    starts_s = [answer.sent_s or 0.0 for answer in answers]
+    reported: list[list[tuple[str, TimedCall]]] = [[] for _ in answers]
+    for tool in sorted(session.tools, key=lambda tool: tool[1].end_s or 0.0):
+        reported[max(0, bisect_left(starts_s, tool[1].end_s or 0.0) - 1)].append(tool)
+    for request, tools, sent_s in zip(session.requests, reported, [*starts_s[1:], None], strict=True):
+        names, end_s = dict(request.called), request.answer.end_s or 0.0
+        calls = [_at_turn_end(names.pop(call_id, call.name), call, end_s) for call_id, call in tools]
+        for name in names.values():  # without reported tools the first has the time until the next request
+            first, later = TimedCall(name, end_s=sent_s), TimedCall(name, duration_s=0.0)
+            calls.append(TimedCall(name) if tools else later if calls else first)
+        request.answer.calls = calls
+    for before, after in pairwise(session.requests):
+        after.answer.usage = replace(after.answer.usage, kept_tokens=_kept(before, after))
 
 
-def _imported(session: _Session, parent: _Session | None, start_ms: float) -> Imported:
-    requests = sorted(session.requests, key=lambda request: (request.received_ms, request.end_ms))
-    starts_ms = [request.received_ms for request in requests]
-    reported: list[list[_Tool]] = [[] for _ in requests]
-    for tool in sorted(session.tools, key=lambda tool: tool.ended_ms):
-        reported[max(0, bisect_left(starts_ms, tool.ended_ms) - 1)].append(tool)
-    gaps_s = [max(0.0, after.received_ms - before.end_ms) / 1e3 for before, after in pairwise(requests)]
-    kept = [_kept(before, after) for before, after in pairwise(requests)]
-    usage = [
-        replace(_with_tools(request, tools, gap_s), kept_tokens=tokens)
-        for request, tools, gap_s, tokens in zip(requests, reported, [*gaps_s, None], [None, *kept], strict=True)
-    ]
-    arrival_s = (starts_ms[0] - start_ms) / 1e3
-    turn, gap_s = _started(parent, starts_ms[0])
-    started: dict[str, Any] = {"parent_id": session.parent, "parent_turn": turn, "parent_gap_s": gap_s}
-    program = Program(session.name, (), "dynamo", session.model, arrival_s=arrival_s, **started)
-    ids = [request.ids for request in requests]
-    return Imported(replace(program, tagged=session.tagged), usage, ids=ids, block_tokens=requests[0].block_tokens)
+def _at_turn_end(name: str, tool: TimedCall, turn_end_s: float) -> TimedCall:
+    """Return the tool, moved to the end of the turn if it began less than ``CLOCK_S`` before or after it."""
+    late_s = (tool.start_s or 0.0) - turn_end_s
+    moved_s = late_s if abs(late_s) < CLOCK_S else 0.0
+    return TimedCall(name, (tool.start_s or 0.0) - moved_s, (tool.end_s or 0.0) - moved_s)
 
 
-def _with_tools(request: _Request, tools: Sequence[_Tool], gap_s: float | None) -> RequestUsage:
-    """Return the request with its tools and the rest of the gap behind it. None: no request follows."""
-    names = dict(request.called)
-    calls = tuple(_call(names.pop(tool.call_id, tool.name), tool, request.end_ms) for tool in tools)
-    calls += calls_sharing_a_time(names.values(), None if calls else gap_s)
-    tools_s = max((call.end_s for call in calls), default=0.0)
-    return replace(request.usage, tool_calls=calls, gap_overhead_s=max(0.0, (gap_s or 0.0) - tools_s))
-
-
-def _call(name: str, tool: _Tool, turn_end_ms: float) -> ToolCall:
-    """Return the part of a tool behind its turn. Instants are whole milliseconds, while durations are exact."""
-    start_ms = tool.ended_ms - tool.duration_ms - turn_end_ms
-    if abs(start_ms) < 1.0:
-        start_ms = 0.0
-    return ToolCall(name, max(0.0, tool.duration_ms + min(0.0, start_ms)) / 1e3, max(0.0, start_ms) / 1e3)
-
-
-def _kept(before: _Request, after: _Request) -> int | None:
+def _kept(before: _Asked, after: _Asked) -> int | None:
     """Return how much of the context before is kept, if the source says that it is not all of the answer."""
-    prompt, context = before.usage.prompt_tokens, before.usage.prompt_tokens + before.usage.output_tokens
-    blocks, block_tokens = alike(after.ids, before.ids_after), before.block_tokens
+    usage, blocks = before.answer.usage, alike(after.ids, before.ids_after)
+    context, block_tokens = usage.prompt_tokens + usage.output_tokens, before.block_tokens
     if block_tokens is None or not before.ids_after or blocks >= context // block_tokens:
         return None
-    return min(max(prompt, blocks * block_tokens), after.usage.prompt_tokens - 1)
+    return min(max(usage.prompt_tokens, blocks * block_tokens), after.answer.usage.prompt_tokens - 1)
 
 
 IMPORTERS = (

@@ -28,7 +28,9 @@ MOST_ROWS, MOST_CHARS = 20_000, 64_000_000
 ENVELOPES = ("data", "items", "results", "records", "traces", "logs", "rows")
 """Lists in which APIs answer with rows, beside a cursor, a number or ``meta``."""
 _SPACE = re.compile(r"[\s,]*")
-_BESIDE_ROWS = ("meta", "links", "pagination", "errors")
+_BESIDE_ROWS = ("meta", "metrics", "links", "pagination", "errors")
+_SINGLE = ("values.messages", "result.resourceSpans")
+"""Fields whose object is the row, whatever is beside it."""
 PROGRESS_ROWS = 100_000
 """After how many rows of a file a line says how far it is read."""
 LIST_ITEMS = 8
@@ -193,12 +195,12 @@ def rows_of(path: Path, assumptions: Assumptions, list_items: int | None = None)
 
 def _unwrapped(where: str, row: dict[str, Any]) -> Iterator[Row]:
     """Yield the rows in the envelope of an API's answer; a row that is none as it is."""
-    single = "values" if "messages" in (row.get("values") or ()) else "trace"
+    single = next((name.partition(".")[0] for name in _SINGLE if _values(row, name)), "trace")
     name = next((name for name in ENVELOPES if isinstance(row.get(name), list)), single)
     inside, beside = row.get(name), {key: each for key, each in row.items() if key != name}
     alone = all(key in _BESIDE_ROWS or not isinstance(each, list | dict) for key, each in beside.items())
-    if name == single and isinstance(inside, dict) and (alone or single == "values"):
-        yield f"{where}: {name}", inside
+    if name == single and isinstance(inside, dict) and (alone or single != "trace"):
+        yield f"{where}: {name}", {"config": row.get("config"), **inside}
     elif alone and isinstance(inside, list) and inside and all(isinstance(each, dict) for each in inside):
         yield from ((f"{where}: {name}[{index}]", each) for index, each in enumerate(inside))
     else:

@@ -45,6 +45,7 @@ class Conversation:
 def read_openhands(file: Source) -> Iterator[Imported | Conversation]:
     """OpenHands' ``output.jsonl``: one program per line, with its event history; or the folder of a conversation
     (``base_state.json``, ``events/*.json``). A condenser's requests are programs of one turn, whose parent is the run.
+    What counts only answers that are in no event, as those that make a title, is left out.
 
     Raises:
         TraceError: the file has a fault. The message names file, line and field.
@@ -78,8 +79,17 @@ def join_openhands(parts: Iterable[Imported | Conversation], assumptions: Assump
         where, file = str(state.file), Source(state.file.path, assumptions)
         usages = inner(where, inner(where, state.data, "stats"), "usage_to_metrics")
         metrics = [inner(where, usages, name) for name in usages]
-        run = {"instance_id": str(state.data.get("id") or folder.name), "metrics": _together(where, metrics)}
+        ids = {event.get("llm_response_id") for event in events}
+        of_run = [each for each in metrics if ids & _answers(where, each)] or metrics
+        beside = sum(len(_answers(where, each)) for each in metrics if each not in of_run)
+        assumptions.assume("request", "in no event, as of a title: left out", beside, example=where)
+        run = {"instance_id": str(state.data.get("id") or folder.name), "metrics": _together(where, of_run)}
         yield from _programs(file, where, run, events)
+
+
+def _answers(where: str, metrics: Mapping[str, Any]) -> set[Any]:
+    """Return the ids of the answers that an entry of ``usage_to_metrics`` counts."""
+    return {row.get("response_id") for row in listed(where, metrics, "token_usages", dict)}
 
 
 def _together(where: str, metrics: Sequence[Mapping[str, Any]]) -> Event:

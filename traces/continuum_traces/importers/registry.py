@@ -92,11 +92,17 @@ _LOGS = Importer(
     (
         Signs({"ttfts": list, "input_lens": list}),
         Signs({"benchmarks": list, "metadata": dict}),
-        Signs({"metadata": dict, "metrics": dict, "metadata.x_request_id": str}),
         Signs({"arrival_time": object, "input_toks": object}),
     ),
 )
 """The request logs that ``continuum-bench traces import-log`` reads."""
+_INPUTS = Importer("aiperf's inputs", lambda file: iter(()), (Signs({"session_id": str, "payloads": list}),))
+_NO_TRACES = (
+    (_LOGS, "a log of requests, not of programs; use continuum-bench traces import-log {path}"),
+    (_INPUTS, "aiperf's inputs, without answers and times; read the profile_export.jsonl that is beside them"),
+)
+"""Files that are known, but no traces, with what to do."""
+_KNOWN = (*IMPORTERS.values(), *(each for each, _ in _NO_TRACES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +190,7 @@ def read_any(path: Path, form: str | None = None, log: ImportLog | None = None) 
     if path.is_dir():
         reads = each_once(list(reads), log.assumptions)
     for name, group in groupby(_noted(reads, log.truth), key=lambda read: read.form):
-        for program in _unique((read.program for read in group), times, name == OWN):
+        for program in _unique((read.program for read in group), times, name == OWN and not path.is_dir()):
             if any(turn.tool_calls for turn in program.turns):
                 log.assumptions.add(of_tool_times([program]))
             yield program
@@ -244,8 +250,10 @@ def _described(
     """Yield programs as ``described``, which ``again`` yields once more."""
     where = ", ".join(map(str, files[:3]))
     try:
-        messages: list[Sequence[str]] = []
-        blocks = SharedBlocks(_noting(described, messages), log.assumptions)
+        noted: list[tuple[Sequence[str], float | None]] = []
+        blocks = SharedBlocks(_noting(described, noted), log.assumptions)
+        messages = [each for each, _ in noted]
+        start_s = min((at_s for _, at_s in noted if at_s is not None), default=0.0)
         pairs: Iterable[tuple[Program, Imported]] = (
             (blocks.program(n, each, log.assumptions), replace(each, messages=())) for n, each in enumerate(again())
         )
@@ -256,6 +264,8 @@ def _described(
             reason = _reason(program, each.empty)
             if reason is None:
                 ids = frozenset(request.response_id for request in each.requests) - {""}
+                if start_s > 1e9 and program.arrival_s is not None:  # all arrivals are seconds since 1970
+                    program = replace(program, arrival_s=round(program.arrival_s - start_s, 6))
                 yield Read(program, importer.name, ids, _truth(program, each.requests))
             elif in_folder or not program.turns:
                 log.leave_out(f"{where}: program {program.program_id!r}", reason, program.program_id)
@@ -265,9 +275,9 @@ def _described(
         raise _fault(importer, files, error) from error
 
 
-def _noting(described: Iterable[Imported], messages: list[Sequence[str]]) -> Iterator[Imported]:
+def _noting(described: Iterable[Imported], noted: list[tuple[Sequence[str], float | None]]) -> Iterator[Imported]:
     for each in described:
-        messages.append(each.messages)
+        noted.append((each.messages, each.program.arrival_s))
         yield each
 
 
@@ -388,7 +398,7 @@ def recognise(path: Path) -> Recognised:
     if archive is not None:
         return Recognised(archive)
     try:
-        rows = head_of(path, lambda row: any(each.seen(path, [row]) for each in (*IMPORTERS.values(), _LOGS)))
+        rows = head_of(path, lambda row: any(each.seen(path, [row]) for each in _KNOWN))
     except TraceError as error:
         if _is_vllm_log(path):
             raise NotRecognised(f"{path}: {VLLM_LOG}") from error
@@ -396,7 +406,7 @@ def recognise(path: Path) -> Recognised:
             raise NotRecognised(str(error)) from error
         raise
     ranked = sorted(
-        (Recognised(each, each.seen(path, rows)) for each in (*IMPORTERS.values(), _LOGS)),
+        (Recognised(each, each.seen(path, rows)) for each in _KNOWN),
         key=lambda each: -len(each.signs),
     )
     best, second = ranked[:2]
@@ -405,8 +415,9 @@ def recognise(path: Path) -> Recognised:
             f"{path}: format not recognised; name it with --format: {', '.join(IMPORTERS)}. You can convert a log in "
             f"another format: one JSON line for each request, with {NEAREST}; it is read as agentic-mooncake"
         )
-    if best.importer is _LOGS:
-        raise NotRecognised(f"{path}: a log of requests, not of programs; use continuum-bench traces import-log {path}")
+    for no_trace, advice in _NO_TRACES:
+        if best.importer is no_trace:
+            raise NotRecognised(f"{path}: {advice.format(path=path)}")
     if len(best.signs) == len(second.signs):
         raise TraceError(f"{path}: can be {best} or {second}; name the format with --format")
     return best

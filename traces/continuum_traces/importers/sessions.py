@@ -25,7 +25,7 @@ from continuum_traces.importers.dialogue import (
     say_estimates,
 )
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.timeline import Thread, programs_on_timeline
+from continuum_traces.importers.timeline import programs_on_timeline
 from continuum_traces.importers.usage import Imported, inner, listed
 from continuum_traces.shell import first_program
 
@@ -73,9 +73,10 @@ def read_pi(source: Source) -> Iterator[Session]:
     for where, row in source.rows():
         if row.get("type") == "session":
             session.name = str(row.get("id") or session.name)
-        if row.get("type") == "message":
+        if row.get("type") in ("message", "message_end"):  # the latter is printed, with the time at which it began
             message = inner(where, row, "message")
             times = {name: row[name] for name in ("id", "timestamp") if row.get(name) is not None}
+            times = times or {"time": {"created": message.get("timestamp")}}
             session.messages.append((where, {**message, **times}))
     yield session
 
@@ -92,14 +93,23 @@ def read_tau2(source: Source) -> Iterator[Session]:
 
 
 def read_kimi(source: Source) -> Iterator[Session]:
-    """A session (``wire.jsonl``) is a program. A turn is a step, with the ``token_usage`` of its status."""
-    session, step = Session(source, source.path.parent.name), dict[str, Any]()
+    """A session (``wire.jsonl``) is a program, and so is each of its sub-agents. A turn is a step, with the
+    ``token_usage`` of its status."""
+    main = source.path.parent.name
+    sessions, steps = {main: Session(source, main)}, dict[str, dict[str, Any]]()
     for where, row in source.rows():
-        event, at = inner(where, row, "message"), row.get("timestamp")
+        event, at, name = inner(where, row, "message"), row.get("timestamp"), main
         kind, payload = str(event.get("type")), inner(where, event, "payload")
+        while kind == "SubagentEvent":
+            call = first(payload, ("parent_tool_call_id", "task_tool_call_id"))
+            parent, name = name, str(payload.get("agent_id") or f"{name}/{call}")
+            sessions.setdefault(name, Session(source, name, parent))
+            event = inner(where, payload, "event")
+            kind, payload = str(event.get("type")), inner(where, event, "payload")
+        session, step = sessions[name], steps.get(name, {})
         if kind == "StepBegin":
-            step = {"role": "assistant", "time": {"created": at}, "content": [], "tool_calls": []}
-            session.messages.append((where, step))
+            steps[name] = {"role": "assistant", "time": {"created": at}, "content": [], "tool_calls": []}
+            session.messages.append((where, steps[name]))
         elif kind == "TurnBegin":
             session.messages.append((where, {"role": "user", "timestamp": at, "content": payload.get("user_input")}))
         elif kind == "ToolResult":
@@ -110,29 +120,25 @@ def read_kimi(source: Source) -> Iterator[Session]:
             step["content"] += [payload] if kind == "ContentPart" else []
             step["tool_calls"] += [payload] if kind == "ToolCall" else []
             step |= {"usage": payload["token_usage"]} if payload.get("token_usage") else {}
-    yield session
+            step |= {"id": payload["message_id"]} if payload.get("message_id") else {}
+    yield from sessions.values()
 
 
 def read_cline(source: Source) -> Iterator[Session]:
     """A task's folder (``ui_messages.json``) is a program. A turn is an ``api_req_started`` with ``tokensIn``; its
     tools run until the next."""
-    session, request = Session(source, source.path.parent.name), dict[str, Any]()
+    head = source.path.with_name("history_item.json")
+    parent = _json(head.read_text()).get("parentTaskId") if head.is_file() else None
+    session, request = Session(source, source.path.parent.name, parent), dict[str, Any]()
     for where, row in source.rows():
         kind, said, at = row.get("say") or row.get("ask"), _json(row.get("text")), row.get("ts")
         if kind == "api_req_started":
             if request.get("tool_calls"):
-                ended = {
-                    "role": "tool",
-                    "timestamp": at,
-                    "tool_results": [{"id": str(c["id"])} for c in request["tool_calls"]],
-                }
-                session.messages.append((where, ended))
-            names = {"tokensIn": "tokensIn" if said.get("apiProtocol") != "openai" else "prompt_tokens"}
-            usage = {
-                names.get(name, name): said.get(name) for name in ("tokensIn", "tokensOut", "cacheReads", "cacheWrites")
-            }
-            request = {"role": "assistant", "time": {"created": at}, "usage": usage, "tool_calls": []}
-            request["time"]["completed"] = None
+                results = [{"id": call["id"]} for call in request["tool_calls"]]
+                session.messages.append((where, {"role": "tool", "timestamp": at, "tool_results": results}))
+            usage = {**said, "prompt_tokens": said.get("tokensIn") if said.get("apiProtocol") == "openai" else None}
+            times = {"created": at, "completed": None}
+            request = {"role": "assistant", "time": times, "usage": usage, "tool_calls": []}
             session.messages.append((where, request))
         elif request and kind in ("tool", "command", "use_mcp_server", "browser_action_launch", "text"):
             request["time"]["completed"] = at if not request["tool_calls"] else request["time"]["completed"]
@@ -158,10 +164,14 @@ def read_opencode(source: Source) -> Iterator[tuple[Source, str, Message]]:
             yield source, where, {"id": source.path.stem, **session}
             for number, message in enumerate(listed(where, row, "messages", dict)):
                 place = f"{where}: messages[{number}]"
-                info = {"sessionID": session.get("id"), **inner(place, message, "info")}
-                yield source, place, {"role": "user", **info, "parts": listed(place, message, "parts", dict)}
+                yield source, place, {"sessionID": session.get("id"), **_flat(place, message)}
         else:
-            yield source, where, row
+            yield source, where, _flat(where, row) if "info" in row else row
+
+
+def _flat(where: str, message: Message) -> Message:
+    """Return a message without its envelope, with its parts."""
+    return {"role": "user", **inner(where, message, "info"), "parts": listed(where, message, "parts", dict)}
 
 
 def _opencode_sessions(rows: Iterable[tuple[Source, str, Message]]) -> Iterator[Session]:
@@ -169,18 +179,14 @@ def _opencode_sessions(rows: Iterable[tuple[Source, str, Message]]) -> Iterator[
     parts = grouped((str(row["messageID"]), row) for _, _, row in rows if "messageID" in row)
     messages = [each for each in rows if "role" in each[2]]
     heads = {str(row["id"]): row for _, _, row in rows if "role" not in row and "messageID" not in row and "id" in row}
-    for name, group in grouped(
-        (str(row.get("sessionID")), (file, where, row)) for file, where, row in messages
-    ).items():
+    groups = grouped((str(each[2].get("sessionID")), each) for each in messages)
+    for name, group in groups.items():
         parent = heads.get(name, {}).get("parentID")
         session = Session(group[0][0], name, str(parent) if parent else None)
         group.sort(key=lambda each: instant(each[2], AT) or 0.0)
         for _, where, row in group:
-            own = [
-                *row.get("parts", ()),
-                *sorted(parts.get(str(row.get("id")), ()), key=lambda part: str(part.get("id"))),
-            ]
-            session.messages += [(where, each) for each in _steps(where, row, own)]
+            beside = sorted(parts.get(str(row.get("id")), ()), key=lambda part: str(part.get("id")))
+            session.messages += [(where, each) for each in _steps(where, row, [*row.get("parts", ()), *beside])]
         yield session
 
 
@@ -210,11 +216,10 @@ def _joined(sessions: Iterable[Session]) -> list[Session]:
     """Return the sessions, those with the same id as one: of messages with the same id the latest counts."""
     joined: dict[str, Session] = {}
     for each in sessions:
-        joined.setdefault(each.name, Session(each.file, each.name, each.parent)).messages += each.messages
+        one = joined.setdefault(each.name, Session(each.file, each.name))
+        one.parent, one.messages = one.parent or each.parent, one.messages + each.messages
     for each in joined.values():
-        named = (
-            (str(first(message, IDENT) or (n,)), (where, message)) for n, (where, message) in enumerate(each.messages)
-        )
+        named = ((str(first(placed[1], IDENT) or (n,)), placed) for n, placed in enumerate(each.messages))
         each.messages = list(dict(named).values())
     return list(joined.values())
 
@@ -270,8 +275,7 @@ def _join(
             file = Source(each.file.path, assumptions)
             dialogues.append(read_dialogue(file, each.name, each.messages, each.parent))
             say_estimates(file, dialogues[-1:])
-        threads: list[Thread] = [each.thread for each in dialogues]
-        yield from programs_on_timeline(threads, form, assumptions, one_agent)
+        yield from programs_on_timeline([each.thread for each in dialogues], form, assumptions, one_agent)
 
     return join
 
@@ -296,12 +300,8 @@ IMPORTERS = (
         "qwen-code",
         read_qwen_code,
         Signs(
-            {"sessionId": str, "uuid": str, "type": "assistant", "message.parts": list},
-            ("usageMetadata", "message.role", "parentUuid", "cwd"),
-        ),
-        Signs(
-            {"sessionId": str, "uuid": str, "type": "user", "message.parts": list},
-            ("message.role", "parentUuid", "cwd", "version"),
+            {"sessionId": str, "uuid": str, "type": str, "message.parts": list},
+            ("usageMetadata", "message.role", "parentUuid", "cwd", "version"),
         ),
     ),
     _importer(
@@ -310,6 +310,7 @@ IMPORTERS = (
         Signs({"info.id": "ses*", "messages": list, "messages.info": dict}, ("messages.parts", "info.version")),
         Signs({"id": "ses*", "time": dict}, ("projectID", "directory", "version", "title")),
         Signs({"id": "msg*", "sessionID": str, "role": str}, ("time", "tokens", "modelID", "parts")),
+        Signs({"info.id": "msg*", "info.sessionID": str, "parts": list}),
         Signs({"id": "prt*", "sessionID": str, "messageID": str}, ("type", "state", "tool")),
         sessions_of=_opencode_sessions,
     ),

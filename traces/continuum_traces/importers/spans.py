@@ -39,6 +39,7 @@ _CONVERSATION = (
     "traceloop.association.properties.thread_id", "langsmith.trace.session_id", "metadata.thread_id",
     "metadata.session_id", "metadata.conversation_id", "metadata.mlflow.trace.session", "mlflow.trace.session",
     "info.trace_metadata.mlflow.trace.session", "trace_metadata.mlflow.trace.session",
+    "trace_info.trace_metadata.mlflow.trace.session",
     "info.request_metadata.mlflow.trace.session", "sessionId", "thread_id", "conversation_id",
 )  # fmt: skip
 _MODEL = (
@@ -109,7 +110,7 @@ class _Span:
     start_s: float | None
     end_s: float | None
     agents: list[_Span] = field(default_factory=list)
-    """The agents within which it ran, the outermost first."""
+    """The agents within which it ran, the outermost first; among them tools that sent requests."""
     counts: Usage = NO_COUNTS
     """Of a request."""
     holds_request: bool = False
@@ -134,9 +135,9 @@ def read_spans(source: Source) -> Iterator[_Span]:
 
     A turn is a span of a request with token counts, and its tools are the spans of tools that begin after it and before
     the next request. Of requests within each other the innermost with token counts is read. An agent that another agent
-    runs is a program of its own, if the other one sends requests too. Spans are those of OTLP JSON, or rows with one
-    span each, as Langfuse, Phoenix, LangSmith, Logfire, MLflow, Jaeger, Tempo and Weave export them. ``spans.py`` lists
-    the names that are read.
+    runs is a program of its own, if the other one sends requests too; so is a tool within which requests ran. Spans are
+    those of OTLP JSON, or rows with one span each, as Langfuse, Phoenix, LangSmith, Logfire, MLflow, Jaeger, Tempo and
+    Weave export them. ``spans.py`` lists the names that are read.
     """
     chats = 0
     for where, row in source.rows():
@@ -213,7 +214,7 @@ def _counts(where: str, facts: Facts) -> Usage:
         usage = _USAGE.match(name)
         if usage is not None and value not in (None, "") and ".cost" not in name:
             groups.setdefault(f"{usage[1] or ''}/{usage[0]}", {})[name[usage.end() :]] = value
-        elif name.lower().endswith(("tokens", "token_usage")) and value not in (None, ""):
+        elif (name.lower().endswith(("tokens", "token_usage")) or "token_details." in name) and value not in (None, ""):
             groups.setdefault("", {})[name] = value
     for place in sorted(groups, key=lambda place: (place.startswith("/"), place == "")):
         buckets = bool(place) and not place.startswith("/")
@@ -247,7 +248,11 @@ def _instant(span: _Span, which: str, names: tuple[str, ...]) -> float | None:
 def join_spans(spans: Iterable[_Span], assumptions: Assumptions) -> Iterator[Imported]:
     by_id = {(span.trace, span.span_id): span for span in spans}
     for span in by_id.values():
-        _find_agents(span, by_id)
+        for above in span.above(by_id) if span.kind == "chat" and span.counts.prompt_tokens else ():
+            above.holds_request = True
+    for span in by_id.values():
+        outer = list(span.above(by_id))[::-1]
+        span.agents = [each for each in outer if each.kind == "agent" or (each.kind == "tool" and each.holds_request)]
     chats = _requests(by_id, assumptions)
     for span in chats:
         if span.agents:
@@ -258,13 +263,6 @@ def join_spans(spans: Iterable[_Span], assumptions: Assumptions) -> Iterator[Imp
     _add_tools([span for span in by_id.values() if span.kind == "tool"], keys, threads, assumptions)
     _check_agents(by_id.values(), chats, assumptions)
     yield from programs_on_timeline(threads.values(), "spans", assumptions)
-
-
-def _find_agents(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> None:
-    for above in span.above(by_id):
-        above.holds_request = above.holds_request or (span.kind == "chat" and bool(span.counts.prompt_tokens))
-        if above.kind == "agent":
-            span.agents.insert(0, above)
 
 
 def _requests(by_id: Mapping[tuple[str, str], _Span], assumptions: Assumptions) -> list[_Span]:
@@ -334,8 +332,8 @@ class _Keys:
 
     def _name(self, agents: list[_Span]) -> list[str]:
         """Return the agent's name, unless there is none or another agent runs it."""
-        alone = bool(agents) and not any(agent.chats for agent in agents[:-1])
-        return [str(agents[-1].first(_AGENT_NAME) or "")] if alone else []
+        run = any(agent.chats for agent in agents[:-1]) or any(agent.kind == "tool" for agent in agents)
+        return [str(agents[-1].first(_AGENT_NAME) or "")] if agents and not run else []
 
     def of(self, conversation: str, agents: list[_Span]) -> Key:
         if agents and not self._name(agents):
@@ -346,7 +344,8 @@ class _Keys:
     def caller(self, conversation: str, agents: list[_Span]) -> Key | None:
         """Return the program that runs this agent; None: nobody does."""
         above = [agent for agent in agents[:-1] if agent.chats]
-        return self.of(conversation, [*above[-1].agents, above[-1]]) if above else None
+        root = self.of(conversation, []) if any(agent.kind == "tool" for agent in agents) else None
+        return self.of(conversation, [*above[-1].agents, above[-1]]) if above else root
 
     def answers_in(self, trace: str, threads: Mapping[Key, Thread]) -> list[AnsweredRequest]:
         """Return the requests of all conversations of a trace."""
@@ -357,10 +356,11 @@ class _Keys:
 
 def _threads(chats: list[_Span], keys: _Keys, assumptions: Assumptions) -> dict[Key, Thread]:
     threads: dict[Key, Thread] = {}
-    for key, group in grouped((keys.of(keys.conversation(span), span.agents), span) for span in chats).items():
+    groups = grouped((keys.of(keys.conversation(span), span.agents), span) for span in chats)
+    for key, group in groups.items():
         group.sort(key=lambda span: (span.start_s or 0.0, span.end_s or 0.0))
         caller = keys.caller(key[0], group[0].agents)
-        parent = "/".join(filter(None, caller)) if caller is not None else None
+        parent = "/".join(filter(None, caller)) if caller in groups else None
         threads[key] = Thread("/".join(filter(None, key)), parent, [_answer(span, assumptions) for span in group])
     return threads
 
@@ -429,6 +429,8 @@ IMPORTERS = (
                 {"info": dict, "data.spans": list}, ("data.spans.trace_id", "data.spans.attributes", "info.trace_id")
             ),
             Signs({"trace_id": str, "spans": list, "spans.span_id": str}, ("spans.attributes", "trace_metadata")),
+            Signs({"spans": list, "spans.span_id": str, "spans.trace_id": str}, ("trace_info", "spans.attributes")),
+            Signs({"runs": list, "runs.trace_id": str, "runs.run_type": str}, ("cursors", "runs.dotted_order")),
             Signs({"op_name": str, "trace_id": str, "started_at": str}, ("summary", "ended_at", "parent_id")),
             Signs({"context.trace_id": str, "start_time": str}, ("attributes.openinference.span.kind", "span_kind")),
         ),

@@ -42,7 +42,9 @@ def message_text(message: Mapping[str, Any], media: list[str] | None = None) -> 
     calls = message.get("tool_calls") or message.get("toolCalls") or message.get("function_call")
     if message.get("type") in _ITEMS:  # an item of the Responses API
         return _text(message, media)
-    content = next((message[name] for name in ("content", "parts", "value", "text") if message.get(name)), None)
+    content = next(
+        (message[name] for name in ("content", "parts", "value", "text", "system_prompt") if message.get(name)), None
+    )
     results = message.get("tool_results") or message.get("toolResults")
     return _text(content, media) + _text(results, media) + (json.dumps(calls) if calls else "")
 

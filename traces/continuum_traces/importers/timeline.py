@@ -49,7 +49,9 @@ class AnsweredRequest:
     begun: bool = False
     """Its output count may be the one with which its stream began: a lower bound."""
     text_tokens: int = 0
-    """Its text, by estimate; of use if ``begun``."""
+    """Its text without thoughts, by estimate; of use if ``begun``."""
+    thought_tokens: int = 0
+    """Its thoughts, as far as they are shown, by estimate; of use if ``begun``."""
     hidden: bool = False
     """It has thoughts that the source does not show."""
     asked_tokens: int = 0
@@ -65,6 +67,8 @@ class Thread:
     name: str
     parent: str | None = None
     answers: list[AnsweredRequest] = field(default_factory=list)
+    call: TimedCall | None = None
+    """The parent's call that started it, if the source says which."""
 
 
 def call_of(name: object, arguments: object, start_s: float | None = None, end_s: float | None = None) -> TimedCall:
@@ -122,7 +126,7 @@ def programs_on_timeline(
         model = _model(thread, assumptions)
         sent_s = next((answer.sent_s for answer in thread.answers), None)
         arrival_s = None if sent_s is None else round(sent_s - start_s, 6)
-        turn, gap_s = _start(by_name.get(thread.parent or ""), sent_s)
+        turn, gap_s = _start(by_name.get(thread.parent or ""), sent_s, thread.call)
         started: dict[str, Any] = {"parent_id": thread.parent, "parent_turn": turn, "parent_gap_s": gap_s}
         program = Program(thread.name, (), source, model, arrival_s=arrival_s, **started)
         described.append(Imported(program, list(_requests(thread, assumptions))))
@@ -132,29 +136,34 @@ def programs_on_timeline(
 def _complete(thread: Thread, assumptions: Assumptions) -> None:
     """Estimate the outputs of which only the beginning is counted.
 
-    The next prompt holds the answer: it bounds an estimate from the text, and gives the length of an answer with
-    thoughts that are not shown.
+    The next prompt repeats the answer, and adds tool results or a question. So the answer is at most as long as the
+    prompt grew. Without what was added, the growth is what the prompt repeats of the answer: the length of an answer
+    whose thoughts are not shown. What the answer has beyond it counts as reasoning.
     """
     for answer, after in zip(thread.answers, [*thread.answers[1:], None], strict=False):
         if not answer.begun:
             continue
-        usage, tokens = answer.usage, answer.text_tokens
+        usage, tokens, thoughts = answer.usage, answer.text_tokens, answer.thought_tokens
         grown = 0 if after is None or after.compacted else after.usage.prompt_tokens - usage.prompt_tokens
+        room = max(0, grown - max(1, after.asked_tokens)) if after is not None else 0
         if grown > 0:
-            tokens = min(max(tokens, grown - after.asked_tokens if answer.hidden and after is not None else 0), grown)
-        answer.usage = replace(usage, output_tokens=max(usage.output_tokens, tokens), estimated={"output": GROWN})
+            tokens = min(max(tokens, room - thoughts if answer.hidden else 0), grown)
+        output = max(usage.output_tokens, tokens + thoughts)
+        left = max(0, output - room) if grown > 0 else 0
+        answer.usage = replace(usage, output_tokens=output, reasoning_tokens=left, estimated={"output": GROWN})
         assumptions.assume("answer", BEGUN, example=thread.name)
 
 
-def _start(parent: Thread | None, sent_s: float | None) -> tuple[int | None, float]:
+def _start(parent: Thread | None, sent_s: float | None, call: TimedCall | None) -> tuple[int | None, float]:
     """Return the parent's last turn that ended before a request was sent, and the seconds between them.
 
     A request that was sent before the first turn ended follows that turn at once. A user, not the parent, starts what
-    follows a last turn without tools: None.
+    follows a last turn without tools: None. Without times, it is the turn with the call.
     """
     ends_s = [answer.end_s for answer in parent.answers] if parent is not None else []
     if sent_s is None or all(end_s is None for end_s in ends_s):
-        return None, 0.0
+        calls = [answer.calls for answer in parent.answers] if parent is not None else []
+        return next((turn for turn, each in enumerate(calls) if any(one is call for one in each)), None), 0.0
     ended = [(turn, end_s) for turn, end_s in enumerate(ends_s) if end_s is not None and end_s <= sent_s]
     turn, end_s = ended[-1] if ended else (0, sent_s)
     users = parent is not None and ended and turn == len(ends_s) - 1 and not parent.answers[turn].calls
@@ -209,8 +218,9 @@ def _requests(thread: Thread, assumptions: Assumptions) -> Iterator[RequestUsage
         llm_s = _between(answer.sent_s, answer.end_s)
         llm_s = None if llm_s is None else max(0.0, llm_s)
         usage = replace(answer.usage, tool_calls=calls, gap_overhead_s=gap_overhead_s, llm_s=llm_s)
-        kept = min(usage.cached_tokens or 0, before, usage.prompt_tokens - 1) if answer.compacted else None
-        yield replace(usage, kept_tokens=kept)
+        if answer.compacted:
+            usage = replace(usage, kept_tokens=min(usage.cached_tokens or 0, before, usage.prompt_tokens - 1))
+        yield usage
         before = usage.prompt_tokens
 
 

@@ -18,8 +18,8 @@ from continuum_traces.usage import Usage, read_usage
 CHARS_PER_TOKEN = 4
 Row = tuple[str, dict[str, Any]]
 """A row, behind its place."""
-Each = TypeVar("Each", int, str, dict[str, Any])
-_PLURALS: dict[type, str] = {int: "whole numbers", str: "names", dict: "objects"}
+Each = TypeVar("Each", int, str, dict[str, Any], list[Any])
+_PLURALS: dict[type, str] = {int: "whole numbers", str: "names", dict: "objects", list: "lists"}
 GREW = "prompt grown by less than the answer before it: keeps the prompt before, nothing of the answer"
 SHRANK = "history rewritten, how much is kept is unknown: the first prompt if this one is longer, or else nothing"
 CACHED = "history rewritten: keeps what was cached of it"

@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar
 from continuum_server.policy.base import Options
 from continuum_server.policy.estimate import Memoryfulness, QueueDelay, cold_start_ttl
 from continuum_server.policy.facts import Hold, Machine, ProgramState, TurnFinish, TurnStart, TurnState
-from continuum_server.policy.hints import Predictions
 from continuum_server.policy.limits import Count, Range, Window
 from continuum_server.policy.rules.program_fcfs import ProgramFcfs
 from continuum_server.policy.tool_statistics import UNKNOWN_TOOL, ToolStatistics, export_statistics, import_statistics
@@ -49,7 +48,6 @@ class Continuum(ProgramFcfs):
         self.tools = ToolStatistics(self.options.cold_samples, self.options.sample_window, self.options.max_tools)
         self.delay = QueueDelay(self.options.delay_window)
         self.memory = Memoryfulness()
-        self.predictions = Predictions()
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
         self.tools.note_return(turn, now_s)
