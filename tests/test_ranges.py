@@ -23,7 +23,7 @@ CLIENT = [
     "not command and not process",
 ]
 """Not those of the proxy, which does without openai, and of whole processes, which take most of the time."""
-SCHEDULER = ["tests/continuum_server/test_touch_points.py", "tests/continuum_server/test_virtual.py"]
+SCHEDULER = [f"tests/continuum_server/test_{name}.py" for name in ("touch_points", "virtual", "layouts")]
 ENDS = {"openai-lowest": CLIENT, "openai-newest": CLIENT, "vllm-lowest": SCHEDULER, "vllm-newest": SCHEDULER}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -36,8 +37,8 @@ from vllm.v1.structured_output import StructuredOutputManager
 Specs = list[Any]
 DENSE = None
 """Retention: a checkpoint at each block."""
-LATEST = 0
-"""Retention: a checkpoint at the end of the prompt only. vLLM's default since 0.27."""
+LATEST = 0 if "prefix_cache_retention_interval" in {field.name for field in fields(KVCacheConfig)} else DENSE
+"""Retention: a checkpoint at the end of the prompt only. vLLM's default since 0.27; before, it has one at each block."""
 
 
 def _heads(size: int) -> dict[str, Any]:

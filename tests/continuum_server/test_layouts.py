@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from continuum_server.policy.facts import TurnFinish
 from continuum_server.vllm_plugin import kv_groups, touch_points
 from continuum_traces.schema import SchedulerEvent
 from hypothesis import given, settings
@@ -58,10 +59,11 @@ def test_the_next_turn_finds_under_pressure_what_an_idle_pool_gives(
 
 SPARSE = pytest.mark.parametrize("layout", ["gemma-3", "gpt-oss", "qwen3-next", "window-mla", "mistral"])
 """Layouts in which a request loses windows or states."""
+LOSES = pytest.mark.skipif(LATEST is DENSE, reason="this vLLM keeps windows and states at each block")
 
 
 @SPARSE
-@pytest.mark.parametrize(("policy", "found"), [("vllm", False), ("vllm-guard", True)])
+@pytest.mark.parametrize(("policy", "found"), [pytest.param("vllm", False, marks=LOSES), ("vllm-guard", True)])
 def test_the_guard_alone_keeps_the_end_of_a_prompt_while_others_take_all_that_is_free(
     layout: str, policy: str, found: bool
 ) -> None:
@@ -120,6 +122,7 @@ def test_the_prefix_cache_can_be_reset_while_requests_run(layout: str) -> None:
     assert engine.leaked() == 0
 
 
+@LOSES
 @SPARSE
 def test_nothing_is_held_where_the_next_turn_would_find_nothing(layout: str) -> None:
     """The window or the state was evicted: the guard was given up, and its blocks were taken."""
@@ -231,8 +234,22 @@ def test_a_pin_has_the_tokens_that_the_next_turn_finds(layout: str) -> None:
     assert engine.leaked() == 0
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_policy_decides_by_what_the_next_turn_finds(layout: str) -> None:
+    """Where that is less than the context: to compute the rest again is no loss that a hold saves."""
+    engine = Engine(layout, blocks=400)
+    policy, seen = engine.scheduler.table.policy, list[TurnFinish]()
+    decide = policy.turn_finished
+    policy.turn_finished = lambda finish: (seen.append(finish), decide(finish))[1]
+    context = engine.turn("p", PROMPT, 100)
+    (finish,) = seen
+    assert finish.context_tokens == len(context)
+    expected = len(context) if layout == "llama" else engine.hit("p", [*context, *NEXT])
+    assert finish.kept_tokens == expected
+
+
 @SPARSE
-@pytest.mark.parametrize(("repeated", "how"), [(700, "hit"), (500, "gone")])
+@pytest.mark.parametrize(("repeated", "how"), [(700, "hit"), pytest.param(500, "gone", marks=LOSES)])
 def test_a_pin_is_hit_if_its_kv_is_found(layout: str, repeated: int, how: str) -> None:
     """A prompt that changes before its end goes on where no window or state was kept."""
     engine, events = Engine(layout, blocks=400), list[SchedulerEvent]()

@@ -203,6 +203,13 @@ class TurnFinish:
     """The part of the context that tiers hold; None: there are no tiers."""
     return_share: float = 1.0
     """Share of such answers after which their programs sent another turn (``policy.returns``)."""
+    findable_tokens: int | None = None
+    """Number of leading tokens that a next turn finds if the KV is held, where it is not the whole context."""
+
+    @property
+    def kept_tokens(self) -> int:
+        """Number of leading tokens whose computation a hold saves."""
+        return self.context_tokens if self.findable_tokens is None else self.findable_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class Holds:
         loss_s = self._machine.prefill.marginal_prefill_s(tokens)
         if stored is not None:
             loss_s = min(loss_s, self._machine.rebuild_s(tokens, stored))
-        held = tokens / self._machine.kv_tokens
+        held = self._machine.room(tokens) / self._machine.kv_tokens
         return loss_s / (held * self._worth) if held > 0.0 else math.inf
 
     def left(self, tokens: int, until_s: float) -> Away:

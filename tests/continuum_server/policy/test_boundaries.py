@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import exp, inf, log
 
 import pytest
-from continuum_server.policy.facts import Hold, PrefillCurve, ProgramState, Stored, TurnFinish, TurnState
+from continuum_server.policy.facts import Footprint, Hold, PrefillCurve, ProgramState, Stored, TurnFinish, TurnState
 from continuum_server.policy.hints import Predictions
 from continuum_server.policy.holds import USUAL_WORTH, Holds
 from continuum_server.policy.pins import Pins
@@ -114,6 +114,13 @@ def test_a_tier_never_makes_a_loss_dearer(load_s: float, stored: Stored | None, 
     """To compute 1,000 tokens takes 10 s of the engine, and 4 s that a batch shares."""
     machine = replace(MACHINE, prefill=PrefillCurve(0.0, 1e-2, 4.0), swap_token_s=load_s)
     assert Holds(machine).break_even_s(1000, stored) == pytest.approx(loss_s / (0.01 * USUAL_WORTH))
+
+
+def test_a_hold_costs_the_room_that_it_takes() -> None:
+    """Of a model with a window of eight blocks beside full attention, 1,000 tokens take 63 + 8 blocks."""
+    machine = replace(MACHINE, footprint=Footprint(((16, None), (16, 8)), block_tokens=10.0))
+    even_s = machine.prefill.marginal_prefill_s(1000) / (71 * 10.0 / machine.kv_tokens * USUAL_WORTH)
+    assert Holds(machine).break_even_s(1000) == pytest.approx(even_s)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class OracleTtl(Foreseeing, Continuum):
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         delay_s, eta = self.delay.mean_s, self.memory.eta
-        gain_s = delay_s * eta + self.machine.rebuild_s(finish.context_tokens, finish.stored)
+        gain_s = delay_s * eta + self.machine.rebuild_s(finish.kept_tokens, finish.stored)
         tool_s = self.future(finish.turn).tool_s
         return Hold(tool_s, delay_s, eta) if tool_s < gain_s else NO_HOLD
 

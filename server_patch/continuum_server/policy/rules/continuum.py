@@ -63,7 +63,7 @@ class Continuum(ProgramFcfs):
 
     def turn_finished(self, finish: TurnFinish) -> Hold:
         delay_s = self.delay.mean_s
-        rebuild_s = self.machine.rebuild_s(finish.context_tokens, finish.stored)
+        rebuild_s = self.machine.rebuild_s(finish.kept_tokens, finish.stored)
         if self.tools.is_cold:
             eta, gain_s = 1.0, (delay_s + rebuild_s) * self.return_share(finish)
             ttl_s = cold_start_ttl(gain_s)

@@ -40,5 +40,5 @@ class StaticTtl(ProgramFcfs):
     def turn_finished(self, finish: TurnFinish) -> Hold:
         if self.options.ttl_s is not None:
             return Hold(self.options.ttl_s)
-        rebuild_s = self.machine.rebuild_s(finish.context_tokens, finish.stored)
+        rebuild_s = self.machine.rebuild_s(finish.kept_tokens, finish.stored)
         return Hold(cold_start_ttl(self.delay.mean_s + rebuild_s), self.delay.mean_s, 1.0)

@@ -97,7 +97,7 @@ class WorkingSet(ProgramFcfs):
         turn, tokens = finish.turn, finish.context_tokens
         self._count_gone(finish.now_s)
         self._latest.append(tokens)
-        even_s = self._holds.break_even_s(tokens, finish.stored)
+        even_s = self._holds.break_even_s(finish.kept_tokens, finish.stored)
         learned_s = self._holds.tool_times.best_hold_s(even_s, finish.return_share)
         turn.program.policy_state = self._holds.left(tokens, finish.now_s + learned_s + even_s)
         if self.guests.left(turn):
