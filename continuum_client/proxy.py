@@ -7,7 +7,8 @@ the time of the tools that the first turn's reply calls.
 
 The proxy changes three things: it adds tags to requests, it does not let the server compress answers (if the server
 does so nevertheless, the agent gets the plain bytes), and it asks for the token counts of a stream that is recorded
-(which it removes again if the agent did not ask for them).
+(which it removes again if the agent did not ask for them). Only if asked, it moves lines of prompts
+(``changing_lines``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from continuum_traces.urls import address_of, base_of, checked_url, path_of, roo
 from yarl import URL
 
 from continuum_client.call import GENERATING, MESSAGES, Call, Outgoing
+from continuum_client.changing_lines import ChangingLines, appended
 from continuum_client.child_process import Tally
 from continuum_client.conversation import Conversations
 from continuum_client.dialects import Release
@@ -89,6 +91,7 @@ class Proxy:
         watcher: receives turns and tools.
         listen: the address and port for a standing proxy, which serves any number of agents; port 0 is a free one.
             None: a free port of this machine, for one agent.
+        changing: lines to move from the beginning of prompts to their end.
 
     Raises:
         ValueError: ``upstream`` is not the URL of a server.
@@ -101,6 +104,7 @@ class Proxy:
         program_id: str | None = None,
         watcher: Watcher | None = None,
         listen: tuple[str, int] | None = None,
+        changing: ChangingLines | None = None,
     ) -> None:
         self.url = base_of(checked_url(upstream, "upstream"))
         self.root = root_of(self.url)
@@ -109,6 +113,7 @@ class Proxy:
         """The number of requests that came."""
         self.tally = Tally()
         self._listen = listen
+        self._changing = changing
         self._state = state
         state.on_call = self._turn_ended
         self._watcher = watcher
@@ -247,9 +252,15 @@ class Proxy:
         body = parsed(raw)
         if not isinstance(body, dict):
             body = None  # it is forwarded as it is
+        lines = ""
+        if body is not None and self._changing is not None:
+            body, lines = self._changing.taken(body)
         keys = {name: sent[name] for name in _KEYS if name in sent}
         outgoing = Outgoing(path, dict(sent), body, stream=bool(body and body.get("stream")))
         call = self._call(outgoing, _ProxySender(self._session, self.url, keys))
+        if body is not None and lines:
+            body = appended(body, lines)
+            raw = json.dumps(body).encode()
         if call is None:
             return await self._plain(request, raw)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from continuum_traces.names import harmless
 
+from continuum_client.changing_lines import KNOWN, ChangingLines
 from continuum_client.child_process import NOT_EXECUTABLE, NOT_FOUND, run_command
 from continuum_client.dialects import AUTO, DIALECTS, find_dialect
 from continuum_client.endpoints import shown
@@ -45,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"continuum-proxy needs aiohttp ({error}): pip install aiohttp")
     try:
         state = proxy_state(options.dialect, options.record, options.content)
-        proxy = Proxy(options.upstream, state, options.program, listen=options.listen)
+        changing = changing_lines(options.changing_lines)
+        proxy = Proxy(options.upstream, state, options.program, listen=options.listen, changing=changing)
         status = asyncio.run(serve(proxy) if options.listen is not None else run(proxy, command))
     except (ContinuumError, ValueError) as error:
         parser().error(str(error))
@@ -79,8 +81,26 @@ def parser() -> argparse.ArgumentParser:
         help=f"directory to which the program is recorded (default: ${RECORD_VARIABLE}, else nothing is recorded)",
     )
     arguments.add_argument("--content", choices=CONTENTS, default="none", help="text that is recorded (default: none)")
+    arguments.add_argument(
+        "--changing-lines",
+        action="append",
+        default=[],
+        metavar="known|REGEX",
+        help="move lines of the system prompt that begin so to the end of the last message, so that a server can reuse "
+        "what is between; known: clocks and token budgets that agents send (repeatable)",
+    )
     arguments.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
     return arguments
+
+
+def changing_lines(given: Sequence[str]) -> ChangingLines | None:
+    """Return what ``--changing-lines`` asks for.
+
+    Raises:
+        ValueError: a pattern is no regular expression.
+    """
+    patterns = [pattern for each in given for pattern in (KNOWN if each == "known" else [each])]
+    return ChangingLines(patterns) if patterns else None
 
 
 def proxy_state(dialect: str, record: str | None, content: str) -> ClientState:

@@ -32,6 +32,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
 
+from continuum_client.changing_lines import ChangingLines
 from continuum_client.conversation import shape_of
 from continuum_client.proxy import Proxy, call_of, with_fields
 from continuum_client.proxy_command import proxy_state
@@ -45,10 +46,15 @@ GREP = [{"type": "function", "function": {"name": "grep", "parameters": {"type":
 
 @contextmanager
 def through(
-    server: FakeServer, record: Path | None = None, dialect: str = "vllm", content: str = "digest"
+    server: FakeServer,
+    record: Path | None = None,
+    dialect: str = "vllm",
+    content: str = "digest",
+    changing: ChangingLines | None = None,
 ) -> Iterator[httpx.Client]:
     """An HTTP client whose requests go through a proxy of a program ``p``, which has ended in the end."""
-    proxy = Proxy(server.url, proxy_state(dialect, None if record is None else str(record), content), "p")
+    state = proxy_state(dialect, None if record is None else str(record), content)
+    proxy = Proxy(server.url, state, "p", changing=changing)
     limits = httpx.Limits(max_connections=None)
 
     async def tasks() -> int:

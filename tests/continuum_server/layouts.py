@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from continuum_server.policy.facts import PrefillCurve
@@ -37,8 +39,10 @@ from vllm.v1.structured_output import StructuredOutputManager
 Specs = list[Any]
 DENSE = None
 """Retention: a checkpoint at each block."""
-LATEST = 0 if "prefix_cache_retention_interval" in {field.name for field in fields(KVCacheConfig)} else DENSE
-"""Retention: a checkpoint at the end of the prompt only. vLLM's default since 0.27; before, it has one at each block."""
+LATEST = 0
+"""Retention: a checkpoint at the end of the prompt only. vLLM's default since 0.29."""
+DEFAULT = LATEST if "prefix_cache_retention_interval" in {field.name for field in fields(KVCacheConfig)} else DENSE
+"""Before, a variable of the environment sets it."""
 
 
 def _heads(size: int) -> dict[str, Any]:
@@ -132,11 +136,16 @@ class Engine:
         groups = [KVCacheGroupSpec([f"layer.{n}"], spec) for n, spec in enumerate(specs)]
         groups[0].is_eagle_group = flagged
         kv = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=groups)
-        if hasattr(kv, "prefix_cache_retention_interval"):
-            kv.prefix_cache_retention_interval = retention if len(specs) > 1 or layout == "mistral" else LATEST
+        if layout == "llama" or (layout == "llama-4" and DEFAULT is DENSE):  # it has no checkpoints to retain
+            retention = DEFAULT
+        self.retention = retention
+        if DEFAULT == LATEST:
+            kv.prefix_cache_retention_interval = retention
         size, hash_size = resolve_kv_cache_block_sizes(kv, config)
         kind: Any = AsyncProgramScheduler if in_flight else ProgramScheduler
-        self.scheduler: Any = kind(config, kv, StructuredOutputManager(config), size, hash_size)
+        before_029 = {} if retention is DENSE else {"VLLM_PREFIX_CACHE_RETENTION_INTERVAL": str(retention)}
+        with patch.dict(os.environ, before_029 if DEFAULT is DENSE else {}):
+            self.scheduler: Any = kind(config, kv, StructuredOutputManager(config), size, hash_size)
         self.now_s = 0.0
         self.scheduler.clock = lambda: self.now_s
         self.pool = self.scheduler.kv_cache_manager.block_pool

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from continuum_server.policy.facts import TurnFinish
 from continuum_server.vllm_plugin import kv_groups, touch_points
+from continuum_server.vllm_plugin.versions import check_version
 from continuum_traces.schema import SchedulerEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,21 +50,24 @@ def next_hits(layout: str, retention: int | None, speculative: str, pressure: st
 def test_the_next_turn_finds_under_pressure_what_an_idle_pool_gives(
     layout: str, speculative: str, retention: int | None
 ) -> None:
-    """With pressure in each step only what the answer adds may be lost, where each block of it has its own state."""
+    """With pressure in each step only what the answer adds may be lost, where each block of it has its own state.
+
+    Before 0.30 vLLM itself finds nothing of a changed tail with MTP and a checkpoint at the end of the prompt only.
+    """
     idle = next_hits(layout, retention, speculative)
-    assert min(idle) >= 576
+    finds_none = (speculative, retention) == ("mtp", LATEST) and layout != "llama" and check_version() < "0.30"
+    assert (min(idle) == 0) if finds_none else (min(idle) >= 576)
     assert next_hits(layout, retention, speculative, "after") == idle
-    least = [idle[-1]] * 2 if layout == "qwen3-next" and retention is DENSE else idle
+    least = [idle[-1]] * 2 if finds_none or (layout == "qwen3-next" and retention is DENSE) else idle
     assert next_hits(layout, retention, speculative, "steps") == least
 
 
 SPARSE = pytest.mark.parametrize("layout", ["gemma-3", "gpt-oss", "qwen3-next", "window-mla", "mistral"])
 """Layouts in which a request loses windows or states."""
-LOSES = pytest.mark.skipif(LATEST is DENSE, reason="this vLLM keeps windows and states at each block")
 
 
 @SPARSE
-@pytest.mark.parametrize(("policy", "found"), [pytest.param("vllm", False, marks=LOSES), ("vllm-guard", True)])
+@pytest.mark.parametrize(("policy", "found"), [("vllm", False), ("vllm-guard", True)])
 def test_the_guard_alone_keeps_the_end_of_a_prompt_while_others_take_all_that_is_free(
     layout: str, policy: str, found: bool
 ) -> None:
@@ -122,7 +126,6 @@ def test_the_prefix_cache_can_be_reset_while_requests_run(layout: str) -> None:
     assert engine.leaked() == 0
 
 
-@LOSES
 @SPARSE
 def test_nothing_is_held_where_the_next_turn_would_find_nothing(layout: str) -> None:
     """The window or the state was evicted: the guard was given up, and its blocks were taken."""
@@ -224,7 +227,7 @@ def test_tokens_have_the_bytes_of_one_group_s_blocks(layout: str) -> None:
 def test_a_pin_has_the_tokens_that_the_next_turn_finds(layout: str) -> None:
     """Of two pins that share a part of their blocks, both; together they have that part once."""
     engine = Engine(layout, blocks=1000)
-    contexts = {name: engine.turn(name, [*PROMPT[:320], *[ord(name)] * 320], 16) for name in "ab"}
+    contexts = {name: engine.turn(name, [*PROMPT[:320], *[ord(name)] * 340], 16) for name in "ab"}
     pins = engine.scheduler.table.pins
     kept = {pin.program.name: pin.kept_tokens for pin in pins.values()}
     assert pins.block_count == engine.free_at_start - engine.pool.get_num_free_blocks()
@@ -249,7 +252,7 @@ def test_a_policy_decides_by_what_the_next_turn_finds(layout: str) -> None:
 
 
 @SPARSE
-@pytest.mark.parametrize(("repeated", "how"), [(700, "hit"), pytest.param(500, "gone", marks=LOSES)])
+@pytest.mark.parametrize(("repeated", "how"), [(700, "hit"), (500, "gone")])
 def test_a_pin_is_hit_if_its_kv_is_found(layout: str, repeated: int, how: str) -> None:
     """A prompt that changes before its end goes on where no window or state was kept."""
     engine, events = Engine(layout, blocks=400), list[SchedulerEvent]()
@@ -282,10 +285,11 @@ def test_a_pin_is_hit_if_its_kv_is_found(layout: str, repeated: int, how: str) -
     ],
 )
 def test_the_groups_are_said(layout: str, retention: int | None, said: list[str]) -> None:
-    lines = kv_groups.described(Engine(layout, retention).scheduler)
+    engine = Engine(layout, retention)
+    lines = kv_groups.described(engine.scheduler)
     assert lines[:2] == said
     if layout != "llama":
-        assert ("at the end of each block" in lines[2]) is (retention is DENSE)
+        assert ("at the end of each block" in lines[2]) is (engine.retention is DENSE)
 
 
 @pytest.mark.parametrize(

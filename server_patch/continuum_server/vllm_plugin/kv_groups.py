@@ -110,13 +110,13 @@ def _behind(coordinator: Any, group: int, block_hashes: Any, tokens: int) -> Blo
 
 def described(scheduler: Scheduler) -> list[str]:
     """Say which KV cache groups the model has, and what a hold keeps of them."""
-    managers = scheduler.kv_cache_manager.coordinator.single_type_managers
+    coordinator: Any = scheduler.kv_cache_manager.coordinator
+    managers = coordinator.single_type_managers
     kinds = Counter((_kind(manager), manager.block_size) for manager in managers)
     groups = [f"{count} x {kind} (blocks of {size} tokens)" for (kind, size), count in kinds.items()]
     if is_plain(scheduler):
         return [*groups, "a hold keeps all full blocks of a finished turn"]
-    config: Any = scheduler.kv_cache_config
-    interval = getattr(config, "prefix_cache_retention_interval", None)
+    interval = coordinator.retention_interval
     places = {None: "each block", 0: "its prompt"}.get(interval, f"each {interval} tokens")
     return [
         *groups,
