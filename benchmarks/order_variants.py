@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from continuum_server.policy.base import Yielding
-from continuum_server.policy.facts import NO_ORDERS, Hold, Orders, Step, TurnFinish, TurnState
+from continuum_server.policy.base import Options, Yielding
+from continuum_server.policy.facts import NO_ORDERS, Hold, Machine, Orders, Step, TurnFinish, TurnState
+from continuum_server.policy.holds import Holds
 from continuum_server.policy.rules.working_set import WorkingSet
 
 
@@ -57,6 +58,21 @@ class NoLearnedHolds(WorkingSet):
 
     def hold_s(self, finish: TurnFinish, even_s: float, learned_s: float) -> float:
         return super().hold_s(finish, even_s, even_s)
+
+
+class NoLearnedWorth(WorkingSet):
+    """Memory is worth what it is for decoding, however long tools take."""
+
+    name: ClassVar[str] = "no-learned-worth"
+
+    def __init__(self, machine: Machine, options: Options | None = None) -> None:
+        super().__init__(machine, options)
+        self._holds = _DecodeWorth(self.machine)
+
+
+class _DecodeWorth(Holds):
+    def worth(self) -> float:
+        return self._decode_worth
 
 
 class NoReturnShare(WorkingSet):

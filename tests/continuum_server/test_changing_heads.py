@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from live_server import Live, live
+
 from continuum_client.changing_lines import KNOWN, ChangingLines
 from continuum_client.proxy import Proxy
 from continuum_client.proxy_command import proxy_state
-from live_server import Live, live
 
 pytestmark = pytest.mark.slow
 

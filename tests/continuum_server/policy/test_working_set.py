@@ -259,6 +259,19 @@ def test_what_memory_is_worth_comes_from_decode_steps(machine: Machine, hold_s: 
     assert turn(driven(machine), "a") == pytest.approx(hold_s, rel=0.02)
 
 
+@pytest.mark.parametrize(("away_s", "kept_s"), [(1.5, 1.5), (2.5, 2.0)])
+def test_memory_is_worth_more_while_programs_wait_for_their_tools(away_s: float, kept_s: float) -> None:
+    """A second at work, and so much time away. KV is held for two seconds at most."""
+    driver, holds_s = driven(worth=0.5), []
+    for _ in range(2):
+        each = driver.start(driver.arrive("a", 300))
+        driver.now_s += 1.0
+        hold = driver.finish(each, context=300)
+        holds_s.append(hold.ttl_s if hold else 0.0)
+        driver.now_s += away_s
+    assert holds_s == [pytest.approx(1 / 0.5), pytest.approx(1 / (0.5 + kept_s))]
+
+
 @pytest.mark.parametrize(("away_s", "final_tokens"), [(3.999, 0.0), (4.0, 0.0), (4.001, 300.0)])
 def test_who_never_says_it_is_done_counts_as_finished_when_even_a_rebuild_is_late(
     away_s: float, final_tokens: float

@@ -96,10 +96,11 @@ class WorkingSet(ProgramFcfs):
     def turn_finished(self, finish: TurnFinish) -> Hold:
         turn, tokens = finish.turn, finish.context_tokens
         self._count_gone(finish.now_s)
+        self._holds.served_s.add(turn.served(finish.now_s))
         self._latest.append(tokens)
         even_s = self._holds.break_even_s(finish.kept_tokens, finish.stored)
         learned_s = self._holds.tool_times.best_hold_s(even_s, finish.return_share)
-        turn.program.policy_state = self._holds.left(tokens, finish.now_s + learned_s + even_s)
+        turn.program.policy_state = self._holds.left(tokens, learned_s, finish.now_s + learned_s + even_s)
         if self.guests.left(turn):
             return NO_HOLD  # its next turn waits for those of earlier programs
         return Hold(self.hold_s(finish, even_s, learned_s))
