@@ -8,11 +8,12 @@ so this module does not import vLLM.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -127,9 +128,20 @@ class Server(BoundProcess):
     def _tail(self) -> str:
         if self._log is None:
             return "; its log is above"
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        errors = [line for line in lines if "Error" in line or "error:" in line][-3:]
-        return f"; log {self._log} ends:\n" + "\n".join(errors or lines[-5:])
+        cause = cause_in(self._log.read_text(encoding="utf-8", errors="replace").splitlines())
+        return f"{f': {cause}' if cause else ''}; log {self._log}"
+
+
+_CAUSE = re.compile(r"^(?:[(].*\] )?(?:\S+[.]py: error: |(?=[\w.]*(?:Error|Exception): ))(?P<cause>\S.*)")
+_DETAIL = re.compile(r"^ +(?P<cause>(?:Value|Assertion) error, .*?)(?: \[type=.*)?$")
+"""What pydantic says of a value, in the lines below its error."""
+_CONSEQUENCE = "See root cause above"
+
+
+def cause_in(log: Sequence[str]) -> str | None:
+    """Return the last error that these lines of vLLM's log show, which ended it; None: they show none."""
+    lines = (_DETAIL.match(line) or _CAUSE.match(line) for line in reversed(log) if _CONSEQUENCE not in line)
+    return next((line["cause"].strip() for line in lines if line), None)
 
 
 def client_line(server_url: str, config: ServerConfig) -> str:

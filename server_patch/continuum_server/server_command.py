@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from continuum_traces.names import which
+
 from continuum_server import defaults
 from continuum_server.defaults import KEY_WEIGHTS, TENANT_HEADER
 from continuum_server.emulated import unsupported
@@ -23,6 +25,7 @@ from continuum_server.step_times.catalog import find_model
 from continuum_server.step_times.curves import fit_decode, fit_prefill
 from continuum_server.step_times.profile import read_profile
 from continuum_server.step_times.specs import Model
+from continuum_server.vllm_plugin.parser_names import REASONING, TOOL_CALLS, names_of
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.versions import check_version
 
@@ -168,6 +171,9 @@ def _check_arguments(config: ServerConfig) -> None:
     if config.engine == "emulated":
         _check_emulated(config.vllm_arguments)
     _check_reachable(config.vllm_arguments)
+    _check_parser("--tool-call-parser", _chosen_parser(config), TOOL_CALLS, config.vllm_arguments)
+    reasoning = _passed_value("reasoning-parser", config.vllm_arguments)
+    _check_parser("--reasoning-parser", reasoning, REASONING, config.vllm_arguments)
 
 
 def _check_model_folder(model: str) -> None:
@@ -205,6 +211,16 @@ def _check_reachable(vllm_arguments: Sequence[str]) -> None:
             raise ServerError(f"{word}: serve needs a server that answers HTTP on --host and --port")
     if _passed_value("ssl-cert-reqs", vllm_arguments) == "2":
         raise ServerError("--ssl-cert-reqs 2: serve has no client certificate, and could not see that vLLM is ready")
+
+
+def _check_parser(option: str, name: str | None, kind: str, vllm_arguments: Sequence[str]) -> None:
+    """Refuse a parser that vLLM does not have, unless a file of the user's may add it."""
+    adding = ("tool-parser", "reasoning-parser-", "config")  # vLLM takes beginnings of its options too
+    if not name or any(_passed_on(each, vllm_arguments) for each in adding):
+        return
+    names = names_of(kind)
+    if names and name not in names:
+        raise ServerError(f"{option} {name}: {which(name, names)}")
 
 
 def _passed_on(option: str, vllm_arguments: Sequence[str]) -> str | None:
@@ -276,12 +292,16 @@ def _tool_call_parser(config: ServerConfig) -> str | None:
     Raises:
         ServerError: the model is a gpt-oss, and another parser was chosen.
     """
-    chosen = config.tool_call_parser
+    chosen = _chosen_parser(config)
     if chosen in (None, HARMONY) or not answers_in_harmony(config):
         return chosen
     if chosen != defaults.TOOL_CALL_PARSER:
         raise ServerError(f"--tool-call-parser {chosen}: for gpt-oss vLLM accepts only {HARMONY}, which is the default")
     return HARMONY
+
+
+def _chosen_parser(config: ServerConfig) -> str | None:
+    return _passed_value("tool-call-parser", config.vllm_arguments) or config.tool_call_parser
 
 
 def _block_size(config: ServerConfig) -> int | None:
@@ -305,7 +325,7 @@ def _additional_config(config: ServerConfig) -> dict[str, Any]:
         **_speeds(config),
         record_path=str(config.record.absolute()) if config.record else None,
         statistics_path=str(config.statistics.absolute()) if config.statistics else None,
-        tool_parser=None if answers_in_harmony(config) else config.tool_call_parser,  # vLLM's is a stub
+        tool_parser=None if answers_in_harmony(config) else _chosen_parser(config),  # vLLM's is a stub
     )
     return {**settings.to_config(), **emulated}
 

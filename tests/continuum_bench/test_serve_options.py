@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from continuum_bench.serve.config import server_config
 from continuum_server import record_file
 from continuum_server.defaults import KEY_WEIGHTS, TENANT_HEADER
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_server.launcher import client_line
+from continuum_server.launcher import cause_in, client_line
 from continuum_server.server_command import command_of, has_random_weights, longest_request, scheme_of
 from continuum_server.server_config import ServerConfig, ServerError
+from continuum_server.vllm_plugin import parser_names
 from continuum_server.vllm_plugin.recorder import EventRecorder
 
 
@@ -97,6 +99,51 @@ def test_a_folder_of_models_that_cannot_be_written_is_one_line(tmp_path: Path, m
 def test_an_emulated_model_has_its_short_name_and_the_name_that_was_given(given: str, served: str) -> None:
     command, _ = command_of(ServerConfig(engine="emulated", model=given, emulated=EmulatedSettings(gpu="h200")), 8000)
     assert f" --served-model-name {served} --" in " ".join(command)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parser"),
+    [
+        ((), "hermes"),
+        (("--tool-call-parser", "mistral"), "mistral"),
+        (("--tool_call_parser=llama3_json", "--reasoning-parser", "qwen3"), "llama3_json"),
+        (("--tool-parser-plugin", "mine.py", "--tool-call-parser", "mine"), "mine"),
+        (("--tool-call-parser", "mine", "--tool-parser-p=mine.py"), "mine"),
+        (("--config", "vllm.yaml", "--tool-call-parser", "mine"), "mine"),
+        (("--reasoning-parser-plugin", "mine.py", "--reasoning-parser", "mine"), "hermes"),
+        (("--reasoning-parser", ""), "hermes"),  # vLLM's default
+    ],
+)
+def test_the_plugin_reads_tool_calls_with_the_parser_that_vllm_uses(arguments: tuple[str, ...], parser: str) -> None:
+    command, _ = command_of(ServerConfig(vllm_arguments=arguments), 1)
+    assert command[command.index("--tool-call-parser") + 1] == parser
+    assert json.loads(command[command.index("--additional-config") + 1])["continuum"]["tool_parser"] == parser
+
+
+def test_parsers_of_another_packages_plugin_are_vllm_s_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"hermes", "mistral", "openai"} <= {*parser_names.names_of(parser_names.TOOL_CALLS)}
+    assert "qwen3" in parser_names.names_of(parser_names.REASONING)
+    theirs = EntryPoint("theirs", "theirs:register", "vllm.general_plugins")
+    monkeypatch.setattr(parser_names, "entry_points", lambda group: [theirs])
+    assert parser_names.names_of(parser_names.TOOL_CALLS) == []
+    command_of(ServerConfig(tool_call_parser="theirs"), 1)
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (["all is well"], None),
+        (["(A pid=1) WARNING [a.py:2] errors like `OSError: [Errno 24]`", "    raise ValueError("], None),
+        (["api_server.py: error: unrecognized arguments: --x", "usage: ..."], "unrecognized arguments: --x"),
+        (["KeyError: 'a'", "ValueError: b", "    at: c"], "ValueError: b"),
+        (["some.module.DeadError: a"], "some.module.DeadError: a"),
+        (["(EngineCore pid=1) ERROR 11-30 [core.py:1] OSError: a: b"], "OSError: a: b"),
+        (["OSError: a", "RuntimeError: Engine core initialization failed. See root cause above."], "OSError: a"),
+        (["ValidationError: 1 error for X", "  Value error, no! [type=value_error, input]"], "Value error, no!"),
+    ],
+)
+def test_of_a_log_its_cause_is_said(log: list[str], cause: str | None) -> None:
+    assert cause_in(log) == cause
 
 
 @pytest.mark.parametrize(

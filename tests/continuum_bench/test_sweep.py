@@ -432,5 +432,5 @@ def test_live_cells_start_and_stop_their_servers(folder: Path, tmp_path: Path) -
     failed = bench("sweep", grid, "--out", tmp_path / "refused")
     assert failed.exit_code == 1
     (log,) = (tmp_path / "refused" / "failed").glob("*.log")
-    assert f"the server ended by itself with status 2 (details in {log})" in failed.stderr
+    assert f"status 2: unrecognized arguments: --nonsense (details in {log})" in failed.stderr
     assert "unrecognized arguments: --nonsense" in log.read_text()

@@ -188,8 +188,7 @@ class Watched:
 
 
 def replayed(trace: Path, server: Live, folder: Path, concurrency: int) -> tuple[Reported, Reported]:
-    """What our load generator reports of the same sessions, and what vLLM reports of that play. The server knows as
-    little of them as from other clients."""
+    """What our load generator reports of the same sessions on a server that knows as little of them, and vLLM of it."""
     where = ["--base-url", f"{server.server.url}/v1", "--out", folder / "replay", "--tags", "none", "--no-report"]
     with Watched(server) as seen:
         succeeded("replay", trace, "--concurrency", concurrency, *where)

@@ -12,7 +12,9 @@ def which(name: object, choices: Iterable[str]) -> str:
     >>> which("continum", ["vllm", "continuum"])
     'did you mean continuum? there are vllm and continuum'
     """
-    names = list(choices)
+    names = sorted(choices, key=lambda choice: choice == "none")  # nobody reads "there are none, ..." to its end
+    if len(names) < 2:
+        return f"{near(name, names)}{f'there is only {names[0]}' if names else 'there are none'}"
     return f"{near(name, names)}there are {' and '.join(names) if len(names) == 2 else ', '.join(names)}"
 
 
