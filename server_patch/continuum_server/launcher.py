@@ -135,12 +135,12 @@ class Server(BoundProcess):
 _CAUSE = re.compile(r"^(?:[(].*\] )?(?:\S+[.]py: error: |(?=[\w.]*(?:Error|Exception): ))(?P<cause>\S.*)")
 _DETAIL = re.compile(r"^ +(?P<cause>(?:Value|Assertion) error, .*?)(?: \[type=.*)?$")
 """What pydantic says of a value, in the lines below its error."""
-_CONSEQUENCE = "See root cause above"
+_CONSEQUENCE = re.compile(r"See (root cause|stack trace)")
 
 
 def cause_in(log: Sequence[str]) -> str | None:
     """Return the last error that these lines of vLLM's log show, which ended it; None: they show none."""
-    lines = (_DETAIL.match(line) or _CAUSE.match(line) for line in reversed(log) if _CONSEQUENCE not in line)
+    lines = (_DETAIL.match(line) or _CAUSE.match(line) for line in reversed(log) if not _CONSEQUENCE.search(line))
     return next((line["cause"].strip() for line in lines if line), None)
 
 

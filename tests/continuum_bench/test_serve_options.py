@@ -49,7 +49,7 @@ def test_files_that_another_server_writes_are_refused(tmp_path: Path, monkeypatc
     theirs, lock = EventRecorder(tmp_path), record_file.lock(record_file.lock_of(tmp_path / "tools.json"))
     try:
         record = refused("serve", "--port", 0, "--record", tmp_path)
-        statistics = refused("serve", "--port", 0, "--statistics", tmp_path / "tools.json")
+        statistics = refused("serve", "--port", 0, "--policy", "continuum", "--statistics", tmp_path / "tools.json")
     finally:
         theirs.close()
         os.close(lock)
@@ -62,7 +62,8 @@ def test_files_that_another_server_writes_are_refused(tmp_path: Path, monkeypatc
 def test_statistics_are_a_file(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert refused("serve", "--port", 0, "--statistics", place) == f"--statistics {place}: is a folder; name a file\n"
+    said = refused("serve", "--port", 0, "--policy", "continuum", "--statistics", place)
+    assert said == f"--statistics {place}: is a folder; name a file\n"
 
 
 @pytest.mark.parametrize(
@@ -139,6 +140,7 @@ def test_parsers_of_another_packages_plugin_are_vllm_s_to_refuse(monkeypatch: py
         (["some.module.DeadError: a"], "some.module.DeadError: a"),
         (["(EngineCore pid=1) ERROR 11-30 [core.py:1] OSError: a: b"], "OSError: a: b"),
         (["OSError: a", "RuntimeError: Engine core initialization failed. See root cause above."], "OSError: a"),
+        (["OSError: a", "exceptions.EngineDeadError: EngineCore: See stack trace (above)."], "OSError: a"),
         (["ValidationError: 1 error for X", "  Value error, no! [type=value_error, input]"], "Value error, no!"),
     ],
 )
@@ -240,6 +242,26 @@ def test_under_stock_it_is_said_what_does_nothing(tmp_path: Path) -> None:
     assert isinstance(stock.exception, StartedError)
     assert "--record, --session-header do nothing: policy stock is vLLM's own scheduler" in stock.stderr
     assert "nothing" not in bench("serve", "--port", 0, "--policy", "vllm", *given).stderr
+    guards = bench("serve", "--port", 0, "--policy", "stock", "--max-ttl-s", 5, "--fair", "none", "--recognise", "ids")
+    assert guards.stderr.startswith("--recognise, --max-ttl-s, --fair do nothing: policy stock"), guards.stderr
+    assert bench("serve", "--port", 0, "--policy", "stock").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--fair", "none", "--key-lag", 2), "--key-lag does nothing: with --fair none the order"),
+        (("--fair", "keys", "--key-lag", 2), ""),
+        (("--statistics", "tools.json"), "--statistics does nothing: policy working-set learns no times of tools"),
+        (("--statistics", "tools.json", "--policy", "continuum"), ""),
+    ],
+)
+def test_options_that_do_nothing_are_named(
+    given: Sequence[Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = bench("serve", "--port", 0, *given).stderr
+    assert (said[: len(says)], bool(said)) == (says, bool(says))
 
 
 @pytest.mark.parametrize("name", ["", "X Job", "x:y", "x" * 129, "héader"])

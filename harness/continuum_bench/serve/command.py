@@ -6,9 +6,13 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import fields
 from types import FrameType
 
 from continuum_server.launcher import Server, client_line
+from continuum_server.policy.base import Policy
+from continuum_server.policy.program_table import Guards
+from continuum_server.policy.registry import PolicyError, find_policy
 from continuum_server.server_command import (
     has_random_weights,
     longest_request,
@@ -20,12 +24,19 @@ from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 from continuum_bench.errors import BenchError
 from continuum_bench.live.endpoint import NO_ANSWER, get_json
+from continuum_bench.options.declare import declared
 from continuum_bench.options.policies import read_policy_options
 from continuum_bench.options.serve import ServeOptions
 from continuum_bench.serve.config import server_config
 from continuum_bench.show import print_line, print_notice
 from continuum_bench.top import States
 
+OF_KEYS = ("key_lag", "key_weight")
+OF_THE_PLUGIN = (
+    *("record", "statistics", "profile", "recognise", "session_header", "key_weight", "tenant_header"),
+    *(field.name for field in fields(Guards)),
+)
+LACKS = "records nothing and reads no ids; --policy vllm keeps its order and records"
 TEARDOWN_S = 15
 """Seconds that a stopping server gets beyond its time to drain."""
 
@@ -87,21 +98,27 @@ def _config(options: ServeOptions, vllm_arguments: tuple[str, ...]) -> ServerCon
     policy, given = options.policy, options.policy_option or []
     if policy == STOCK and given:
         raise BenchError(f"--policy-option {given[0]}: policy {STOCK} is vLLM's own scheduler, which has none")
-    if policy == STOCK:
-        _notice_unused(options)
+    _notice_unused(options)
     return server_config(options, read_policy_options(given, [policy]).get(policy, {}), vllm_arguments)
 
 
 def _notice_unused(options: ServeOptions) -> None:
-    """Say which of the given options do nothing, because vLLM's own scheduler runs without the plugin."""
-    given = {"--record": options.record, "--statistics": options.statistics, "--session-header": options.session_header}
-    unused = [name for name, value in given.items() if value]
+    """Say which of the given options do nothing."""
+    if options.policy == STOCK:
+        _notice_given(options, OF_THE_PLUGIN, f"policy {STOCK} is vLLM's own scheduler, which {LACKS}")
+        return
+    if options.fair == "none":
+        _notice_given(options, OF_KEYS, "with --fair none the order of requests does not depend on keys")
+    with suppress(PolicyError):  # a wrong name is refused later, with the names that there are
+        if find_policy(options.policy).export_statistics is Policy.export_statistics:
+            _notice_given(options, ("statistics",), f"policy {options.policy} learns no times of tools")
+
+
+def _notice_given(options: ServeOptions, of: Sequence[str], why: str) -> None:
+    given = (option for name, option in declared(ServeOptions).items() if name in of)
+    unused = [option.spelling for option in given if option.is_given(getattr(options, option.name))]
     if unused:
-        names, does = ", ".join(unused), "does" if len(unused) == 1 else "do"
-        print_notice(
-            f"{names} {does} nothing: policy {STOCK} is vLLM's own scheduler, which records nothing and reads no ids; "
-            "--policy vllm keeps its order and records"
-        )
+        print_notice(f"{', '.join(unused)} {'does' if len(unused) == 1 else 'do'} nothing: {why}")
 
 
 def _stop_on_signals(server: Server) -> list[int]:
