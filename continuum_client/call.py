@@ -224,12 +224,17 @@ class Call:
         content: Content = "none" if program.ledger is None else program.ledger.content
         asked = self._asked()
         reply = Reply(content=content, with_text=self._conversation is not None, alone=asked.choices == 1)
-        jobs = self._client.jobs if self._request.body and self._request.body.get("background") else None
+        jobs = self._client.jobs if self._body.get("background") else None
         return WatchedReply(reply, self._client.clock, listeners, STREAM_OPTIONS in self._added, asked, jobs)
 
     def _asked(self) -> Asked:
         """Return the length that the request asks for. An answer may end at the context's limit, before the most."""
-        return replace(asked_in({**(self._request.body or {}), **(self._request.extra_body or {})}), most=None)
+        return replace(asked_in(self._body), most=None)
+
+    @property
+    def _body(self) -> dict[str, Any]:
+        """The request's fields, also those beside openai's own."""
+        return {**(self._request.body or {}), **(self._request.extra_body or {})}
 
     def _note_cut_off(self, reply: Reply, at_s: float, error: str | None) -> None:
         """Note that the answer was cut off, if it was: the agent may send the same request again."""

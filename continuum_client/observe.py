@@ -12,10 +12,11 @@ import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from continuum_traces.answers import ANY_LENGTH, Asked, EventBytes, only_usage
 
-from continuum_client.ending import later, unless_dropped
+from continuum_client.ending import do_what_is_left, later, unless_dropped
 from continuum_client.errors import once
 from continuum_client.reply import Reply
 
@@ -30,12 +31,17 @@ _EVENT = re.compile(rb".*?(?:\r\n\r\n|\n\n|\r\r|\Z)", re.DOTALL)
 _JOB = re.compile(r".*/responses/(?P<id>[^/?]+)(/cancel)?/?")
 Jobs = dict[str, "WatchedReply"]
 """Replies that are under way in the background, by their ids."""
+_OF_ALL: WeakValueDictionary[str, WatchedReply] = WeakValueDictionary()
+"""Those of all clients: another client than the one that asked may retrieve a reply."""
 
 
 def job_of(jobs: Jobs, path: str) -> WatchedReply | None:
     """Return the reply in the background for which a request asks by its path; None: it asks for something else."""
-    asked = _JOB.fullmatch(path) if jobs else None
-    return None if asked is None else jobs.get(asked["id"])
+    asked = _JOB.fullmatch(path)
+    if asked is None:
+        return None
+    do_what_is_left()  # such as the end of the stream that the caller has left
+    return jobs.get(asked["id"]) or _OF_ALL.get(asked["id"])
 
 
 OnEnd = Callable[[Reply, float, str | None], None]
@@ -126,9 +132,10 @@ class WatchedReply:
             if self._ended:
                 return
             if self._jobs is not None and self.reply.job_id is not None:
-                self._jobs.pop(self.reply.job_id, None)
+                for jobs in (self._jobs, _OF_ALL):
+                    jobs.pop(self.reply.job_id, None)
                 if self.reply.under_way:
-                    self._jobs[self.reply.job_id] = self
+                    self._jobs[self.reply.job_id] = _OF_ALL[self.reply.job_id] = self
                     return
             self._ended = True
         once.guard(*NOT_RECORDED, lambda: [listener(self.reply, at_s, error) for listener in self._listeners])

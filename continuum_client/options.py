@@ -103,9 +103,13 @@ class ClientState:
     def forget_conversations(self) -> list[TaggedProgram]:
         """Forget the programs that were opened for conversations, and return them. Replies in the background have no
         end then."""
+        self.give_up_jobs()
+        return [] if self.conversations is None else self.conversations.forget()
+
+    def give_up_jobs(self) -> None:
+        """Note that the replies in the background will not be retrieved."""
         while self.jobs:
             self.jobs.popitem()[1].give_up()
-        return [] if self.conversations is None else self.conversations.forget()
 
 
 def _chosen(wanted: Any, option: str, variable: str, default: Any) -> tuple[Any, str]:

@@ -141,6 +141,7 @@ class Proxy:
         """Abort the requests that are under way, and release all programs."""
         try:
             await self._runner.cleanup()
+            self._state.give_up_jobs()
             programs = (*self._conversations.forget(), self.program)
             await asyncio.gather(*(program.aclose() for program in programs), return_exceptions=True)
         finally:
@@ -237,11 +238,22 @@ class Proxy:
         sent = self._session.request(request.method, to, headers=headers, data=raw or None, allow_redirects=False)
         job = job_of(self._state.jobs, request.path)
         async with sent as answer:
-            if job is not None and answer.status < 400 and "json" in answer.headers.get("content-type", ""):
-                whole = b"".join([chunk async for chunk in received(answer)])
-                job.whole(parsed(Unpacker(answer.headers.get(ENCODING, "")).feed(whole)))
-                return await pass_on(request, answer, _once(whole))
-            return await pass_on(request, answer, received(answer))
+            if job is None or answer.status >= 400:
+                return await pass_on(request, answer, received(answer))
+            return await self._retrieved(request, job, answer)
+
+    async def _retrieved(
+        self, request: web.Request, job: WatchedReply, answer: aiohttp.ClientResponse
+    ) -> web.StreamResponse:
+        """Forward an answer that was asked for in the background, or the rest of its stream."""
+        kind, unpacker = answer.headers.get("content-type", ""), Unpacker(answer.headers.get(ENCODING, ""))
+        if "text/event-stream" in kind:
+            events = _watched(job, unpacker.plain(received(answer)))
+            return await pass_on(request, answer, events, unpacker.on, (ENCODING,) if unpacker.on else ())
+        whole = b"".join([chunk async for chunk in received(answer)])
+        if "json" in kind:
+            job.whole(parsed(unpacker.feed(whole)))
+        return await pass_on(request, answer, _once(whole))
 
     def _to(self, request: web.Request) -> URL:
         return URL(forwarded(self.url, target_of(request)), encoded=True)

@@ -322,6 +322,7 @@ class Ledger:
             sent_s=at(ended.sent_s),
             first_token_s=None if reply.first_token_s is None else at(reply.first_token_s),
             finish_s=at(ended.finish_s),
+            token_gaps_ms={} if reply.first_token_s is not None and reply.parts < 2 else None,
             prompt_tokens=reply.prompt_tokens,
             output_tokens=reply.output_tokens,
             cached_tokens=reply.cached_tokens,

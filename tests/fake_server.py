@@ -145,7 +145,7 @@ class FakeServer:
         self.refuses = refusal
         self.plugin_errors = 7
         self.pages: dict[str, tuple[int, Json | str]] = {}
-        """Status and answer of a path, instead of this server's own: JSON, or a text."""
+        """Status and answer of a path, instead of this server's own: JSON, or a text, also a stream's events."""
         self.delays_s: dict[str, float] = {}
         """How late the answer of a path comes."""
         self.seen: list[Seen] = []
@@ -303,9 +303,10 @@ class FakeServer:
             answers[path] = {"held": True}
         unknown = 404, {"error": {"message": f"no {path}"}}
         status, page = self.pages.get(path) or ((200, answers[path]) if path in answers else unknown)
-        return (
-            web.Response(text=page, status=status) if isinstance(page, str) else web.json_response(page, status=status)
-        )
+        if not isinstance(page, str):
+            return web.json_response(page, status=status)
+        kind = "text/event-stream" if page.startswith(("event:", "data:")) else "text/plain"
+        return web.Response(text=page, status=status, content_type=kind)
 
     # --------------------------------------------------------------------------------------- answers
 

@@ -41,6 +41,10 @@ def test_statistics_are_those_of_all_gaps_of_all_turns(tmp_path: Path) -> None:
 
 
 LOGPROBS = {"content": [{"token": "w", "logprob": -1.0}] * 3}
+REFUSAL = {"refusal": LOGPROBS["content"]}
+BOTH = {"reasoning": "b", "content": "c"}
+CALL = {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{"}}]}
+EMPTY = {"role": "assistant", "content": ""}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +52,17 @@ LOGPROBS = {"content": [{"token": "w", "logprob": -1.0}] * 3}
     [
         (({"token_ids": [1]}, {"token_ids": [1, 2, 3]}, {"token_ids": [1]}), ({}, {}, {}), {"100": 3, "300": 1}),
         (({"logprobs": LOGPROBS}, {"logprobs": LOGPROBS}), ({}, {}), {"100": 3}),
+        (({"logprobs": REFUSAL}, {"logprobs": {"content": None, **REFUSAL}}), ({}, {}), {"100": 3}),
+        (({"logprobs": {"tokens": ["a"]}}, {"logprobs": {"tokens": ["b", "c"]}}), ({}, {}), {"150": 2}),
+        (({"token_ids": [1]}, {"token_ids": [2, 3]}), ({"usage": {"completion_tokens": 0}},) * 2, {"150": 2}),
+        (({"token_ids": [1]}, {"token_ids": [2, 3]}), ({"usage": None},) * 2, {"150": 2}),
+        (({"token_ids": [1]}, {"token_ids": [2, 3], "finish_reason": "stop"}), ({}, {}), {"150": 2}),
+        (({"token_ids": [1]}, {"delta": {"content": ""}, "token_ids": [2, 3]}), ({}, {}), {"150": 2}),
+        (({"delta": {"reasoning": "a"}, "token_ids": [1]}, {"delta": BOTH, "token_ids": [2, 3]}), ({}, {}), {"150": 2}),
+        (({"delta": CALL}, {"delta": CALL}), tuple({"usage": {"completion_tokens": n}} for n in (1, 3)), {"150": 2}),
+        (({"delta": EMPTY}, {}, {}), tuple({"usage": {"completion_tokens": n}} for n in (1, 2, 5)), {"100": 3}),
+        (({"token_ids": [1]}, {"index": 1, "token_ids": [1]}), ({}, {}), None),  # two choices
+        (({}, {}), ({"timings": {"predicted_n": 1}}, {"timings": {"predicted_n": 5}}), None),  # llama.cpp's own
         (({}, {}, {}), tuple({"usage": {"completion_tokens": count}} for count in (1, 4, 5)), {"100": 3, "300": 1}),
         (({}, {}, {}, {}, {}), ({}, {}, {}, {}, {}), {"300": 4}),  # as many chunks as tokens
         (({}, {}, {}), ({}, {}, {}), None),

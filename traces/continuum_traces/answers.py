@@ -109,7 +109,7 @@ class Answer:
     alone: bool = False
     """The request asked for one answer, so that all choices are the same one, whatever index each part has."""
     parts: int = 0
-    """The number of chunks with output tokens, of chats and completions."""
+    """The number of chunks with output tokens."""
     chunks: list[Chunk] | None = None
     """The chunks with output tokens; None: they are not stored."""
     done: bool | None = None
@@ -203,8 +203,9 @@ class Answer:
 
     def counted_chunks(self) -> list[tuple[float, int]] | None:
         """Return the instant and the number of tokens of each chunk that was stored; None: the server does not say how
-        many tokens each has, and there are not as many chunks as tokens."""
-        if self.chunks is None:
+        many tokens each has, and there are not as many chunks as tokens, or several choices were decoded side by
+        side."""
+        if self.chunks is None or len(self.reasons) > 1:
             return None
         if len(self.chunks) == self.output_tokens:
             return [(chunk.instant_s, 1) for chunk in self.chunks]
@@ -315,14 +316,16 @@ class Answer:
 
     def _chunk(self, choice: Mapping[str, Any], now_s: float | None, carried: int | None) -> None:
         """Note a chunk of a choice that has output tokens; ``carried`` is their number by the counts beside it."""
-        self.parts += 1
-        if self.first_token_s is None or self.chunks is not None:
-            if carried is None:
+        if self.first_token_s is not None and self.chunks is None:
+            self.parts += 1
+        else:
+            if carried is None or carried <= 0:  # some servers send zeros until the end
                 carried = len(items_of(choice.get("token_ids"))) or _logprobs(choice)
             self._token(now_s, carried)
 
     def _token(self, now_s: float | None, tokens: int = 0) -> None:
         """Note that a chunk with output tokens has come; ``tokens`` is 0 if the server does not say how many."""
+        self.parts += 1
         if self.first_token_s is None:
             self.first_token_s = now_s
         if self.chunks is not None and now_s is not None:
@@ -380,7 +383,10 @@ class Answer:
     def _response(self, response: Mapping[str, Any], default: str | None) -> None:
         """Read an answer of the Responses API. ``default`` is its status if it names none."""
         self.model = response.get("model") or self.model
-        for number, output in enumerate(items_of(response.get("output"))):
+        outputs = items_of(response.get("output"))
+        if outputs:  # each poll of a response has all that it has until then
+            self.texts.pop(0, None)
+        for number, output in enumerate(outputs):
             self._part(number, fields_of(output), self.with_text)
         status = response.get("status") or default
         self.job_id = response.get("id") or self.job_id
@@ -506,7 +512,7 @@ def items_of(value: Any) -> Sequence[Any]:
 def _logprobs(choice: Mapping[str, Any]) -> int:
     """Return the number of tokens for which a chunk has logprobs, of a chat or a completion."""
     logprobs = fields_of(choice.get("logprobs"))
-    return len(items_of(logprobs.get("content") or logprobs.get("tokens")))
+    return len(items_of(next(filter(None, map(logprobs.get, ("content", "tokens", "refusal"))), None)))
 
 
 def text_of(value: Any) -> str:
