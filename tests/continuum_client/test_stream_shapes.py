@@ -3,7 +3,7 @@
 A row has a stream's events, where the shape is documented, and what it means: text of the first choice, tool calls with
 arguments, counts, and how the answer ended, by a request that asked for ``asked`` tokens, or for no length, and for
 ``n`` answers, or for one. An event is JSON, the data as text, or its bytes: ``raw``, with CRLF (``crlf``), or with its
-data in several lines (``lines``).
+data in several lines (``lines``). ``chunks``: the tokens came in one chunk, or none could be seen to come (0).
 ``typed`` is the end as openai's client sees it, which hides [DONE] and raises errors.
 """
 
@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import openai
@@ -28,6 +28,9 @@ from test_proxy import through
 from continuum_client import OpenAI, instrument, uninstrument
 from continuum_client.observe import Events, OnEnd, WatchedReply
 from continuum_client.reply import Reply
+
+if TYPE_CHECKING:
+    from continuum_bench.live.http import StreamedAnswer
 
 ROWS = [json.loads(line) for line in (Path(__file__).parents[1] / "stream_shapes.jsonl").read_text().splitlines()]
 Row = dict[str, Any]
@@ -102,7 +105,9 @@ def test_the_reader_means_what_the_row_says_however_the_bytes_are_cut(row: Row) 
         assert reply.ending(watched.asked).end == row["end"]
         assert [error is None for error in errors] == [row["end"] == "finished"]
         if row["end"] == "finished":
-            assert reply.first_token_s is not None
+            assert (reply.first_token_s is None) == (row.get("chunks") == 0)
+            assert reply.parts == row.get("chunks", reply.parts)
+            assert (reply.parts > 1) == ("chunks" not in row)
 
 
 def by_client(row: Row, server: FakeServer, record: Path) -> None:
@@ -151,6 +156,9 @@ def test_records_mean_what_the_rows_say(reader: Callable[[Row, FakeServer, Path]
         tools = [name for name, _ in row.get("tools", [])]
         well = turn.error is None
         expected = counts if end == "raises" else (row["prompt_tokens"], row["output_tokens"])
+        instants = (turn.first_token_s is not None, turn.token_gaps_ms)
+        if well and instants != {0: (False, None), 1: (True, {})}.get(row.get("chunks", 2), (True, None)):
+            wrong.append((row["name"], "instants", instants))
         if (well, counts) != (end == "finished", expected) or (well and list(turn.tools) != tools):
             wrong.append((row["name"], turn.error, counts, turn.tools))
         in_trace = '"kind":"turn"' in (record / "trace.jsonl").read_text()
@@ -162,11 +170,11 @@ def test_records_mean_what_the_rows_say(reader: Callable[[Row, FakeServer, Path]
 def test_the_load_generator_means_what_the_rows_say() -> None:
     http = pytest.importorskip("continuum_bench.live.http")
 
-    async def post(row: Row, url: str) -> Answer | str:
+    async def post(row: Row, url: str) -> StreamedAnswer | str:
         async with http.open_session(url) as session:
             client = http.StreamingClient(session, lambda: 1.0, 60.0)
             try:
-                reply: Answer = await client.post(f"{url}{row['path']}", body_of(row), {})
+                reply: StreamedAnswer = await client.post(f"{url}{row['path']}", body_of(row), {})
                 return reply
             except http.RequestFailed as error:
                 return str(error.kind)
@@ -179,4 +187,6 @@ def test_the_load_generator_means_what_the_rows_say() -> None:
             wrong.append((row["name"], answer))
         elif not isinstance(answer, str) and facts(answer, row) != meant(row):
             wrong.append((row["name"], facts(answer, row)))
+        elif not isinstance(answer, str) and (answer.gaps_ms() == {}) != ("chunks" in row):
+            wrong.append((row["name"], "instants", answer.gaps_ms()))
     assert wrong == []

@@ -365,27 +365,34 @@ class Answer:
     def _event(self, kind: str, fields: Mapping[str, Any], now_s: float | None) -> None:
         """Read an event by its type, or a whole answer without choices."""
         if kind == "response":
-            self._response(fields, "completed" if fields.get("output") else None)
+            self._response(fields, "completed" if fields.get("output") else None, now_s)
         elif kind in _ANTHROPIC:
             self._anthropic(kind, fields, now_s)
         elif kind.endswith(".delta") and fields.get("delta"):
             self._token(now_s)
         elif kind == "response.output_item.done":
             self._part(fields.get("output_index"), fields_of(fields.get("item")))
+            self._without_deltas(now_s)
         elif kind.startswith("response.") and (response := fields_of(fields.get("response"))):
             self._usage(fields_of(response.get("usage")), {})
-            self._response(response, kind.removeprefix("response.") if kind in _LAST else None)
+            self._response(response, kind.removeprefix("response.") if kind in _LAST else None, now_s)
         elif kind == "error":
             self._failed(fields.get("error") or fields)
         if kind in _LAST:
             self.done = True
 
-    def _response(self, response: Mapping[str, Any], default: str | None) -> None:
+    def _without_deltas(self, now_s: float | None) -> None:
+        """Note that tokens have come; if some came in deltas before, these are no others."""
+        if self.first_token_s is None and now_s is not None:
+            self._token(now_s)
+
+    def _response(self, response: Mapping[str, Any], default: str | None, now_s: float | None) -> None:
         """Read an answer of the Responses API. ``default`` is its status if it names none."""
         self.model = response.get("model") or self.model
         outputs = items_of(response.get("output"))
         if outputs:  # each poll of a response has all that it has until then
             self.texts.pop(0, None)
+            self._without_deltas(now_s)
         for number, output in enumerate(outputs):
             self._part(number, fields_of(output), self.with_text)
         status = response.get("status") or default
@@ -405,8 +412,12 @@ class Answer:
             self._usage(fields_of(fields.get("usage")), {})
         for number, block in enumerate(items_of(fields.get("content"))):
             self._part(number, fields_of(block), self.with_text)
+            self._without_deltas(now_s)
         if kind == "content_block_start":
-            self._part(index, fields_of(fields.get("content_block")), self.with_text)
+            block = fields_of(fields.get("content_block"))
+            self._part(index, block, self.with_text)
+            if block.get("text") or block.get("input"):
+                self._without_deltas(now_s)
         elif kind == "content_block_delta" and any(map(delta.get, ("text", "thinking", "partial_json"))):
             self._token(now_s)
             if part := delta.get("partial_json"):
