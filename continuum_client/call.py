@@ -30,6 +30,8 @@ GENERATING = frozenset(("/chat/completions", "/completions", "/responses"))
 MESSAGES = "/messages"
 """The path of Anthropic's API, which only the proxy sees. Only the dialect ``vllm`` has body fields for it."""
 STREAM_OPTIONS = "stream_options"
+RAW = "x-stainless-raw-response"
+"""The header by which openai's library says that the caller gets the response itself, as LiteLLM does."""
 REFUSALS = (400, 422)
 """HTTP statuses with which servers refuse an unknown field."""
 MAX_COMPLAINT_CHARS = 20_000
@@ -147,7 +149,7 @@ class Call:
             and request.path in ("/chat/completions", "/completions")
             and "stream_usage" not in self._without
             and endpoints.accepts(self._sender.url, self._model, "stream_usage")
-            and not any(name.lower() == "x-stainless-raw-response" for name in request.headers)
+            and not any(name.lower() == RAW for name in request.headers)
             and not (request.extra_body and STREAM_OPTIONS in request.extra_body)
             and not (request.body and request.body.get(STREAM_OPTIONS))
         )

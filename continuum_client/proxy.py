@@ -29,7 +29,7 @@ from continuum_traces.schema import MAX_PROGRAM_ID_CHARS
 from continuum_traces.urls import address_of, base_of, checked_url, path_of, root_of, web_proxy_of
 from yarl import URL
 
-from continuum_client.call import GENERATING, MESSAGES, Call, Outgoing
+from continuum_client.call import GENERATING, MESSAGES, RAW, Call, Outgoing
 from continuum_client.changing_lines import ChangingLines, appended
 from continuum_client.child_process import Tally
 from continuum_client.conversation import Conversations
@@ -268,7 +268,8 @@ class Proxy:
         if body is not None and self._changing is not None:
             body, lines = self._changing.taken(body)
         keys = {name: sent[name] for name in _KEYS if name in sent}
-        outgoing = Outgoing(path, dict(sent), body, stream=bool(body and body.get("stream")))
+        read = {name: value for name, value in sent.items() if name.lower() != RAW}  # counts are hidden in bytes, too
+        outgoing = Outgoing(path, read, body, stream=bool(body and body.get("stream")))
         call = self._call(outgoing, _ProxySender(self._session, self.url, keys))
         if body is not None and lines:
             body = appended(body, lines)

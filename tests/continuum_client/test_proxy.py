@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import gzip
+import http.client
 import json
 import os
 import re
@@ -12,13 +13,16 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import aiohttp
 import httpx
 import pytest
 from aiohttp import web
@@ -80,6 +84,50 @@ def hang_up_on(client: httpx.Client, body: dict[str, Any], server: FakeServer) -
 
 
 # ------------------------------------------------------------------------------------ what passes
+
+
+def by_http_client(url: str, body: dict[str, Any]) -> bytes:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc)
+    connection.request("POST", urlsplit(url).path, json.dumps(body), {"Content-Type": "application/json"})
+    return connection.getresponse().read()
+
+
+def by_urllib(url: str, body: dict[str, Any]) -> bytes:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        return bytes(answer.read())
+
+
+def by_httpx(url: str, body: dict[str, Any]) -> bytes:
+    with httpx.stream("POST", url, json=body) as answer:
+        return answer.read()
+
+
+def by_aiohttp(url: str, body: dict[str, Any]) -> bytes:
+    async def ask() -> bytes:
+        async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
+            return await answer.read()
+
+    return asyncio.run(ask())
+
+
+OWN = [by_http_client, by_urllib, by_httpx, by_aiohttp]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("ask", OWN)
+def test_http_clients_that_no_library_of_ours_sees(
+    vllm: FakeServer, ask: Callable[[str, dict[str, Any]], bytes], stream: bool, tmp_path: Path
+) -> None:
+    """Such as DSPy's, BAML's or Ollama's: behind the proxy their requests are turns of one program."""
+    more = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    with through(vllm, tmp_path) as client:
+        url = str(client.base_url.join(CHAT))
+        for messages in (HELLO, [*HELLO, {"role": "assistant", "content": "fine"}, *HELLO]):
+            assert b"usage" in ask(url, chat(messages, **more))
+    assert [(turn.error, turn.first_token_s is not None) for turn in read_turns(tmp_path)] == [(None, stream)] * 2
+    assert vllm.ids == ["p", "p"]
+    assert vllm.released == ["p"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -201,8 +249,11 @@ def test_the_program_gets_no_token_counts_that_it_did_not_ask_for(vllm: FakeServ
     request = chat(HELLO, stream=True)
     with through(vllm, tmp_path) as client:
         for body in (request, {**request, "stream_options": {"include_usage": True}}):
-            assert client.post(CHAT, json=body).content == httpx.post(vllm.root + CHAT, json=body).content
-    assert [turn.output_tokens for turn in read_turns(tmp_path)] == [7, 7]
+            for headers in ({}, {"X-Stainless-Raw-Response": "true"}):  # as LiteLLM reads openai's streams
+                answer = client.post(CHAT, json=body, headers=headers)
+                assert answer.content == httpx.post(vllm.root + CHAT, json=body).content
+    assert [turn.output_tokens for turn in read_turns(tmp_path)] == [7] * 4
+    assert vllm.headers[2]["X-Stainless-Raw-Response"] == "true"
 
 
 def test_a_server_that_refuses_the_tags_gets_the_request_without_them(server: FakeServer) -> None:
@@ -418,7 +469,8 @@ def test_the_command_s_output_and_status_are_the_program_s(vllm: FakeServer, tmp
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 3), (signal.SIGINT, 3), (signal.SIGKILL, 128 + 9)])
 def test_signals_reach_the_program(vllm: FakeServer, number: int, status: int) -> None:
     on = "import signal\nfor n in (2, 15): signal.signal(n, lambda *_: sys.exit(3))"
-    dies = "os.kill(os.getpid(), 9)" if number == signal.SIGKILL else "signal.pause()"
+    waits = "import time\nwhile True: time.sleep(0.1)"  # a signal just before signal.pause() would be waited for
+    dies = "os.kill(os.getpid(), 9)" if number == signal.SIGKILL else waits
     line = command(vllm, "--", sys.executable, "-c", f"{CURL}\n{on}\nprint('on', flush=True)\n{dies}")
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
