@@ -26,7 +26,7 @@ from continuum_bench.live.http import RequestFailed, StreamingClient, open_sessi
 from continuum_traces.json_io import read_json
 from continuum_traces.records import read_arrivals
 from continuum_traces.run_dir import read_manifest
-from fake_server import FakeServer, Handler, good, streaming
+from fake_server import FakeServer, Handler, as_event, good, streaming
 from small_replays import (
     analyzed,
     replay,
@@ -207,6 +207,24 @@ def test_a_429_storm_waits_as_long_as_the_server_asks(tmp_path: Path) -> None:
     firsts = [record for record in done.turns if record.turn == 0]
     assert [record.failed_tries for record in firsts] == [("http-429", "http-429")] * 3
     assert all(record.finish_s - record.due_s >= 2.0 for record in firsts)  # latency counts from the first intention
+
+
+async def one_short(request: web.Request, number: int) -> Any:
+    """The first answer lacks a token."""
+    stream, body = await streaming(request), await request.json()
+    count = body["max_tokens"] - (number == 1)
+    choice = {"text": "x", "token_ids": [1] * count, "finish_reason": "length"}
+    counts = {"prompt_tokens": len(body["prompt"]), "completion_tokens": count}
+    for event in ({"choices": [choice]}, {"choices": [], "usage": counts}, "[DONE]"):
+        await stream.write(as_event(event))
+    return stream
+
+
+def test_an_answer_that_lacks_one_token_is_a_failed_try_that_the_table_tells(tmp_path: Path) -> None:
+    done = replayed(tmp_path, one_short)
+    assert [turn.failed_tries for turn in done.turns] == [("short",), (), ()]
+    notes = read_json(done.run / "engine.json")["notes"]
+    assert "1 answer ended too early, 1 token before the length that was asked for: failed tries" in notes, notes
 
 
 NOON, LATER = "Sat, 28 Nov 2026 12:00:00 GMT", "Sat, 28 Nov 2026 12:00:20 GMT"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from continuum_analysis.report.page import write_report
 from continuum_bench.errors import BenchError
 from continuum_bench.live.contexts import HIGHEST_ID, LOWEST_ID, SentTokens
 from continuum_bench.live.endpoint import Endpoint
-from continuum_bench.live.profile import DECODE_TOKENS, decode_grid, measure
+from continuum_bench.live.profile import CACHED_ROUNDS, DECODE_TOKENS, decode_grid, measure
 from continuum_bench.live.server_metrics import samples
 from continuum_server.step_times.profile import read_profile
 from continuum_traces.conversation import open_turn
@@ -29,7 +29,7 @@ from continuum_traces.jsonl import write_programs
 from continuum_traces.records import read_arrivals, read_events, read_turns
 from continuum_traces.run_dir import SERVER_METRICS, read_manifest
 from continuum_traces.schema import Program, ToolCall, Turn
-from fake_server import FakeServer, good, hang_up
+from fake_server import FakeServer, as_event, good, hang_up, streaming
 from live_server import Live
 from small_replays import replay, replayed, run_of, trace_of
 
@@ -133,9 +133,14 @@ vllm:e2e_request_latency_seconds_bucket{le="+Inf"} 9.0
 vllm:e2e_request_latency_seconds_sum{engine="0"} 1.5e+02
 vllm:prompt_tokens_created{engine="0"} 1.7e9
 vllm:cache_config_info{block_size="16"} 1.0
+sglang:cache_hit_rate{engine="0"} 0.5
+sglang:cache_hit_rate{engine="1"} 0.75
+trtllm_kv_cache_utilization{engine="0"} 0.25
+trtllm_kv_cache_utilization{engine="1"} 0.5
 process_resident_memory_bytes 1.0
 """
-    assert samples(page) == {"vllm:num_requests_running": 7.0, "vllm:e2e_request_latency_seconds_sum": 150.0}
+    sums = {"vllm:num_requests_running": 7.0, "vllm:e2e_request_latency_seconds_sum": 150.0}
+    assert samples(page) == {**sums, "sglang:cache_hit_rate": 0.625, "trtllm_kv_cache_utilization": 0.375}
 
 
 PAGES = {
@@ -260,6 +265,29 @@ def test_a_disturbed_decode_point_is_measured_again(
         assert len(found.decode_points) >= 4
         assert all(point.seconds > 0 for point in found.decode_points)
     assert any(line.startswith("decode of 1 requests") for line in said) == enough
+
+
+@pytest.mark.parametrize(("least", "known"), [(512, True), (511, False)])
+def test_a_prompt_is_cached_if_each_try_found_it(least: int, known: bool) -> None:
+    """At least half of it; the last try finds the least, in thousand and twenty-fourths."""
+
+    async def caches(request: web.Request, number: int) -> Any:
+        body = await request.json()
+        seen[str(body["prompt"])] += 1
+        count = 1024 if seen[str(body["prompt"])] < last else least
+        stream = await streaming(request)
+        choice = {"text": "x", "token_ids": [1] * body["max_tokens"], "finish_reason": "length"}
+        counts = {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"]}
+        usage = {**counts, "prompt_tokens_details": {"cached_tokens": count * len(body["prompt"]) // 1024}}
+        for event in ({"choices": [choice]}, {"choices": [], "usage": usage}, "[DONE]"):
+            await stream.write(as_event(event))
+        return stream
+
+    last = 1 + CACHED_ROUNDS
+    seen, said = Counter[str](), list[str]()
+    with FakeServer("vllm", handler=caches) as server, suppress(BenchError):
+        measure(Endpoint(server.url, ("m",), max_model_len=1500), "m", None, 1, said.append)
+    assert any(line.startswith("the same from the cache") for line in said) == known
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ def test_rates_stay_within_what_tokenizers_do(
     ("counted", "said"),
     [
         ((100, 20), []),
+        ((None, 20), ["the server sent no token counts for 1 turn"]),
         ((110, 20), ["prompts had 1.100 of the trace's tokens, by the server's count"]),
         ((100, 21), ["answers had 1.050 of the trace's tokens, by the server's count"]),
         ((100, None), ["the server sent no token counts for 1 turn"]),
@@ -79,3 +80,6 @@ def test_lengths_that_differ_from_the_trace_are_said(counted: tuple[int | None, 
     counters = LoadCounters()
     counters.count(Answer(prompt_tokens=counted[0], output_tokens=counted[1]), 100, 20)
     assert length_notes(counters, steered=False) == said
+    steered = [note for note in length_notes(counters, steered=True) if note not in said]
+    by_chance = counted in ((100, 20), (100, 21))
+    assert steered == ["prompts had 1.000 of the trace's tokens, by the server's count"] * by_chance

@@ -204,6 +204,28 @@ def test_the_request_that_was_peeked_at_is_popped_although_another_is_first_by_t
     assert queue.pop_request() is made[0]
 
 
+def test_a_request_that_has_left_since_it_was_peeked_at_is_not_popped() -> None:
+    queue = PlacedQueue(lambda request: request.place, min)  # type: ignore[attr-defined]
+    made = [Waiting(number, Class.REST, 0.0, "a", False) for number in range(2)]
+    for request in made:
+        queue.add_request(request)  # type: ignore[arg-type]
+    assert queue.peek_request() is made[0]
+    queue.remove_request(made[0])  # type: ignore[arg-type]
+    assert queue.pop_request() is made[1]
+
+
+@pytest.mark.parametrize(("again", "kept"), [(65, 67), (66, 2), (67, 3)])
+def test_of_places_that_changed_few_are_kept(again: int, kept: int) -> None:
+    """Up to 64 beside twice as many as requests wait."""
+    queue = PlacedQueue(lambda request: request.place, min)  # type: ignore[attr-defined]
+    for number in range(2):
+        queue.add_request(Waiting(number, Class.REST, 0.0, "a", False))  # type: ignore[arg-type]
+    for _ in range(again):
+        queue.place_again("1")
+    (line,) = queue._lines.values()
+    assert len(line.heap) == kept
+
+
 @given(entries=st.lists(ENTRIES), first=st.lists(st.booleans(), min_size=1))
 def test_the_queue_is_in_the_order_of_places(entries: list[tuple[Class, int, str, bool]], first: list[bool]) -> None:
     """While one-offs are first, they come before all programs but overdue ones; else by their ranks."""

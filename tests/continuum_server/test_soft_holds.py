@@ -92,3 +92,13 @@ def test_soft_holds_keep_at_most_as_much_as_is_free(others: list[Job], kept: str
     jobs = [asking(name, float(i), tool_s=50.0 if name in "def" else 200.0) for i, name in enumerate("abcdef")]
     played = play([*jobs, *others], "program-fcfs", blocks=131)
     assert [name for name in "def" if hits(played, name) == HELD * 16] == [*kept]
+
+
+@pytest.mark.parametrize(("blocks", "kept"), [(120, 2), (121, 3)])
+def test_soft_holds_may_be_as_large_as_what_is_free(blocks: int, kept: int) -> None:
+    """Of 120 blocks three holds keep 60; one block is vLLM's own."""
+    jobs = [*(asking(name, float(i), tool_s=200.0) for i, name in enumerate("abcd")), *one_offs(new=40, count=1)]
+    scheduler, loop = build(jobs, "program-fcfs", {}, blocks=blocks)
+    while loop.loop.now_s < 10.0:
+        assert loop.step()
+    assert len(scheduler.table.pins.soft) == kept

@@ -165,6 +165,19 @@ def test_no_more_are_preempted_than_make_room(three: Any, beyond: int, chosen: i
     assert three.preemption._enough(turns) == three.running[:chosen]
 
 
+@pytest.mark.parametrize("status", [RequestStatus.WAITING, RequestStatus.WAITING_FOR_REMOTE_KVS])
+def test_an_idle_engine_needs_no_pin_while_kv_is_loaded(status: RequestStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on by itself once the KV has come."""
+    scheduler, loop = build([Job(program("a", turns=2, tool_s=50.0), 0.0)], "static-ttl", {"ttl_s": 90.0})
+    while not scheduler.table.pins.values():
+        assert loop.step()
+    aside = next(name for name in touch_points.SET_ASIDE if hasattr(scheduler, name))
+    monkeypatch.setattr(scheduler, aside, [SimpleNamespace(request_id="other", status=status)])
+    unknown: Any = SimpleNamespace(request_id="unknown", status=RequestStatus.WAITING)
+    pins = [[pin] for pin in scheduler.table.pins.values()]
+    assert scheduler.held._yielding(unknown, {}) == (pins if status is RequestStatus.WAITING else [])
+
+
 @pytest.mark.parametrize(("beyond", "left"), [(0, 3), (1, 2)])
 def test_nobody_is_preempted_once_there_is_room(three: Any, beyond: int, left: int) -> None:
     """Other requests may have ended since the choice."""

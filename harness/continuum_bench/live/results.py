@@ -33,7 +33,8 @@ def length_notes(counters: LoadCounters, steered: bool) -> list[str]:
     notes = []
     if counters.short_answers:
         short, missing = counted(counters.short_answers, "answer"), counters.missing_tokens
-        notes.append(f"{short} ended too early, {missing:,} tokens before the length that was asked for: failed tries")
+        lacking = "1 token" if missing == 1 else f"{missing:,} tokens"
+        notes.append(f"{short} ended too early, {lacking} before the length that was asked for: failed tries")
     if counters.uncounted_turns:
         notes.append(f"the server sent no token counts for {counted(counters.uncounted_turns, 'turn')}")
     if counters.unplaced_turns:
