@@ -13,6 +13,7 @@ import typer
 from continuum_traces.names import harmless
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
+from continuum_bench.completion import completer
 from continuum_bench.ctrl_c import INTERRUPTED, forget, raising
 from continuum_bench.options.declare import Declared, OptionGroup, declared
 from continuum_bench.options.together import check_together
@@ -148,12 +149,13 @@ def _parameter(option: Declared, hidden: bool) -> inspect.Parameter:
 
 def _info(option: Declared, hidden: bool) -> Any:
     """Return the parameter for Typer."""
+    offers = completer(option)
     if option.shown.argument:
-        return typer.Argument(help=option.help)
+        return typer.Argument(help=option.help, autocompletion=offers)
     # Typer adds --no-NAME to a bool, unless the name of the option is given.
     names = option.shown.names or ((option.spelling,) if option.plain_type is bool else ())
     panel = option.shown.panel or vars(option.group).get("panel")
-    return typer.Option(*names, help=option.help, rich_help_panel=panel, hidden=hidden)
+    return typer.Option(*names, help=option.help, rich_help_panel=panel, hidden=hidden, autocompletion=offers)
 
 
 def exit_with(work: Callable[[], int]) -> None:

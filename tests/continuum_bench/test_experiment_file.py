@@ -12,11 +12,16 @@ from typing import Any, get_args
 
 import pytest
 from bench_cli import allowed, succeeded
+from continuum_bench.completion import OFFERS
 from continuum_bench.experiment_file import experiment_yaml, read_experiment
 from continuum_bench.options.declare import Declared, Limit, declared
 from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import LiveOptions, RunOptions
+from continuum_bench.options.serve import ServeOptions
+from continuum_bench.options.sweep import FigureOptions
 from continuum_bench.options.together import settled
+from continuum_bench.options.traces import FitOptions, ImportLogOptions, ImportOptions, StatsOptions, SynthOptions
+from continuum_server.step_times.specs import GPUS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,7 +115,7 @@ def test_a_number_is_text_where_the_option_takes_text(tmp_path: Path) -> None:
     assert (found.live.label, found.options.warm_up, found.options.cool_down) == ("7", "10", "3")
 
 
-def test_bash_completes_commands_and_options() -> None:
+def test_bash_completes_commands_options_and_values() -> None:
     """What the script of ``--install-completion`` asks for when Tab is pressed."""
 
     def completed(words: str) -> list[str]:
@@ -125,3 +130,18 @@ def test_bash_completes_commands_and_options() -> None:
 
     assert completed("sw") == ["swebench", "sweep"]
     assert completed("compare --fail") == ["--fail-if"]
+    assert completed("swebench --policy work") == ["working-set"]
+    assert completed("swebench --policy vllm,static") == ["vllm,static-ttl"]
+    assert completed("serve --policy sto") == ["stock"]
+    assert completed("swebench --gpu h100") == [gpu.name for gpu in GPUS if gpu.name.startswith("h100")]
+    assert "qwen3-8b" in completed("serve --model qwen3")
+    assert completed("figure ab") == ["ablation"]
+    assert completed("swebench --hints tool") == ["tool", "tool_s"]
+    assert "claude-code" in completed("traces import --format cl")
+
+
+def test_each_offer_belongs_to_an_option() -> None:
+    """A class or a field that gets another name would lose its offers silently."""
+    kinds = (RunOptions, ServeOptions, ImportLogOptions, FigureOptions, SynthOptions, ImportOptions, FitOptions)
+    fields = {(each.owner.__name__, name) for kind in (*kinds, StatsOptions) for name, each in declared(kind).items()}
+    assert set(OFFERS) <= fields
