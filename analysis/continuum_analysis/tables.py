@@ -7,12 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
+from continuum_traces.names import near
 
+from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.summary import Summary
-from continuum_analysis.compare.words import TextTable, arm_table
+from continuum_analysis.compare.words import TextTable, arm_table, columns
 from continuum_analysis.records.misses import Return, cause_rows
-from continuum_analysis.records.timeline import ProgramTimes, TurnTimes
+from continuum_analysis.records.timeline import AnalysisError, ProgramTimes, TurnTimes
 from continuum_analysis.report.experiment_facts import gpu_time
 from continuum_analysis.sweep.capacity import Capacity
 
@@ -59,6 +61,29 @@ def summary_words(summaries: Summaries) -> pd.DataFrame:
     shown = arm_table(summaries, with_jps=None not in summaries, with_intervals=True)
     gpu_times = [gpu_time(summary.manifest) for summary in summaries.values() for _ in summary.arms]
     return pd.DataFrame(list(shown.rows), columns=list(shown.headings)).assign(**{"GPU time": gpu_times})
+
+
+def summary_numbers(summaries: Summaries) -> pd.DataFrame:
+    """Return the table that the command line shows, for LaTeX: a cell is a number, without its unit or its interval.
+    Intervals have columns of their own."""
+    arms = [(jps, name, arm) for jps, summary in summaries.items() for name, arm in summary.arms.items()]
+    made: list[tuple[str, list[str]]] = [("policy", [name for _, name, _ in arms])]
+    if None not in summaries:
+        made.insert(0, ("JPS", [f"{jps:g}" for jps, _, _ in arms]))
+    for column in columns(summaries.values()):
+        values = [column.value(arm) for _, _, arm in arms]
+        texts = [NO_VALUE if value is None else column.form(value.mean) for value in values]
+        unit = ", %" if any(text.endswith("%") for text in texts) else ""
+        made.append((f"{column.heading}{unit}", [text.removesuffix("%") for text in texts]))
+        if column.is_main and any(value and value.bounds for value in values):
+            bounds = [value.bounds if value and value.bounds else (None, None) for value in values]
+            for heading, ends in zip(("low", "high"), zip(*bounds, strict=True), strict=True):
+                made.append((heading, [NO_VALUE if end is None else column.form(end) for end in ends]))
+    if any(arm.overloaded for _, _, arm in arms):
+        made.append(("overloaded", ["yes" if arm.overloaded else "no" for _, _, arm in arms]))
+    made.append(("GPU time", [gpu_time(summary.manifest) for summary in summaries.values() for _ in summary.arms]))
+    headings, cells = zip(*made, strict=True)
+    return pd.DataFrame(list(zip(*cells, strict=True)), columns=list(headings))
 
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -152,10 +177,6 @@ def _key(run: Run) -> dict[str, Any]:
     return {"jps": run.manifest.workload.jps, "policy": run.arm, "seed": run.manifest.seed}
 
 
-WORDS = frozenset({"JPS", "policy", "program_id", "state", "cause", "meaning", "tool", "status", "reason"})
-"""Columns that contain words and are aligned to the left; numbers are aligned to the right."""
-
-
 def table_text(table: pd.DataFrame, form: str) -> str:
     """Write the table as text: csv and json with all digits, markdown and latex with six."""
     if form == "csv":
@@ -164,13 +185,36 @@ def table_text(table: pd.DataFrame, form: str) -> str:
         return str(table.to_json(orient="records", indent=2, double_precision=9)) + "\n"
     if form == "markdown":
         return "\n".join(TextTable(list(table.columns), table.map(_text).to_numpy().tolist()).markdown()) + "\n"
-    alignment = "".join("l" if name in WORDS else "r" for name in table.columns)
-    return table.map(_text).to_latex(index=False, escape=True, column_format=alignment)
+    words = table.map(_text)
+    columns = zip(*words.to_numpy().tolist(), strict=True)
+    alignment = "".join("r" if all(map(_is_number, cells)) else "l" for cells in columns)
+    return words.to_latex(index=False, escape=True, column_format=alignment or None)
+
+
+def chosen(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Return these columns of a table, in this order.
+
+    Raises:
+        AnalysisError: the table has no such column.
+    """
+    for name in names:
+        if name not in table.columns:
+            hint = near(name, table.columns)
+            raise AnalysisError(f"--columns {name}: {hint}the first line of --format csv has all names")
+    return table[list(names)]
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell is a number, or says that there is none."""
+    try:
+        return cell == NO_VALUE or float(cell.replace(",", "")) is not None
+    except ValueError:
+        return False
 
 
 def _text(value: object) -> str:
     if value is None or value is pd.NA or value != value:
-        return "-"
+        return NO_VALUE
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

@@ -63,7 +63,7 @@ from continuum_bench.show import modelled, print_json, print_notice, print_summa
 def analyze_runs(options: AnalyzeOptions, slo: SloOptions) -> int:
     """Print the metrics of each run, or the table that the options name."""
     runs = _runs(options.directories, slo)
-    if options.form is not None or options.out is not None or options.table is not None:
+    if _is_table(options) or options.table is not None:
         return _write_run_table(runs, options)
     if options.misses and not options.json_output:
         return _show_misses(runs)
@@ -150,8 +150,13 @@ def _write_run_table(runs: Sequence[Run], options: AnalyzeOptions) -> int:
     name = options.table or ("misses" if options.misses else "runs")
     if name not in TABLES:
         raise AnalysisError(f"--table {name}: {which(name, TABLES)}")
-    _write_table(TABLES[name](runs), options.form or "csv", options.out)
+    _write_table(TABLES[name](runs), options)
     return 0
+
+
+def _is_table(options: AnalyzeOptions | CompareOptions) -> bool:
+    """Whether a table for other programs is asked for."""
+    return options.form is not None or options.out is not None or options.columns is not None
 
 
 def write_reports(options: ReportOptions) -> int:
@@ -202,8 +207,8 @@ def compare_runs(options: CompareOptions, slo: SloOptions, gate: GateOptions) ->
     every = [(title, *each) for (_, title), by_jps in summaries.items() for each in by_jps.items()]
     if options.form == "json":
         _write(json.dumps(_comparison_json(every), indent=2) + "\n", options.out)
-    elif options.form is not None or options.out is not None:
-        _write_comparison({jps: summary for _, jps, summary in every}, options.form or "csv", options.out)
+    elif _is_table(options):
+        _write_comparison({jps: summary for _, jps, summary in every}, options)
     elif options.json_output:
         print_json(_comparison_json(every, predictions))
     else:
@@ -223,12 +228,12 @@ def _curve(options: CompareOptions, slo: SloOptions) -> tuple[Sweep, Capacity] |
 
 
 def _show_curve(sweep: Sweep, capacity: Capacity, options: CompareOptions) -> int:
-    if options.json_output or options.form == "json":
+    if options.json_output or (options.form == "json" and options.columns is None):
         _write(json.dumps(sweep_json(sweep), indent=2) + "\n", options.out)
-    elif options.form is not None or options.out is not None:
+    elif _is_table(options):
         from continuum_analysis.tables import capacity_table  # noqa: PLC0415 - pandas is slow to import
 
-        _write_table(capacity_table(capacity), options.form or "csv", options.out)
+        _write_table(capacity_table(capacity), options)
     else:
         print_table(capacity.table(), f"{sweep.name}: {sweep_line(sweep)}; {MODELLED.get(sweep.engine, sweep.engine)}")
         print_verdict(" ".join(capacity.answer))
@@ -250,7 +255,12 @@ def _worlds(
     names = sorted({world(run) for runs in directories.values() for run in runs})
     if len(names) == 1:
         return {"": directories}
-    for option, given in (("--format", options.form), ("--out", options.out), ("--fail-if", gate.fail_if)):
+    for option, given in (
+        ("--format", options.form),
+        ("--out", options.out),
+        ("--columns", options.columns),
+        ("--fail-if", gate.fail_if),
+    ):
         if given:
             raise AnalysisError(f"{option}: some of these runs are measured, others modelled; give one kind, or --json")
     return {
@@ -295,10 +305,16 @@ def _print_comparison(caption: str, summaries: Mapping[float | None, Summary], s
         print_verdict(verdict(summary))
 
 
-def _write_comparison(summaries: Mapping[float | None, Summary], form: str, out: Path | None) -> None:
-    from continuum_analysis.tables import summary_table, summary_words  # noqa: PLC0415 - pandas is slow to import
+def _write_comparison(summaries: Mapping[float | None, Summary], options: CompareOptions) -> None:
+    from continuum_analysis.tables import (  # noqa: PLC0415 - pandas is slow to import
+        summary_numbers,
+        summary_table,
+        summary_words,
+    )
 
-    _write_table((summary_words if form in ("latex", "markdown") else summary_table)(summaries), form, out)
+    shown = {"latex": summary_numbers, "markdown": summary_words}
+    table = shown.get(options.form or "", summary_table) if options.columns is None else summary_table
+    _write_table(table(summaries), options)
 
 
 def _comparison_json(
@@ -336,14 +352,17 @@ def _summaries(
     return {jps: summarize_runs(whole, runs, baseline) for jps, runs in loads.items()}
 
 
-def _write_table(table: Any, form: str, out: Path | None) -> None:
+def _write_table(table: Any, options: AnalyzeOptions | CompareOptions) -> None:
     """Write a table of pandas for another program.
 
     Raises:
-        AnalysisError: Parquet without a file, or without pyarrow.
+        AnalysisError: no such column; Parquet without a file, or without pyarrow.
     """
-    from continuum_analysis.tables import table_text  # noqa: PLC0415 - pandas is slow to import
+    from continuum_analysis.tables import chosen, table_text  # noqa: PLC0415 - pandas is slow to import
 
+    form, out = options.form or "csv", options.out
+    if options.columns is not None:
+        table = chosen(table, [name.strip() for name in options.columns.split(",") if name.strip()])
     if form != "parquet":
         return _write(table_text(table, form), out)
     if out is None:

@@ -33,7 +33,7 @@ def check_server(options: DoctorOptions) -> int:
     """
     assert options.base_url is not None
     key = os.environ.get(options.api_key_env)
-    server = probe_server(options.base_url, key, options.served_model)
+    server = probe_server(options.base_url, key, options.served_model, options.wait)
     roots = [root_of(root) for root in options.server_url or [server.root]]
     for root in roots:
         check_url(root)

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from continuum_bench.errors import BenchError, OptionError
-from continuum_bench.live.endpoint import NO_ANSWER, check_url, get_json
+from continuum_bench.live.endpoint import NO_ANSWER, check_url, get_json, wait_for_server
 from continuum_bench.options.serve import TopOptions
 from continuum_bench.show import Terminal, print_json, table_console
 
@@ -220,6 +220,8 @@ def show_top(options: TopOptions) -> int:
     key = os.environ.get(options.api_key_env) or None
     for url in options.base_url:
         check_url(url)
+        if options.wait:
+            wait_for_server(url, key)
     servers = [
         WatchedServer(url, key, options.limit or (ONCE if options.once else console.height)) for url in options.base_url
     ]

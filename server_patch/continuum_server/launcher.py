@@ -26,6 +26,7 @@ from continuum_server.bound_process import BoundProcess
 from continuum_server.defaults import SERVER_NAME
 from continuum_server.policy.tool_statistics import merge_statistics
 from continuum_server.ports import answers, hold_port, listens
+from continuum_server.preflight import check_machine
 from continuum_server.record_file import check_writable, lock_of
 from continuum_server.server_command import command_of, model_name, needs_key, scheme_of
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
@@ -39,7 +40,8 @@ class Server(BoundProcess):
         log: file for the server's output; None: this process's stderr.
 
     Raises:
-        ServerError: the port is taken, or the log or the statistics cannot be written.
+        ServerError: the port is taken, the log or the statistics cannot be written, or this machine lacks what the
+            engine needs (``preflight``).
         RunDirError: the record or the statistics cannot be written, or another server writes them.
         ServerError, PolicyError, StepTimesError, EmulatedError: see ``command_of``.
     """
@@ -54,6 +56,7 @@ class Server(BoundProcess):
         try:
             _check_outputs(config)
             command, environment = command_of(config, self.port)
+            check_machine(config)
             with _output(log) as output:
                 super().__init__(command, {**os.environ, **environment, SERVER_NAME: self.name}, output)
         except BaseException:

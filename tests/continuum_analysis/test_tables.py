@@ -11,8 +11,9 @@ from continuum_analysis.compare.intervals import sooner_equal_later, standardize
 from continuum_analysis.compare.runs import load_all, load_runs
 from continuum_analysis.compare.summary import summarize, summarize_runs
 from continuum_analysis.compare.verdict import verdict
+from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.page import write_joint_report
-from continuum_analysis.tables import TABLES, summary_words
+from continuum_analysis.tables import TABLES, chosen, summary_numbers, summary_table, summary_words, table_text
 from continuum_traces.records import read_events, write_rows
 from continuum_traces.run_dir import EVENTS
 from continuum_traces.schema import Engine
@@ -60,6 +61,23 @@ def test_routers_are_arms_of_one_comparison(tmp_path: Path) -> None:
     assert all(arm in html for arm in arms)
     assert all(f"<td>{router}</td>" in html for router in ("round-robin", "affinity"))
     assert list(summarize(paths[1]).arms) == ["vllm", "continuum"]  # one router is not named
+
+
+def test_latex_has_numbers_in_columns_of_numbers(tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path / f"vllm-seed{seed}", "vllm", seed, [20.0 + seed, 40.0])
+        write_run(tmp_path / f"continuum-seed{seed}", "continuum", seed, [10.0, 20.0 + seed])
+    summaries = {1.0: summarize(tmp_path)}
+    start, _, headings, _, vllm, continuum, *_ = table_text(summary_numbers(summaries), "latex").splitlines()
+    assert start == r"\begin{tabular}{rl" + "r" * 14 + "l}"
+    shown = "JPS & policy & JCT mean, s & low & high & P50 & P90 & P95 & P99 & finished/s & bubble, s & prefix hit, \\%"
+    assert headings.startswith(shown)
+    assert vllm.startswith("1 & vllm & 30.5 & 29.3 & 31.7 & ")
+    assert continuum.endswith(" & measured \\\\")
+    some = table_text(chosen(summary_table(summaries), ["policy", "jct_mean_s", "jct_mean_s_low"]), "latex")
+    assert some.splitlines()[0] == r"\begin{tabular}{lrr}"
+    with pytest.raises(AnalysisError, match=r"--columns nothing: the first line of --format csv"):
+        chosen(summary_table(summaries), ["nothing"])
 
 
 def test_where_turns_went_among_replicas(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from aiohttp import web
 from bench_cli import bench, refused
 from continuum_bench.errors import BenchError
 from continuum_bench.live.driver import pause_s
-from continuum_bench.live.endpoint import Endpoint, probe_server
+from continuum_bench.live.endpoint import Endpoint, probe_server, wait_for_server
 from continuum_bench.live.http import RequestFailed, StreamingClient, open_session, retry_after_s
+from continuum_server.ports import hold_port
 from continuum_traces.json_io import read_json
 from continuum_traces.records import read_arrivals
 from continuum_traces.run_dir import read_manifest
@@ -145,6 +146,34 @@ def test_a_server_need_not_list_its_models_if_one_is_named(page: tuple[int, Any]
         with pytest.raises(BenchError, match=re.escape(said)):
             probe_server(server.url, None)
         assert probe_server(server.url, None, "mine").models == ("mine",)
+
+
+def test_a_replay_waits_for_a_server_that_starts_later(tmp_path: Path) -> None:
+    """A gateway says 503 until its server is up; before the gateway there is nothing at all."""
+    with hold_port("127.0.0.1", 0) as held:
+        url = f"http://127.0.0.1:{held.getsockname()[1]}/v1"
+        with pytest.raises(BenchError, match=r"no server answered within 0 s \(--wait\): .*refused"):
+            wait_for_server(url, None, longest_s=0.0)
+    with FakeServer() as server:
+        server.pages["/v1/models"] = 503, {}
+        with pytest.raises(BenchError, match=r"no server answered within 0 s .*: 503 Service Unavailable"):
+            wait_for_server(server.url, None, longest_s=0.0)
+        waiting = threading.Thread(target=wait_for_server, args=(server.url, None))
+        waiting.start()
+        until(lambda: len(server.seen) > 2)
+        assert waiting.is_alive()
+        del server.pages["/v1/models"]
+        waiting.join(60)
+        assert not waiting.is_alive()
+    assert "waiting" not in replayed(tmp_path, good, "--wait").said
+
+
+@pytest.mark.parametrize("status", [200, 401, 404, 500])
+def test_an_answer_ends_the_wait_whatever_it_says(status: int) -> None:
+    with FakeServer() as server:
+        server.pages["/v1/models"] = status, "no JSON"
+        wait_for_server(server.url, None, longest_s=60.0)
+        assert len(server.seen) == 1
 
 
 @pytest.mark.parametrize("status", [401, 403, 500])

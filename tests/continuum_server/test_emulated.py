@@ -36,7 +36,11 @@ def test_replies_come_in_order_and_only_when_delivered() -> None:
     assert script.due("p#2") == ScriptedAnswer("one")  # the second attempt of a program that a harness resumes
     assert script.due("p#2/2") == ScriptedAnswer("child")
     assert script.due("q") == ScriptedAnswer("any")
-    assert script.due(None) is None
+    assert script.due(None) == ScriptedAnswer("any")
+    assert script.due(None, answered=1) is None
+    script.delivered(None)
+    assert script.due(None) == ScriptedAnswer("any")  # an unnamed conversation is as far as its prompt says
+    assert Script({"p": [ScriptedAnswer("one")]}).due(None) is None
 
 
 def test_a_script_is_read(tmp_path: Path) -> None:

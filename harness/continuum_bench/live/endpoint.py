@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import re
+import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -21,6 +23,7 @@ from continuum_traces.urls import base_of, joined, root_of, web_proxy_of
 
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import command_line
+from continuum_bench.show import duration, print_notice
 from continuum_client.dialects import BY_HOST, BY_OWNER, DIALECTS, HEADERS, Dialect, owner_of
 
 Answer = TypeVar("Answer", bound=msgspec.Struct)
@@ -123,21 +126,67 @@ NO_ANSWER = (OSError, HTTPException, ValueError, msgspec.MsgspecError, Recursion
 """Errors of a request to something that may be no such server."""
 _NO_LIST = (404, 405, 501)
 """Statuses of ``/models`` at servers and gateways that have no list of models."""
+_NOT_YET = (502, 503, 504)
+"""Statuses of a gateway whose server is not up yet."""
+WAIT_S = 900.0
+"""Longest wait of ``--wait``: as long as ``serve`` gives its server to start."""
 
 
-def probe_server(base_url: str, api_key: str | None, model: str | None = None) -> Endpoint:
+def wait_for_server(base_url: str, api_key: str | None, longest_s: float = WAIT_S) -> None:
+    """Wait until something answers at the server's ``/models``, whatever it answers.
+
+    Raises:
+        BenchError: nothing answers within ``longest_s`` seconds, or the URL has a wrong form.
+    """
+    check_url(base_url)
+    base, until_s, said = base_of(base_url), _now_s() + longest_s, False
+    while (why := _why_no_answer(joined(base, "/models"), api_key)) is not None:
+        if _now_s() >= until_s:
+            raise BenchError(f"--base-url {base}: no server answered within {duration(longest_s)} (--wait): {why}")
+        if not said:
+            print_notice(f"waiting for {base}, at most {duration(longest_s)}: {why}")
+        said = True
+        time.sleep(0.25)
+
+
+def _why_no_answer(url: str, api_key: str | None) -> str | None:
+    """Return why there is no answer yet; None: there is one, also if it is an error."""
+    try:
+        get_json(url, api_key, _Models)
+    except urllib.error.HTTPError as error:
+        return f"{error.code} {error.reason}" if error.code in _NOT_YET else None
+    except OSError as error:
+        wrong = isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError)
+        return None if wrong else words_of(error)
+    except NO_ANSWER:
+        return None
+    return None
+
+
+def words_of(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _now_s() -> float:
+    return time.monotonic()  # noqa: TID251 - for a timeout
+
+
+def probe_server(base_url: str, api_key: str | None, model: str | None = None, wait: bool = False) -> Endpoint:
     """Ask the server for its models, its version and Continuum's state.
 
     Args:
         base_url: the server's URL up to /v1.
         api_key: is sent with each question.
         model: the model that will be asked. If it is given, the server need not list its models.
+        wait: whether to wait until the server answers.
 
     Raises:
         BenchError: no server answers, it refuses the key, or it serves no model.
     """
     check_url(base_url)
     base = base_of(base_url)
+    if wait:
+        wait_for_server(base_url, api_key)
     try:
         models = _models(get_json(joined(base, "/models"), api_key, _Models).data)
     except urllib.error.HTTPError as error:
@@ -145,8 +194,7 @@ def probe_server(base_url: str, api_key: str | None, model: str | None = None) -
             raise BenchError(f"--base-url {base}: {error.code} {error.reason} from /models; {_asked(error)}") from error
         models = []
     except NO_ANSWER as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise BenchError(f"--base-url {base}: no OpenAI-compatible server answers: {reason}") from error
+        raise BenchError(f"--base-url {base}: no OpenAI-compatible server answers: {words_of(error)}") from error
     models = models or ([{"id": model}] if model is not None else [])
     if not models:
         raise BenchError(f"--base-url {base}: serves no model")

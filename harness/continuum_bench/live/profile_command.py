@@ -62,7 +62,7 @@ def _from_server(options: ProfileOptions, base_url: str) -> Profile:
     from continuum_bench.live.profile import measure  # noqa: PLC0415
 
     api_key = os.environ.get("OPENAI_API_KEY") or None
-    endpoint = probe_server(base_url, api_key, options.served_model)
+    endpoint = probe_server(base_url, api_key, options.served_model, options.wait)
     model = options.served_model or endpoint.models[0]
     return measure(endpoint, model, api_key, options.repeats, print_notice, options.longest_prompt)
 

@@ -188,7 +188,7 @@ def _outside(number: float, bounds: Meta) -> str | None:
     for name, holds, words in BOUNDS:
         bound = getattr(bounds, name)
         if bound is not None and not holds(number, bound):
-            return f"{bounds.title or ''} must be {words} {bound:,}".lstrip()
+            return f"{bounds.title or ''} must be {words} {bound:,.15g}".lstrip()
     return None
 
 

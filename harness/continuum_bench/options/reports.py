@@ -34,7 +34,20 @@ TableForm = Annotated[
     named("--format"),
 ]
 TableFile = Annotated[Path | None, WRITABLE, Meta(description="File for that table. Default: standard output.")]
-JsonAlone = Annotated[Json, Without("form", AS_JSON), Without("table", AS_JSON), Without("out", AS_JSON)]
+TableColumns = Annotated[
+    str | None,
+    Meta(
+        description="Columns of that table in this order, by their names in csv: policy,jct_mean_s,jct_mean_s_low. "
+        "Default: all; of compare in latex and markdown those that the terminal shows."
+    ),
+]
+JsonAlone = Annotated[
+    Json,
+    Without("form", AS_JSON),
+    Without("table", AS_JSON),
+    Without("out", AS_JSON),
+    Without("columns", AS_JSON),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +61,7 @@ class AnalyzeOptions(OptionGroup):
     """Which rows to write: runs, misses, programs, turns, by-turn (latency by turn number) or pins."""
     form: TableForm = None
     out: TableFile = None
+    columns: TableColumns = None
     json_output: JsonAlone = False
 
 
@@ -69,11 +83,12 @@ class CompareOptions(OptionGroup):
 
     directories: Directories
     baseline: Baseline = None
-    by: Annotated[str | None, Without("form", BY), Without("out", BY)] = None
+    by: Annotated[str | None, Without("form", BY), Without("out", BY), Without("columns", BY)] = None
     """Compare groups of programs: by kind, by first-prompt (its size), by key (digest of the API key), or by any name
     in the programs' metadata."""
     form: TableForm = None
     out: TableFile = None
+    columns: TableColumns = None
     json_output: JsonAlone = False
 
 
@@ -98,7 +113,7 @@ class GateOptions(OptionGroup):
     """Conditions under which the comparison fails."""
 
     panel = GATE
-    rules = (Without("form", TABLE), Without("out", TABLE))
+    rules = (Without("form", TABLE), Without("out", TABLE), Without("columns", TABLE))
 
     fail_if: list[str] | None = None
     """Exit with code 3 if this condition holds, for example "jct_mean_ratio > 1.05". METRIC_ratio is this arm's metric

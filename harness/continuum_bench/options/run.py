@@ -84,6 +84,7 @@ ServedModel = Annotated[
     Meta(description="Model to request. Default: the first that the server lists. A server without a list needs it."),
     Option(panel=SERVER),
 ]
+Wait = Annotated[bool, Meta(description="Wait until the server answers, at most 15 minutes."), Needs("base_url")]
 Dialect = Annotated[str | None, one_of(*DIALECTS)]
 NoReport = Annotated[bool, Meta(description="Do not write report.html."), Option(panel=OUTPUT)]
 Quiet = Annotated[bool, Meta(description="Show only the results, without progress."), Option(panel=OUTPUT)]
@@ -264,7 +265,7 @@ class RunOptions(OutputOptions, EngineOptions, ArmOptions, ArrivalOptions, Trace
     panel = ENGINE
     usual = (
         *("policy", "jps", "arrivals", "concurrency", "how_many", "num_programs", "seeds", "gpu", "model", "out"),
-        *("traces", "json_output", "print_config", "base_url"),
+        *("traces", "json_output", "print_config", "base_url", "wait"),
     )
 
     pp: Annotated[int, Meta(ge=1), SERVERS, PIPELINE, PROFILED] = 1
@@ -312,6 +313,7 @@ class LiveOptions(OptionGroup):
 
     base_url: str | None = None
     """Play against this server (its URL up to /v1) instead of the virtual engine."""
+    wait: Wait = False
     served_model: ServedModel = None
     label: str | None = None
     """Name of the run. Default: the name of the server's policy."""

@@ -11,7 +11,7 @@ from continuum_server.policy.program_table import FairBetween, Guards
 from msgspec import Meta
 
 from continuum_bench.options.declare import WRITABLE, OptionGroup, named
-from continuum_bench.options.run import EngineOptions, GpuOptions, Json, PolicyOption, ServedModel
+from continuum_bench.options.run import EngineOptions, GpuOptions, Json, PolicyOption, ServedModel, Wait
 from continuum_bench.options.together import Needs
 
 GUARDS = Guards()
@@ -97,6 +97,7 @@ class ProfileOptions(GpuOptions):
     """File to write."""
     base_url: str | None = None
     """Server to measure (its URL up to /v1). Without it, the profile is computed from the modelled step times."""
+    wait: Wait = False
     served_model: Annotated[ServedModel, Needs("base_url")] = None
     repeats: Annotated[int, Meta(ge=1), Needs("base_url")] = 3
     """Number of measurements of each point; their median is used."""
@@ -111,6 +112,7 @@ class TopOptions(OptionGroup):
 
     base_url: list[str]
     """Server to show (its URL up to /v1). Repeatable."""
+    wait: Wait = False
     once: bool = False
     """Print one table, and exit."""
     json_output: Annotated[Json, Needs("once")] = False
@@ -128,6 +130,7 @@ class DoctorOptions(OptionGroup):
 
     base_url: str | None = None
     """Send three turns of a program to this server or gateway (its URL up to /v1), and show what arrived."""
+    wait: Wait = False
     served_model: Annotated[ServedModel, Needs("base_url")] = None
     server_url: Annotated[list[str] | None, Needs("base_url")] = None
     """Root of a server behind the gateway, to ask what arrived there. Repeatable."""

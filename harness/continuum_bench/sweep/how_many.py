@@ -186,7 +186,7 @@ def _modelled(name: str, options: RunOptions, level: str, store: SweepStore, slo
 
 def _on_server(name: str, options: RunOptions, live: LiveOptions, level: str, store: SweepStore, slo: Slo) -> _Study:
     assert live.base_url is not None
-    endpoint = probe_server(live.base_url, os.environ.get(live.api_key_env) or None, live.served_model)
+    endpoint = probe_server(live.base_url, os.environ.get(live.api_key_env) or None, live.served_model, live.wait)
     policy = live.label or endpoint.policy
     options = replace(options, time_limit_s=options.time_limit_s or LEVEL_S)
     grid = _grid(name, endpoint.base_url, level, live)

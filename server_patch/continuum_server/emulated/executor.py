@@ -172,7 +172,7 @@ class EmulatedWorker:
         wanted: Any = {"logprobs": -1 if params.logprobs is None else params.logprobs, "prompt_logprobs": of_prompt}
         tags = tags_from_xargs(params.extra_args or {}).tags
         program, is_last = tags.program_id, bool(tags.is_last_step)
-        reply = self._script.due(program)
+        reply = self._script.due(program, self._vocabulary.answers_in(new.prompt_token_ids or ()))
         ends = reply is not None or not params.ignore_eos
         if reply is not None:
             planned = reply.tokens(self._vocabulary.encode)

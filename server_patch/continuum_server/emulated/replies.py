@@ -5,7 +5,8 @@ A script is a file of JSON lines, one for each program::
     {"program": "a", "replies": [{"tool_calls": [{"name": "bash", "arguments": {"command": "ls"}}]}, {"text": "..."}]}
 
 A reply is ``text``, ``token_ids``, or ``tool_calls`` (with or without text before them). The script of program ``"*"``
-serves every program that has no script of its own. A program that a harness plays again as ``ID#2``, ``ID#3`` ... has
+serves every program that has no script of its own, and requests that name no program: these get the reply whose number
+is that of the answers in their prompt. A program that a harness plays again as ``ID#2``, ``ID#3`` ... has
 the script of ``ID``. A program gets its next reply when the reply before reached its end;
 after an abort it gets the same reply again. When a program has ended (after its last request, or a release), a program
 of the same name gets the first reply again.
@@ -73,10 +74,15 @@ class Script:
         self._replies = replies
         self._served: dict[str, int] = {}
 
-    def due(self, program: str | None) -> ScriptedAnswer | None:
-        """Return the program's next reply; None: the script has no more replies for this program."""
+    def due(self, program: str | None, answered: int = 0) -> ScriptedAnswer | None:
+        """Return the program's next reply; None: the script has no more replies for this program.
+
+        Args:
+            program: the program's id; None: the request names none.
+            answered: number of answers in the prompt, which say how far an unnamed conversation is.
+        """
         replies = self._replies_of(program)
-        index = self._served.get(program or "", 0)
+        index = answered if program is None else self._served.get(program, 0)
         return replies[index] if index < len(replies) else None
 
     def delivered(self, program: str | None) -> None:
@@ -89,9 +95,7 @@ class Script:
         self._served.pop(program or "", None)
 
     def _replies_of(self, program: str | None) -> Sequence[ScriptedAnswer]:
-        if program is None:
-            return ()
-        names = (program, _AGAIN.sub("", program), ANY_PROGRAM)
+        names = (program or "", _AGAIN.sub("", program or ""), ANY_PROGRAM)
         return next((self._replies[name] for name in names if name in self._replies), ())
 
 

@@ -12,6 +12,9 @@ from vllm.config import ModelConfig
 from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.outputs import LogprobsLists, LogprobsTensors
 
+ANSWER = "<|im_start|>assistant"
+"""What the bundled chat template writes before an answer."""
+
 
 class Vocabulary:
     """The tokens of the served model's tokenizer, for answers."""
@@ -23,9 +26,16 @@ class Vocabulary:
         self._words = [ids[0] for ids in map(self.encode, _WORDS) if len(ids) == 1]
         self.closing = (self.end, *(self.encode(text)[0] for text in ('"', "}", "]", "0", ":", ",")))
         """Under a grammar these tokens are tried in this order, because they soon end a JSON value."""
+        self._answer = tuple(self.encode(ANSWER))
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def answers_in(self, prompt: Sequence[int]) -> int:
+        """Return how many answers of the model a chat's prompt holds. It ends with the beginning of the next one."""
+        first, length = self._answer[0], len(self._answer)
+        starts = (at for at, token in enumerate(prompt) if token == first)
+        return max(0, sum(tuple(prompt[at : at + length]) == self._answer for at in starts) - 1)
 
     def filler(self, key: str, length: int) -> list[int]:
         """Return random common words as tokens. They are the same for the same key."""

@@ -27,6 +27,7 @@ SCRIPT = [
         "replies": [{"text": "Look:", "tool_calls": [{"name": "bash", "arguments": {"wrong": "ls"}}]}],
     },
     {"program": "again", "replies": [{"text": LONG}, {"text": "second"}]},
+    {"program": "*", "replies": [{"tool_calls": [{"name": "bash", "arguments": {"c": "ls"}}]}, {"text": "done"}]},
 ]
 
 
@@ -53,6 +54,17 @@ def test_an_aborted_reply_is_given_again(agents: Live) -> None:
     stream.close()
     answers = [chat(agents, "?", extra_headers=headers).choices[0].message.content for _ in range(2)]
     assert answers == [LONG, "second"]
+
+
+def test_the_script_of_all_programs_answers_agents_that_send_no_ids(agents: Live) -> None:
+    """Two conversations at once: each gets the reply that follows the answers in its own prompt."""
+    tools: Any = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
+    first = [chat(agents, question, tools=tools).choices[0].message for question in ("one?", "two?")]
+    assert [message.tool_calls[0].function.name for message in first] == ["bash", "bash"]
+    for question, message in zip(("one?", "two?"), first, strict=True):
+        result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "a.py"}
+        done = chat(agents, question, message.model_dump(exclude_none=True), result, tools=tools)
+        assert done.choices[0].message.content == "done"
 
 
 def test_state_holds_no_prompt_text(agents: Live) -> None:
