@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,9 +14,13 @@ from rich.table import Table
 from continuum_bench.show import ERR, duration, print_notice
 from continuum_bench.virtual.pool import Report
 
+EVERY_S = 15.0
+"""Where no terminal is, a line comes this often."""
+
 
 class RunsDisplay:
-    """One line for each run that ended and, in a terminal, a live table of those that run.
+    """One line for each run that ended. In a terminal also a live table of those that run, elsewhere a line about them
+    now and then.
 
     Args:
         costs: the work of each run to play, in any unit, by the run's name.
@@ -24,6 +29,7 @@ class RunsDisplay:
         what: the plural of what is counted.
         clock: returns seconds, from which the time left is estimated.
         later: about how many runs will be expected later (``expect``).
+        every_s: how often a line comes where no terminal is.
     """
 
     def __init__(
@@ -34,6 +40,7 @@ class RunsDisplay:
         what: str = "runs",
         clock: Callable[[], float] = time.monotonic,  # noqa: TID251 - the default of an injected clock
         later: int = 0,
+        every_s: float = EVERY_S,
     ) -> None:
         self._cost, self._left = dict(costs), dict(costs)
         self._before = done_before
@@ -42,7 +49,8 @@ class RunsDisplay:
         self._running: dict[str, Report] = {}
         self._clock = clock
         self._first_s: float | None = None
-        self._quiet = quiet
+        self._since_s: dict[str, float] = {}
+        self._quiet, self._every_s, self._over = quiet, every_s, threading.Event()
         live = ERR.is_terminal and not quiet
         self._live = (
             Live(console=ERR, transient=True, refresh_per_second=4, get_renderable=self._table) if live else None
@@ -63,6 +71,7 @@ class RunsDisplay:
             self._first_s = self._clock()  # vLLM is loaded now
         if report.state not in ("done", "failed"):
             self._running[report.cell] = report
+            self._since_s.setdefault(report.cell, self._clock())
             return
         self._running.pop(report.cell, None)
         self._left.pop(report.cell, None)
@@ -99,20 +108,46 @@ class RunsDisplay:
         if far and not self._quiet:
             print_notice(f"lost, to be played again: {', '.join(far)}")
 
+    def line(self) -> str:
+        """Return how far the runs are: of a single one its programs, rate, failures and what is in flight."""
+        running = list(self._running.values())
+        if len(running) == 1 and running[0].programs_total:
+            return f"{running[0].cell}: {self._how_far(running[0])}; {self.summary()}"
+        return f"{self.summary()}, {len(running)} running"
+
+    def _how_far(self, report: Report) -> str:
+        if not report.programs_total or report.state != "running":
+            return report.state
+        words = [f"{report.programs_done} of {report.programs_total} programs"]
+        passed_s = self._clock() - self._since_s[report.cell]
+        if report.in_flight is not None:
+            if report.programs_done and passed_s > 0:
+                words.append(f"{report.programs_done / passed_s:.3g}/s")
+            words += [f"{report.in_flight} in flight", f"{report.programs_failed or 'none'} failed"]
+        return ", ".join(words)
+
     def _table(self) -> Group:
         table = Table(box=None, pad_edge=False)
         for heading in (self._what, "how far"):
             table.add_column(heading, no_wrap=True, overflow="ellipsis")
         for name, report in self._running.items():
-            progress = f"{report.programs_done} of {report.programs_total} programs"
-            table.add_row(name, progress if report.programs_total and report.state == "running" else report.state)
+            table.add_row(name, self._how_far(report))
         return Group(table, self.summary())
+
+    def _say_now_and_then(self) -> None:
+        while not self._over.wait(self._every_s):
+            if self._running:
+                print_notice(self.line())
 
     def __enter__(self) -> RunsDisplay:
         if self._live:
             self._live.start()
+        elif not self._quiet:
+            self._over.clear()
+            threading.Thread(target=self._say_now_and_then, daemon=True).start()
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._over.set()
         if self._live:
             self._live.stop()

@@ -235,7 +235,8 @@ def _show_curve(sweep: Sweep, capacity: Capacity, options: CompareOptions) -> in
 
         _write_table(capacity_table(capacity), options)
     else:
-        print_table(capacity.table(), f"{sweep.name}: {sweep_line(sweep)}; {MODELLED.get(sweep.engine, sweep.engine)}")
+        caption = f"{sweep.name}: {sweep_line(sweep)}; {MODELLED.get(sweep.engine, sweep.engine)}"
+        print_table(capacity.table(), caption, words=("policy",))
         print_verdict(" ".join(capacity.answer))
     return 0
 

@@ -19,7 +19,9 @@ from continuum_analysis.plots.panels import Panel
 from continuum_analysis.report.experiment_facts import experiment_line
 from continuum_analysis.report.page import write_report
 from continuum_traces.names import harmless
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
@@ -28,6 +30,8 @@ from continuum_bench.options.run import OutputOptions
 
 WIDTH = 160
 """Columns of tables if the output is no terminal and COLUMNS is not set."""
+UNLIMITED = 10_000
+"""More columns than any table has."""
 BAR = 50
 """Length of the longest bar in characters."""
 
@@ -104,13 +108,12 @@ def conclude(out: Path, options: OutputOptions, where: str = "") -> Summary:
 def print_summary(summary: Summary, caption: str) -> None:
     """Print a summary and its warnings: one row for each arm, or one column for each if the terminal is too narrow."""
     shown, console = arm_table({None: summary}), table_console()
-    table = rich_table(shown)
-    if Measurement.get(console, console.options.update(max_width=1000), table).maximum > console.width:
+    if Measurement.get(console, console.options.update(max_width=UNLIMITED), rich_table(shown)).maximum > console.width:
         first, *rest = zip(shown.headings, *shown.rows, strict=True)
-        table = rich_table(TextTable(first, rest))
+        shown = TextTable(first, rest)
     intervals = "; in brackets: 95% intervals over seeds" if len(summary.seeds) >= ENOUGH_SEEDS else ""
     _out.print(caption + modelled(summary) + intervals)
-    console.print(table)
+    console.print(rich_table(shown, width=console.width))
     if summary.scenario is not None and summary.scenario["comparable"]:
         print_notice(scenario_line(dict(summary.scenario)))
     for warning in summary.warnings:
@@ -130,18 +133,20 @@ def print_verdict(text: str) -> None:
 def print_table(table: TextTable, title: str, words: Sequence[str] = ()) -> None:
     """Print a table. The first column and those with the headings ``words`` are aligned to the left."""
     _out.print(title)
-    table_console().print(rich_table(table, words))
+    console = table_console()
+    console.print(rich_table(table, words, console.width))
 
 
 def print_bars(panel: Panel) -> None:
     """Print the lines of a panel as bars: a group of bars for each x, the longest ``BAR`` characters long."""
     values = {(x, line.name): y for line in panel.lines for x, y in zip(line.x, line.y, strict=True)}
     longest, largest = max(len(line.name) for line in panel.lines), max(values.values())
+    most = max(10, min(BAR, table_console().width - longest - 20))
     _out.print(f"{panel.y_title}, by {panel.x_title}:")
     for x in sorted({x for x, _ in values}):
         of_x = [(line.name, values[x, line.name]) for line in panel.lines if (x, line.name) in values]
         for at, (label, y) in enumerate(of_x):
-            bar = "█" * round(BAR * y / largest)
+            bar = "█" * round(most * y / largest)
             _out.print(f"{'' if at else f'{x:g}':>8}  {label:<{longest}}  {bar} {y:#.3g}")
 
 
@@ -150,13 +155,51 @@ def table_console() -> Terminal:
     return Terminal(width=None if _out.is_terminal or "COLUMNS" in os.environ else WIDTH)
 
 
-def rich_table(table: TextTable, words: Sequence[str] = ()) -> Table:
-    """Return a table for rich whose cells are wrapped between words only."""
-    made = Table()
-    for index, heading in enumerate(table.headings):
-        cells = [heading, *(row[index] for row in table.rows)]
-        longest = max(len(word) for cell in cells for word in (cell.split() or [""]))
-        made.add_column(heading, justify="left" if index == 0 or heading in words else "right", min_width=longest)
-    for row in table.rows:
-        made.add_row(*map(harmless, row))  # before rich measures how wide they are
+def rich_table(table: TextTable, words: Sequence[str] = (), width: int = UNLIMITED) -> Table:
+    """Return a table for rich that is at most ``width`` columns wide.
+
+    Cells are wrapped between words. If that does not suffice, there are no vertical lines; then long words are folded.
+    """
+    columns = [
+        [harmless(heading), *(harmless(row[index]) for row in table.rows)]
+        for index, heading in enumerate(table.headings)
+    ]
+    longest = [max(map(cell_len, cells)) for cells in columns]
+    shortest = [max(cell_len(word) for cell in cells for word in (cell.split() or [""])) for cells in columns]
+    left = [index == 0 or heading in words for index, heading in enumerate(table.headings)]
+    whole = [  # of numbers with their units only the heading is wrapped
+        least if of_words else max(least, *map(cell_len, cells[1:]), 0)
+        for least, of_words, cells in zip(shortest, left, columns, strict=True)
+    ]
+    boxed, plain = 3 * len(columns) + 1, len(columns) - 1
+    fits = [(least, lines) for least in (whole, shortest) for lines in (boxed, plain) if sum(least) + lines <= width]
+    least, lines = fits[0] if fits else (shortest, plain)
+    made = Table() if lines == boxed else Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    widths = _widths(least, longest, width - lines)
+    for index, (heading, *_) in enumerate(columns):
+        justify: JustifyMethod = "left" if left[index] else "right"
+        made.add_column(heading, justify=justify, width=widths[index], overflow="fold")
+    for row in zip(*(cells[1:] for cells in columns), strict=True):
+        made.add_row(*row)
     return made
+
+
+def _widths(shortest: Sequence[int], longest: Sequence[int], room: int) -> list[int]:
+    """Return the width of each column: as wide as its longest cell, if all have room; never wider.
+
+    Args:
+        shortest: the longest word of each column.
+        longest: the longest cell of each column.
+        room: the columns of the screen that they share.
+    """
+    widths = list(shortest)
+    while sum(widths) > room and max(widths) > 1:
+        widths[widths.index(max(widths))] -= 1
+    needs = [most - width for most, width in zip(longest, widths, strict=True)]
+    left, wanted = max(0, room - sum(widths)), sum(needs)
+    for number, index in enumerate(sorted(range(len(needs)), key=needs.__getitem__)):
+        need = needs[index]
+        fair = max(left // (2 * (len(needs) - number)), left * need // max(1, wanted))  # small needs are met first
+        widths[index] += (more := min(need, fair))
+        left, wanted = left - more, wanted - need
+    return widths

@@ -7,17 +7,21 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_cli import bench, refused, succeeded
+from continuum_analysis.compare.words import TextTable
 from continuum_bench.cli import app
 from continuum_bench.doctor import _python
+from continuum_bench.show import print_table
 from continuum_traces.jsonl import read_programs, write_programs
 from continuum_traces.schema import Program, Turn
 from ctrl_c import interrupted
 from recorded_runs import verdict_in
+from rich.cells import cell_len
 from typer.main import get_command
 
 import continuum_client
@@ -201,6 +205,34 @@ def test_help_cuts_no_name(monkeypatch: pytest.MonkeyPatch, columns: str) -> Non
 
     check(get_command(app))
     assert "--pins-yield-to" not in bench("swebench", "--help").stdout
+
+
+@pytest.mark.parametrize("command", ["figure list", "traces stats swebench", "doctor"])
+def test_tables_fit_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of a table are those with its borders, or below its headings; other lines are wrapped by the terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line for line in bench(command).stdout.splitlines() if line[:1] in "┏┃┡│└"]
+    assert lines
+    assert {len(line) for line in lines} <= set(range(81))
+    assert all(line[-1] in "┓┃┩│┘" for line in lines)
+
+
+@pytest.mark.parametrize("width", [200, 62, 50, 33, 32, 26, 20, 8])
+def test_a_table_loses_nothing_on_a_narrow_screen(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between words, then without lines between columns, then within words."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    headings, row = ("policy", "mean JCT, s", "what it is"), ("working-set", "1,234 s", "three short words")
+    print_table(TextTable(headings, [row, ("漢字", "", "")]), "title", words=("what it is",))
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title == "title"
+    assert max(map(cell_len, lines)) <= width
+    assert ("│" in "".join(lines)) is (width >= 33)
+    if width >= 26:
+        assert {*" ".join(lines).split()} >= {"policy", "working-set", "1,234", "three", "words", "漢字"}
+    shown = Counter("".join(lines))
+    assert all(shown[letter] == "".join([*headings, *row]).count(letter) for letter in "abcdefghijklmnopqrst1234")
 
 
 def test_help_imports_nothing_heavy() -> None:

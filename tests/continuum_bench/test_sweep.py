@@ -235,6 +235,24 @@ def test_the_time_left_is_guessed_from_the_work_that_is_done() -> None:
         assert display.left_s() == pytest.approx(90.0)  # six more, as if the second had been played
 
 
+def test_a_line_says_how_far_the_runs_are_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
+    now, said = [0.0], ""
+    with RunsDisplay({"a": 1.0, "b": 1.0}, 0, quiet=False, clock=lambda: now[0], every_s=0.01) as display:
+        display.update(Report("a", 0, 100, in_flight=1))
+        assert display.line() == "a: 0 of 100 programs, 1 in flight, none failed; 0 of 2 runs"
+        now[0] = 50.0
+        display.update(Report("a", 20, 100, in_flight=7, programs_failed=2))
+        line = "a: 20 of 100 programs, 0.4/s, 7 in flight, 2 failed; 0 of 2 runs, about 8 min left"
+        assert display.line() == line
+        while line not in said:
+            said += capsys.readouterr().err
+        display.update(Report("b", 1, 100))
+        assert display.line() == "0 of 2 runs, about 7 min left, 2 running"
+    with RunsDisplay({"a": 1.0}, 0, quiet=True, every_s=0.01) as display:
+        display.update(Report("a", 0, 100))
+    assert not capsys.readouterr().err.endswith("100 programs; 0 of 1 runs\n")
+
+
 def searched(start: float, sustains: Callable[[float], bool]) -> tuple[Search, list[float]]:
     """A search that has ended, and the rates it tried."""
     search, tried = Search(start, 0.1), []

@@ -161,8 +161,10 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
     def since_s() -> float:
         return (_now() - began).total_seconds()
 
-    def on_progress(ended: int) -> None:
-        display.update(Report(folder.name, ended, len(plays)))
+    def on_progress(so_far: LiveRecorder) -> None:
+        ended, in_flight = so_far.programs_ended, so_far.programs_arrived - so_far.programs_ended
+        failed = so_far.programs_failed
+        display.update(Report(folder.name, ended, len(plays), in_flight=in_flight, programs_failed=failed))
 
     root, key = run.endpoint.root, run.load.api_key
     errors_before = plugin_errors(root, key)

@@ -18,25 +18,28 @@ class LiveRecorder(ExitStack):
 
     Args:
         folder: the run's directory.
-        on_progress: called with the number of programs that have ended.
+        on_progress: called when a program arrived, ended or failed.
 
     Raises:
         RunDirError: a file cannot be written. Earlier records stay readable.
     """
 
-    def __init__(self, folder: Path, on_progress: Callable[[int], None]) -> None:
+    def __init__(self, folder: Path, on_progress: Callable[[LiveRecorder], None]) -> None:
         super().__init__()
         self._arrivals, self._turns = (self.enter_context(JsonLines(folder / name)) for name in (ARRIVALS, TURNS))
         self._on_progress = on_progress
-        self.programs_ended = 0
+        self.programs_arrived = self.programs_ended = self.programs_failed = 0
 
     def __call__(self, record: ArrivalRecord | TurnRecord) -> None:
         if isinstance(record, ArrivalRecord):
-            return self._arrivals.write(record)
+            self._arrivals.write(record)
+            self.programs_arrived += 1
+            return self._on_progress(self)
         self._turns.write(record)
         if record.is_last or record.error is not None:
             self.programs_ended += 1
-            self._on_progress(self.programs_ended)
+            self.programs_failed += record.error is not None
+            self._on_progress(self)
 
 
 def take_scheduler_records(source: Path, folder: Path, began_s: float) -> None:

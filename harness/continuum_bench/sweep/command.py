@@ -83,7 +83,8 @@ def show_sweep(sweep: Sweep, options: SweepOptions | RunOptions) -> None:
         print_json({**sweep_json(sweep), "out": str(sweep.path)})
         return
     table = sweep.table() if capacity is None else capacity.table()
-    print_table(table, f"{sweep.name}: {sweep_line(sweep)}; {MODELLED.get(sweep.engine, sweep.engine)}")
+    caption = f"{sweep.name}: {sweep_line(sweep)}; {MODELLED.get(sweep.engine, sweep.engine)}"
+    print_table(table, caption, words=("policy",))
     if (predicted := sweep.prediction_table()) is not None:
         print_table(predicted, f"{BESIDE}; {MODELLED.get(sweep.engine, sweep.engine)}")
     print_verdict(" ".join(sweep_answer(sweep)))

@@ -32,6 +32,9 @@ class Report:
     state: str = "running"
     """loading, running, done or failed."""
     error: str = ""
+    in_flight: int | None = None
+    """Programs that have arrived and not ended; None: not known."""
+    programs_failed: int = 0
 
 
 Listener = Callable[[Report], None]
