@@ -56,7 +56,6 @@ NOT_RUN = (
     ("README.md", r"continuum-bench serve", "the same server as in docs/how-to/my-vllm.md"),
     ("docs/how-to/my-vllm.md", r".*(stock|8001)", "a second server; tests/continuum_server/online has both"),
     ("docs/how-to/load-a-server.md", r".*URL", "tests/continuum_bench/test_live.py and test_faults.py play all of it"),
-    ("docs/quickstart.md", r"continuum-bench serve|curl ", "the same server as in docs/how-to/my-vllm.md"),
 )
 """(pages, start of the command, why it is not executed here)."""
 
@@ -87,6 +86,7 @@ sys.exit(int(code))
 PARSERS = {"continuum-proxy": proxy_parser, "continuum-instrument": instrument_parser}
 SHELL = {"python", "export", "for", "done", "curl", "source", "pip", "vllm", ".ci/run", "pre-commit", "pytest"}
 SHELL |= {"docker", "kubectl", "serve", "taskset", "vllm-router"}
+EXAMPLES = REPO / "examples"
 IN_EXAMPLES = ("docs/how-to/my-policy.md",)
 """Pages whose commands are run in the folder examples."""
 
@@ -131,7 +131,7 @@ def check(command: str) -> None:
         PARSERS[program]().parse_args(words)
     elif program == "make":
         assert re.search(rf"^{words[0]}:", (REPO / "Makefile").read_text(), flags=re.M), f"no target {words[0]}"
-    elif program == "python" and words[0] != "-m" and not (REPO / "examples" / words[0]).exists():
+    elif program == "python" and words[0] != "-m" and not any((at / words[0]).exists() for at in (REPO, EXAMPLES)):
         text = (REPO / "benchmarks" / words[0].removeprefix("benchmarks/")).read_text(encoding="utf-8")
         for option in (word for word in words if word.startswith("--")):
             assert f'"{option}"' in text, f"{words[0]} has no {option}"
@@ -213,7 +213,9 @@ def prepare(folder: Path, page: Path, ports: dict[str, str]) -> None:
         with JsonLines(recorded / TURNS) as turns:
             turns.write(TurnRecord("p", 0, 0.0, 0.0, 0.5, 1.0, 100, 10, is_last=True))
     if name_of(page) in IN_EXAMPLES:
-        shutil.copytree(REPO / "examples", folder, dirs_exist_ok=True)
+        shutil.copytree(EXAMPLES, folder, dirs_exist_ok=True)
+    else:
+        (folder / "examples").symlink_to(EXAMPLES)
 
 
 def script_of(page: Path, ports: dict[str, str]) -> str:

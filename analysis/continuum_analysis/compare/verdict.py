@@ -75,13 +75,17 @@ def verdict_parts(summary: Summary) -> tuple[str, str]:
     sentence, named = _judged(summary)
     finished, waiting = _finished(summary, named), _waiting(summary)
     overloaded = [name for name, arm in summary.arms.items() if arm.overloaded]
-    conditions = [f"more work arrived than {listed(overloaded)} could finish"] if overloaded else []
+    conditions = [f"more work arrived than {_who(overloaded, summary)} could finish"] if overloaded else []
     conditions += ["not all programs finished"] if finished else []
     conditions += ["requests still waited for a first token at the end"] if waiting else []
     first = f"{listed(conditions)}; " if conditions else ""
     first += "in a run of this length, " if overloaded else ""
     rest = [_intervals(summary, named), finished, waiting, _cost(summary, named)]
     return as_sentence(f"{first}{sentence}", summary.arms), " ".join(filter(None, rest))
+
+
+def _who(policies: Sequence[str], summary: Summary) -> str:
+    return "any policy" if len(policies) == len(summary.arms) > 1 else listed(policies)
 
 
 def as_sentence(text: str, policies: Container[str]) -> str:

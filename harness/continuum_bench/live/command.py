@@ -96,6 +96,7 @@ def _again(run: _LiveRun) -> str:
 def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -> _LiveRun:
     api_key = os.environ.get(live.api_key_env) or None
     endpoint = probe_server(base_url, api_key, live.served_model, live.wait)
+    live.check_records()
     workload = load_workload(name, options, options, endpoint.max_model_len or 131072)
     lanes = workload.lanes
     if lanes is not None and lanes.in_steps and live.processes > 1:

@@ -57,10 +57,6 @@ WRITABLE = Limit(_can_be_written, "cannot write there; name a file in a folder t
 """For files that a command writes at its end: a wrong path is reported before the work begins."""
 
 
-FOLDER = Limit(Path.is_dir, "no such folder")
-"""For folders that a command reads at its end."""
-
-
 MOST = 10**12
 """Largest numeric option, unless its type allows less. With larger numbers, computations overflow or never end."""
 FINITE = Range(0, MOST)

@@ -18,7 +18,6 @@ from msgspec import Meta
 from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import (
     ARGUMENT,
-    FOLDER,
     Option,
     OptionGroup,
     declared,
@@ -331,5 +330,18 @@ class LiveOptions(OptionGroup):
     """Number of processes that generate the load."""
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable that holds the API key. The key itself is never recorded."""
-    scheduler_records: Annotated[Path | None, FOLDER] = None
+    scheduler_records: Path | None = None
     """Folder that the server was given as --record. The server's records of this run are copied from it."""
+
+    def check_records(self) -> None:
+        """Check the folder of the server's records before the load starts.
+
+        Raises:
+            OptionError: there is no such folder.
+        """
+        if self.scheduler_records is not None and not self.scheduler_records.is_dir():
+            raise OptionError(f"--scheduler-records {self.scheduler_records}: no such folder")
+
+    def expand(self) -> None:
+        if not self.wait:  # the server that it waits for makes the folder
+            self.check_records()
