@@ -18,6 +18,7 @@ from importlib.metadata import distribution, version
 from pathlib import Path
 
 import pytest
+import yaml
 from continuum_server.local_model import TINY, ensure_model
 from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
@@ -97,15 +98,20 @@ def test_our_packages_are_installed(docker: Docker) -> None:
 
 
 def test_the_entry_point_serves(docker: Docker) -> None:
-    """vLLM loads the scheduler and the middleware that are in the image."""
+    """vLLM loads the scheduler and the middleware that are in the image, and serves as ``compose.yml`` starts it: its
+    options, volumes and shared memory. Compose itself is no part of Debian, and the other images are not fetched."""
     model = ensure_model(TINY)
+    service = yaml.safe_load((DEPLOY / "compose.yml").read_text())["services"]["server"]
+    _, *of_compose = service["command"]
+    volumes = [f"--volume={volume}" for volume in service["volumes"]]
     mounted = [f"--volume={path}:{path}:ro" for path in (ENVIRONMENT, model)]
     given = {"PATH": f"{ENVIRONMENT}/bin:/usr/bin:/bin", "PYTHONPATH": paths()["purelib"]}
     given |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
     variables = [f"--env={name}={value}" for name, value in given.items()]
     options = ["--load-format=dummy", "--enforce-eager", "--max-model-len=512", "--block-size=32"]
     started = docker.output(
-        "run", "-d", "--network=none", "--shm-size=1g", *mounted, *variables, "continuum", model, *options
+        *("run", "-d", "--network=none", f"--ipc={service['ipc']}", *volumes, *mounted, *variables),
+        *("continuum", model, *of_compose, *options),
     )
 
     def ask(path: str, body: str = "") -> str:
@@ -123,6 +129,8 @@ def test_the_entry_point_serves(docker: Docker) -> None:
         answer = json.loads(ask("/v1/completions", json.dumps(body)))
         assert answer["usage"]["completion_tokens"] == 3
         (engine,) = json.loads(ask("/continuum/state"))["engines"]
-        assert engine["recognised_by"] == {"tag": 1}
+        assert (engine["policy"], engine["recognised_by"]) == ("working-set", {"tag": 1})
+        recorded = ("exec", started, "python3", "-c", "print(open('/records/scheduler_timestamps.jsonl').read())")
+        until(lambda: docker.run(*recorded).stdout.count('"event":"finish"') == 1)
     finally:
         docker.output("rm", "-f", started)
