@@ -325,6 +325,8 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     for name in arguments.missing:
+        if f"{name}.json" == GOODPUT:
+            parser.error("goodput is a search for rates: make results ARGS=goodput plays it")
         play_missing(name)
     for name in arguments.draw:
         draw_figure(name)

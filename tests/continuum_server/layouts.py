@@ -97,6 +97,7 @@ class Engine:
     Args:
         in_flight: steps that are scheduled before the first output arrives, minus one: 1 is asynchronous scheduling.
         accepts: called with the number of draft tokens of a request; returns how many are right.
+        match_unit: vLLM's ``prefix_match_unit``: a hit may end at a multiple of it within a block.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class Engine:
         in_flight: int = 0,
         accepts: Callable[[int], int] = lambda drafts: drafts // 2,
         flagged: bool = False,
+        match_unit: int | None = None,
     ) -> None:
         drafts = SPECULATIVE[speculative]
         specs = LAYOUTS[layout](drafts)
@@ -122,6 +124,8 @@ class Engine:
         settings = Settings(policy, given, prefill=PrefillCurve(0.0, 1e-4, 0.01, "test"))
         config.additional_config = settings.to_config()
         config.scheduler_config.async_scheduling = bool(in_flight)
+        if match_unit is not None:
+            config.cache_config.prefix_match_unit = match_unit
         if any(isinstance(spec, MambaSpec) for spec in specs):
             config.cache_config.mamba_cache_mode = "align"
         if drafts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from itertools import product
 from random import Random
 from types import SimpleNamespace
@@ -15,15 +16,24 @@ from continuum_traces.schema import SchedulerEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import DENSE, LATEST, LAYOUTS, SPECULATIVE, Engine
+from vllm.config import CacheConfig
 
 PROMPT = [n % 900 for n in range(700)]
 NEXT = range(2000, 2050)
 PAIRS = [pair for pair in product(LAYOUTS, SPECULATIVE) if pair != ("llama-4", "mtp")]
 """vLLM has no chunked attention with MTP."""
+MATCHES_WITHIN = "prefix_match_unit" in {field.name for field in fields(CacheConfig)}
 EACH = pytest.mark.parametrize("retention", [LATEST, DENSE])
 
 
-def next_hits(layout: str, retention: int | None, speculative: str, pressure: str = "none", **rest: Any) -> list[int]:
+def next_hits(
+    layout: str,
+    retention: int | None,
+    speculative: str,
+    pressure: str = "none",
+    prompt: list[int] = PROMPT,
+    **rest: Any,
+) -> list[int]:
     """What the next turn finds: a continuation of the answer, and a prompt that leaves the answer out.
 
     Args:
@@ -32,14 +42,14 @@ def next_hits(layout: str, retention: int | None, speculative: str, pressure: st
     found = []
     for continues in (True, False):
         engine = Engine(layout, retention, speculative, blocks=400, **rest)
-        request = engine.add("p", PROMPT, 100)
+        request = engine.add("p", prompt, 100)
         while engine.scheduler.requests:
             engine.step()
             if pressure == "steps":
                 engine.evict()
         if pressure == "after":
             engine.evict()
-        context = [*PROMPT, *request.output_token_ids] if continues else PROMPT
+        context = [*prompt, *request.output_token_ids] if continues else prompt
         found.append(engine.hit("p", [*context, *NEXT]))
         assert engine.leaked() == 0
     return found
@@ -60,6 +70,19 @@ def test_the_next_turn_finds_under_pressure_what_an_idle_pool_gives(
     assert next_hits(layout, retention, speculative, "after") == idle
     least = [idle[-1]] * 2 if finds_none or (layout == "qwen3-next" and retention is DENSE) else idle
     assert next_hits(layout, retention, speculative, "steps") == least
+
+
+@pytest.mark.skipif(not MATCHES_WITHIN, reason="this vLLM matches whole blocks")
+@pytest.mark.parametrize("speculative", SPECULATIVE)
+@pytest.mark.parametrize("tokens", [687, 688, 689, 700, 704])
+def test_a_state_at_the_end_of_a_prompt_within_a_block_is_held(tokens: int, speculative: str) -> None:
+    """With a match unit of 16 tokens and blocks of 64, it has a block of its own."""
+    of: dict[str, Any] = {"layout": "qwen3-next", "retention": LATEST, "speculative": speculative}
+    of["prompt"] = [n % 900 for n in range(tokens)]
+    idle = next_hits(**of, match_unit=16)
+    assert idle[-1] >= next_hits(**of)[-1]
+    assert next_hits(**of, pressure="after", match_unit=16) == idle
+    assert next_hits(**of, pressure="steps", match_unit=16)[-1] == idle[-1] >= 656
 
 
 SPARSE = pytest.mark.parametrize("layout", ["gemma-3", "gpt-oss", "qwen3-next", "window-mla", "mistral"])
@@ -146,11 +169,12 @@ def test_nothing_is_held_where_the_next_turn_would_find_nothing(layout: str) -> 
     in_flight=st.sampled_from([0, 1]),
     policy=st.sampled_from(["static-ttl", "vllm-guard", "working-set"]),
     blocks=st.integers(110, 300),
+    within=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=settings.default.max_examples // 2)
 def test_no_block_leaks(
-    pair: tuple[str, str], retention: int | None, in_flight: int, policy: str, blocks: int, seed: int
+    pair: tuple[str, str], retention: int | None, in_flight: int, policy: str, blocks: int, within: bool, seed: int
 ) -> None:
     """Programs that return, whose prompts change, that are aborted and preempted, in a pool that is too small."""
     layout, speculative = pair
@@ -164,6 +188,7 @@ def test_no_block_leaks(
         chunk_tokens=128,
         in_flight=in_flight,
         accepts=lambda drafts: random.randint(0, drafts),
+        match_unit=16 if within and layout == "qwen3-next" and MATCHES_WITHIN else None,
     )
     contexts: dict[str, list[int]] = {}
     for _ in range(random.randint(5, 40)):

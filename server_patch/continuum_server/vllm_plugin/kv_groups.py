@@ -9,7 +9,8 @@ does, and was compared with vLLM 0.26, 0.32 and 0.33. It relies on behaviour tha
   look-up needs none.
 - A group of an EAGLE or MTP model matches one block behind the hit, and drops it from its answer.
 - Windows and states are freed in ``allocate_slots``, at the earliest one step after the step that needed them last.
-- With ``prefix_match_unit`` a prompt's state gets its own block one step after the prompt is computed.
+- With ``prefix_match_unit`` a state within a block gets its own block one step after it is computed, and is free to be
+  evicted at once. A prompt's last state is computed with the prompt, or one step before.
 """
 
 from __future__ import annotations
@@ -237,6 +238,8 @@ class CheckpointGuard:
         """Tokens behind the prompt whose KV is computed when its state has a block of its own."""
         self._blocks: dict[str, Blocks] = {}
         """By request id, in the order in which the prompts were computed."""
+        self._early: set[str] = set()
+        """Requests whose last state may get a block of its own in the next step."""
 
     @property
     def block_count(self) -> int:
@@ -252,15 +255,21 @@ class CheckpointGuard:
             self.release(request_id)
         for request_id in output.num_scheduled_tokens if self._groups else ():
             request = self._scheduler.requests.get(request_id)
-            if request_id in self._blocks or request is None:
+            if request is None or (request_id in self._blocks and request_id not in self._early):
                 continue
-            if request.num_computed_tokens >= request.num_prompt_tokens + self._late:
+            behind = request.num_computed_tokens - request.num_prompt_tokens
+            if behind >= 0:
                 groups, _ = found(self._scheduler, *_prompt(self._scheduler, request))
-                self._blocks[request_id] = blocks = [block for group in self._groups for block in groups[group]]
+                blocks = [block for group in self._groups for block in groups[group]]
                 self._scheduler.kv_cache_manager.block_pool.touch(blocks)
+                self.release(request_id)
+                self._blocks[request_id] = blocks
+                if behind < self._late:
+                    self._early.add(request_id)
 
     def release(self, request_id: str) -> bool:
         """Release the request's guarded blocks. Return whether there were any."""
+        self._early.discard(request_id)
         blocks = self._blocks.pop(request_id, [])
         self._scheduler.kv_cache_manager.block_pool.free_blocks(reversed(blocks))
         return bool(blocks)
@@ -278,6 +287,7 @@ class CheckpointGuard:
         for request_id, blocks in reversed(self._blocks.items()):
             if any(block.ref_cnt == 1 for block in blocks):
                 self._blocks[request_id] = []
+                self._early.discard(request_id)
                 self._scheduler.kv_cache_manager.block_pool.free_blocks(reversed(blocks))
                 return True
         return False
