@@ -1,6 +1,7 @@
 """What each policy costs per scheduling step, with few and many requests waiting, beside stock vLLM.
 
     python benchmarks/policy_cost.py [--waiting 10 100 1000] [--steps 300] [--table step|turn] [--arms A B] [--keys N]
+    python benchmarks/policy_cost.py --table step --model gemma-3-12b  # five groups of windows beside full attention
     python benchmarks/policy_cost.py --table prediction
     python benchmarks/policy_cost.py --table statistics
     python benchmarks/policy_cost.py --table recognition
@@ -26,6 +27,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate, islice
 from typing import Any
 
@@ -51,7 +53,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 RUNNING = 32
 PROMPT = 640
-STEP_CONFIG = EngineConfig(gpu="a100-80gb", kv_blocks=4096, max_num_seqs=128)
+STEP_CONFIG = EngineConfig(gpu="a100-80gb", kv_blocks=32_768, max_num_seqs=128)
 TURN_CONFIG = EngineConfig(gpu="a100-80gb", kv_blocks=1 + RUNNING * 42, max_num_seqs=128)
 REQUEST_CONFIG = EngineConfig(gpu="a100-80gb", kv_blocks=40_000, max_num_seqs=128)
 REQUESTS = {
@@ -135,14 +137,16 @@ def build(arm: str, config: EngineConfig, jobs: list[Job], options: dict[str, An
 class Standing:
     """The engine of one arm, in which 32 requests decode and the first waiting request never fits."""
 
-    def __init__(self, arm: str, waiting: int, steps: int) -> None:
+    def __init__(self, arm: str, waiting: int, steps: int, config: EngineConfig) -> None:
         tokens = max(4 * steps, 900)  # about 700 until second 10, when the waiting requests arrive, then one a step
         decoding = [Job(Program(f"r{i}", (Turn(PROMPT, tokens),)), 0.0) for i in range(RUNNING)]
         blocked = [Job(Program(f"w{i}", (Turn(PROMPT, 16),)), 10.0) for i in range(waiting)]
-        self.scheduler, self.loop = build(arm, STEP_CONFIG, [*decoding, *blocked], STILL.get(arm, {}))
+        self.scheduler, self.loop = build(arm, config, [*decoding, *blocked], STILL.get(arm, {}))
         while self.loop.now_s < 9.0:
             self.loop.advance()
         self._pool = self.scheduler.kv_cache_manager.block_pool
+        self._decodes = RUNNING * len(self.scheduler.kv_cache_manager.coordinator.single_type_managers)
+        """Blocks that the decodes of a step may take."""
         self._stash = self._pool.get_new_blocks(self._pool.get_num_free_blocks())
         while self.loop.now_s < 10.0:
             self.step()
@@ -151,7 +155,7 @@ class Standing:
         self.seconds: list[float] = []
 
     def step(self) -> None:
-        while self._pool.get_num_free_blocks() < RUNNING:  # enough blocks for decodes, too few for a prompt
+        while self._pool.get_num_free_blocks() < self._decodes:  # enough blocks for decodes, too few for a prompt
             self._pool.free_blocks([self._stash.pop()])
         self.loop.advance()
 
@@ -166,10 +170,10 @@ class Standing:
             raise SystemExit(f"{arm}: {running} run and {queued} wait: no fair comparison")
 
 
-def steps_us(arms: list[str], waiting: int, steps: int) -> dict[str, float]:
+def steps_us(arms: list[str], waiting: int, steps: int, config: EngineConfig) -> dict[str, float]:
     """Median microseconds of a step. The arms step in turn, so that a slow moment of the machine affects all of
     them."""
-    standing = {arm: Standing(arm, waiting, steps) for arm in arms}
+    standing = {arm: Standing(arm, waiting, steps, config) for arm in arms}
     gc.collect()
     gc.disable()
     for number in range(steps):
@@ -207,8 +211,8 @@ def keyed(keys: int) -> Callable[[Tags], dict[str, Any]]:
     return xargs
 
 
-def stepping(arms: list[str], waiting: list[int], steps: int) -> None:
-    us = {count: steps_us(["stock", *arms], count, steps) for count in waiting}
+def stepping(arms: list[str], waiting: list[int], steps: int, config: EngineConfig) -> None:
+    us = {count: steps_us(["stock", *arms], count, steps, config) for count in waiting}
     _head(f"A step, us (ratio to stock), medians of {steps}", waiting)
     for arm in us[waiting[0]]:
         cells = [f"{us[count][arm]:.0f} ({us[count][arm] / us[count]['stock']:.3f})" for count in waiting]
@@ -412,6 +416,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, nargs="+", help="only the TTL decision, at these numbers of samples")
     parser.add_argument("--table", choices=["step", "turn", *TABLES], help="only this table")
     parser.add_argument("--arms", nargs="+", default=list(POLICIES), metavar="POLICY", help="only these policies")
+    parser.add_argument("--model", default=STEP_CONFIG.model, help="of the table of steps")
     parser.add_argument("--keys", type=int, help="number of API keys; default: the server has no keys")
     options = parser.parse_args()
     if options.keys:
@@ -423,7 +428,8 @@ def main() -> None:
         TABLES[options.table]()
         return
     if options.table != "turn":
-        stepping(options.arms, options.waiting, options.steps)
+        config = replace(STEP_CONFIG, model=options.model)
+        stepping(options.arms, options.waiting, options.steps, config)
     if options.table != "step":
         turning(options.arms, options.waiting)
 
