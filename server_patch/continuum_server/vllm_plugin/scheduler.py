@@ -1,8 +1,8 @@
 """The plugin: vLLM's scheduler with a policy beside it. ``--scheduler-cls continuum_server.vllm_plugin.scheduler.make``
 
-vLLM's scheduler does all the work. This subclass extends four of its methods. There it reports to the program table
+vLLM's scheduler does all the work. This subclass extends five of its methods. There it reports to the program table
 (``policy.program_table``) when a request arrives, starts or ends, and carries out the table's decisions: to hold
-blocks, or to release them. This module makes no decisions.
+blocks, or to release them. What a hold must keep so that a next turn finds it is decided in ``kv_groups``.
 """
 
 from __future__ import annotations
