@@ -27,7 +27,6 @@ from continuum_traces.synth import (
 )
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import declared
 from continuum_bench.options.run import TraceOptions
 from continuum_bench.show import print_notice
 from continuum_bench.workload.agentperf import COMMAND, INSTALLED, installed_tasks
@@ -190,11 +189,5 @@ def _facts(name: str, options: TraceOptions, programs: Sequence[Program], number
         tokens_reading=options.tokens_reading,
         turn_scale=options.turn_scale,
         thinking=_thinking(programs) or None,
-        more=_changes(options),
+        more=options.given(TraceOptions, NAMED),
     )
-
-
-def _changes(options: TraceOptions) -> dict[str, object]:
-    """Return the options, by name, that changed the programs and have no field of their own in the manifest."""
-    values = {name: getattr(options, name) for name in declared(TraceOptions).keys() - NAMED}
-    return {name: value for name, value in sorted(values.items()) if declared(TraceOptions)[name].is_given(value)}

@@ -28,6 +28,12 @@ from continuum_bench.workload.started import read_shares, under_way
 from continuum_bench.workload.tool_times import RECORDED, tool_times
 from continuum_bench.workload.window import in_window
 
+NAMED = {
+    *("jps", "arrivals", "concurrency", "tool_times", "hints", "hint_error", "tags"),
+    *("time_limit_s", "warm_up", "cool_down"),
+}
+"""Options that named fields of the manifest tell. The manifest has the others under their own names."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobSource:
@@ -63,10 +69,9 @@ class JobSource:
     @property
     def _more(self) -> dict[str, object]:
         """Return what only some workloads have."""
-        given = self.arrivals
-        within = {} if given.start_within == AT_THE_FIRST_TURN else {"start_within": given.start_within}
-        scenario = {} if given.scenario is None else {"scenario": given.scenario, "rules_broken": self.rules_broken}
-        return {**({"assumptions": self.assumptions} if self.assumptions else {}), **within, **scenario}
+        assumed = {"assumptions": self.assumptions} if self.assumptions else {}
+        broken = {} if self.arrivals.scenario is None else {"rules_broken": self.rules_broken}
+        return {**assumed, **self.arrivals.given(ArrivalOptions, NAMED), **broken}
 
     @property
     def rules_broken(self) -> list[str]:
