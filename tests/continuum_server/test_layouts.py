@@ -22,7 +22,8 @@ PROMPT = [n % 900 for n in range(700)]
 NEXT = range(2000, 2050)
 PAIRS = [pair for pair in product(LAYOUTS, SPECULATIVE) if pair != ("llama-4", "mtp")]
 """vLLM has no chunked attention with MTP."""
-MATCHES_WITHIN = "prefix_match_unit" in {field.name for field in fields(CacheConfig)}
+MATCHES_WITHIN = "prefix_match_unit" in {field.name for field in fields(CacheConfig)} and check_version() >= "0.32"
+"""Before, vLLM's states within a block behave otherwise, and the guard does not always keep them."""
 EACH = pytest.mark.parametrize("retention", [LATEST, DENSE])
 
 

@@ -33,6 +33,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         yield found
 
 
+LONG = 400
+"""Tokens of an answer. While turns are short beside the time between them, memory is worth much, and holds end early."""
+
+
 def tell(server: Live, program: str, body: Any, key: str = OURS) -> httpx.Response:
     """Send an event; ``body`` is JSON, or the bytes themselves."""
     sent: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body}
@@ -50,7 +54,7 @@ def begin(server: Live, program: str, seed: int, key: str = OURS) -> float:
     prompt = tokens(3000, seed)
     for _ in range(2):
         answer = client_of(server, key).completions.create(
-            model=server.model, prompt=prompt, max_tokens=8, extra_body=sent
+            model=server.model, prompt=prompt, max_tokens=LONG, extra_body=sent
         )
         prompt = continued(prompt, answer, 200, seed)
     return until(lambda: ends_in(server, program, key)) or 0.0
@@ -63,10 +67,10 @@ def ends_in(server: Live, program: str, key: str = OURS) -> float | None:
 
 def test_a_hold_ends_early_or_lasts_longer(server: Live) -> None:
     without_s = begin(server, "p", 1)
-    assert without_s > 120.0
-    assert tell(server, "p", {"event": "started", "pred_tool_s": 60}).json() == {"program_id": "p", "held": True}
+    assert without_s > 40.0
+    assert tell(server, "p", {"event": "started", "pred_tool_s": 5}).json() == {"program_id": "p", "held": True}
     shorter_s = ends_in(server, "p") or 0.0
-    assert 0.0 < shorter_s < without_s - 20.0
+    assert 0.0 < shorter_s < without_s - 10.0
     assert tell(server, "p", {"event": "finished"}).json()["held"]
     assert (ends_in(server, "p") or 0.0) > shorter_s
     assert tell(server, "p", {"event": "started", "pred_tool_s": 3600}).json() == {"program_id": "p", "held": False}
@@ -79,9 +83,11 @@ def test_our_client_s_tools_tell(server: Live) -> None:
     client = ContinuumOpenAI(base_url=f"{server.server.url}/v1", api_key=OURS, dialect="vllm", max_retries=0)
     with client.program("agent") as p:
         for length in (3000, 3200):
-            client.completions.create(model=server.model, prompt=tokens(length, 6), max_tokens=8)
+            client.completions.create(
+                model=server.model, prompt=tokens(length, 6), max_tokens=LONG, extra_body={"ignore_eos": True}
+            )
         until(lambda: ends_in(server, "agent"))
-        with p.tool("pytest", expect_s=60, tell=True):
+        with p.tool("pytest", expect_s=5, tell=True):
             expected_s = ends_in(server, "agent") or 0.0
         assert (ends_in(server, "agent") or 0.0) > expected_s > 0.0
         with p.tool("deploy", expect_s=3600, tell=True):
@@ -136,7 +142,7 @@ def test_gauges_say_what_a_router_wants_to_know(server: Live) -> None:
     assert page["pool_blocks"] == POOL
     assert page["pinned_blocks"] >= 3008 // BLOCK
     assert page["evictable_blocks"] == POOL - 1 - page["pinned_blocks"]  # vLLM keeps the null block
-    assert BLOCK * POOL / 3216 < page["programs_fitting"] < 1.1 * BLOCK * POOL / 3008
+    assert BLOCK * POOL / (3200 + 2 * LONG) < page["programs_fitting"] < 1.1 * BLOCK * POOL / 3008
 
 
 def read_metrics(server: Live) -> dict[str, float]:
