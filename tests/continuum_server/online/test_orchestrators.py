@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 LONG = 400
-"""Tokens of an answer. While turns are short beside the time between them, memory is worth much, and holds end early."""
+"""Tokens of an answer. If turns are short beside the time between them, memory is worth much, and holds end early."""
 
 
 def tell(server: Live, program: str, body: Any, key: str = OURS) -> httpx.Response:
