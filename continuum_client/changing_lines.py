@@ -1,4 +1,4 @@
-"""Lines at the head of a prompt that change with each request, which the proxy moves to its end on request.
+"""Lines at the head of a prompt that change with each request. If asked, the proxy moves them to its end.
 
 A server can reuse the KV of a prompt only up to the first token that differs from the prompt before. A line in the
 system prompt that says the time or what is left of a budget therefore costs the whole history, in every turn.
@@ -39,9 +39,9 @@ class ChangingLines:
             raise ValueError(f"{error.pattern!r} is no regular expression: {error}") from None
 
     def taken(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """Return the request without these lines, and the lines. Without lines the request is ``body`` itself.
+        """Return the request without these lines, and the lines. If there are none, the request is a copy.
 
-        Nothing is taken from a request whose last message cannot take the lines: one that the model is to continue.
+        Nothing is taken if the last message cannot take the lines, such as an answer that the model is to continue.
         """
         lines: list[str] = []
 

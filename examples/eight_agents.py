@@ -22,7 +22,7 @@ model = client.models.list().data[0].id
 
 
 def agent(name: str) -> tuple[int, int]:
-    """Play one agent. Returns the tokens of its prompts, and how many of them the server had in its cache."""
+    """Play one agent. Return the number of its prompts' tokens, and how many of them were in the server's cache."""
     asked = cached = 0
     messages: list[Any] = [{"role": "user", "content": f"You are {name}. Mend the test."}]
     with client.program(name) as program:

@@ -13,8 +13,13 @@ from pathlib import Path
 from continuum_server.local_model import RANDOM
 from continuum_server.server_config import ServerConfig, ServerError
 
-DEVICES = ("dev/nvidia[0-9]*", "proc/driver/nvidia/gpus/*", "dev/kfd", "dev/dri/renderD*", "dev/dxg", "dev/accel*")
-MORE_DEVICES = (
+DEVICES = (
+    "dev/nvidia[0-9]*",
+    "proc/driver/nvidia/gpus/*",
+    "dev/kfd",
+    "dev/dri/renderD*",
+    "dev/dxg",
+    "dev/accel*",
     "dev/vfio/[0-9]*",
     "dev/davinci[0-9]*",
     "dev/habanalabs*",
@@ -56,7 +61,7 @@ def _check_gpu(root: Path) -> None:
 
 
 def _devices(root: Path) -> Iterator[Path]:
-    return (file for pattern in (*DEVICES, *MORE_DEVICES) for file in root.glob(pattern))
+    return (file for pattern in DEVICES for file in root.glob(pattern))
 
 
 def _torch() -> str:

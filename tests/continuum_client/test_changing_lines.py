@@ -1,4 +1,4 @@
-"""Lines of a system prompt that change with each request: where the proxy puts them, and what becomes of the rest."""
+"""The proxy moves lines of a system prompt that change with each request. It changes nothing else of the request."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_small_first_turns_are_one_offs_only_if_few_of_them_go_on() -> None:
 
 
 def test_programs_with_many_turns_count_as_going_on_once() -> None:
-    """One of eight programs goes on, for 20 turns: few go on."""
+    """One of eight programs goes on, for 20 turns. It counts once, so new programs are expected to be one-offs."""
     driver = Driver("program-fcfs", guards=Guards())
     for number in range(3 * RECENT):
         for _ in range(20 if number % 8 == 0 else 1):

@@ -6,7 +6,7 @@ from pathlib import Path
 from shutil import which
 
 INSTALLED = "agentperf:default"
-"""Stands for these tasks as the name of a trace."""
+"""The name by which commands take these tasks, in place of a trace's file."""
 COMMAND = "agentperf-local"
 TASKS = "agentperf_local/data/replays/agentperf-default-v1/traces"
 

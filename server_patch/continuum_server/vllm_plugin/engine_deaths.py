@@ -1,9 +1,9 @@
 """What clients get when the process of one of vLLM's engines dies: an error at once, or their engine's whole answer.
 
-vLLM stops the other engines then, and closes its connections to them, also while they finish their requests. It tells
-no request: all wait until their clients give up, and the server waits for the clients. So here the requests of the
-dead engine fail at once, the other engines finish theirs within the time to drain (``--shutdown-timeout``), and what
-is left then fails too.
+If an engine dies, vLLM stops the other engines, and closes its connections to them even while they finish requests. It
+does not end these requests: each one waits until its client gives up, and the server waits for all of them. This module
+ends the requests of the dead engine with an error at once. The other engines may finish theirs until the time to drain
+(``--shutdown-timeout``) is over. Then the rest ends with an error too.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class EngineDeaths:
             self._attempt(self._hand_out)
 
     def _dead(self) -> dict[str, int]:
-        """Return the exit codes of the engines that died, by their processes' names."""
+        """Return the exit code of each engine that died, by the name of its process."""
         processes = {process.sentinel: process for process in self._manager.processes}
         ended = [processes[sentinel] for sentinel in connection.wait(processes, timeout=0.0)]
         for process in ended:

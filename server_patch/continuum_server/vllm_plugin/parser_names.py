@@ -30,7 +30,7 @@ def _is_vllm_s(plugin: EntryPoint) -> bool:
 
 
 def _registered(file: Path) -> list[str]:
-    """Return the keys of the dictionaries at the top of a file whose names end in ``_PARSERS_TO_REGISTER``."""
+    """Return the keys of the dictionaries at the top of a file whose names end in ``_TO_REGISTER``."""
     names = []
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:
         match statement:

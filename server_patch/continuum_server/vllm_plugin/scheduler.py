@@ -387,8 +387,8 @@ class ProgramSchedulerMixin(Scheduler):
         stored = self._stored(request)
         # the old pin can be released now, because the request still references its blocks
         self.held.release_program(turn.program, now_s, "last" if turn.is_last else "hit")
-        # a turn of which nothing would be found is counted below, if the policy would hold it
-        findable = None if kv_groups.is_plain(self) else kept().tokens or None
+        # a look-up, which a last turn does not need; a turn of which nothing would be found is counted below
+        findable = None if turn.is_last or kv_groups.is_plain(self) else kept().tokens or None
         finish = TurnFinish(
             turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, findable_tokens=findable
         )

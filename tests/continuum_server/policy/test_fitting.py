@@ -8,7 +8,7 @@ from continuum_server.policy.holds import Holds
 from policy_driver import POOL, Driver
 
 EVEN_S = Holds(POOL).break_even_s(100)
-"""After so many seconds, holding 100 of the pool's 1,000 tokens has cost as much as a rebuild."""
+"""The break-even time of 100 tokens in a pool of 1,000: a longer hold costs more than computing them again."""
 
 
 def test_as_many_programs_fit_as_fill_the_pool_while_they_need_it() -> None:

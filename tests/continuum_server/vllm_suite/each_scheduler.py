@@ -21,7 +21,7 @@ from vllm.platforms.cpu import CpuPlatform
 
 if vllm.platforms.current_platform.is_unspecified():  # a build for CUDA on a machine without a GPU
     vllm.platforms.current_platform = CpuPlatform()
-    # vLLM looks at a model's class in a process of its own, which would have no platform
+    # vLLM starts a process to inspect a model's class. There this platform is not set, so it is inspected here
     vllm.model_executor.models.registry._run_in_subprocess = lambda look: look()
 
 from continuum_server.vllm_plugin.plugin_settings import Settings

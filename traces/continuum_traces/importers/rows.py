@@ -157,7 +157,7 @@ def _names(where: str, row: Mapping[str, Any]) -> list[str]:
 
 
 def _one_by_one(where: str, row: Mapping[str, Any]) -> Iterator[ToolCall]:
-    """Yield the tool calls of an agentperf row, which ran one after the other."""
+    """Yield the tool calls of an agentperf row. Each one began when the one before had ended."""
     start_s = 0.0
     for call in listed(where, row, "recorded_tool_calls_after", dict):
         took_s = time("duration_ms", 1e-3)(where, call)
