@@ -72,9 +72,11 @@ class Batch:
     def crash(self) -> None:
         """Kill all its processes, as the end of their machine would: none can see that another has ended."""
         self.process.send_signal(signal.SIGSTOP)
-        for process, _ in self._processes(""):
-            with suppress(psutil.NoSuchProcess):  # it has ended by itself
-                process.kill()
+        found = [process for process, _ in self._processes("")]
+        for act in (psutil.Process.suspend, psutil.Process.kill):  # all stand still before the first is killed
+            for process in found:
+                with suppress(psutil.NoSuchProcess):  # it has ended by itself
+                    act(process)
         self.process.wait()
 
     def _processes(self, word: str) -> list[tuple[psutil.Process, str]]:
