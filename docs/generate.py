@@ -17,7 +17,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, replace
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from types import ModuleType
@@ -417,6 +417,8 @@ def _of_arm(runs: Mapping[str, Any], arm: str, column: str) -> str:
         return _ratio_text(_ratio(runs, metric, arm, more[1:]))
     values = list(_values(runs, arm, metric).values())
     mean = mean_interval(values) if values else None
+    if mean is not None and mean.bounds is not None and min(values) >= 0.0:  # no metric's values have a mean below it
+        mean = replace(mean, low=max(0.0, mean.bounds[0]))
     return _text(mean if more or mean is None else Interval(mean.mean), _form(metric, mean))
 
 

@@ -37,7 +37,7 @@ def show_doctor(as_json: bool) -> int:
 PAIRS_NOTE = """\
 GPUs: {gpus}.
 Pairs without a table have a roofline (on more than two GPUs only over NVLink). --model takes these names and Hugging
-Face ids; -fp8 behind a bf16 model means fp8 weights, +fp8-kv behind any model fp8 KV."""
+Face ids. Append -fp8 to a bf16 model's name for fp8 weights, +fp8-kv to any name for fp8 KV."""
 
 
 def _names(pairs: Sequence[Provenance]) -> list[str]:

@@ -34,6 +34,8 @@ MIDDLEWARE = "continuum_server.vllm_plugin.middleware.ContinuumMiddleware"
 VLLM = "vllm.entrypoints.openai.api_server"
 EMULATED = "continuum_server.emulated.api_server"
 EXECUTOR = "continuum_server.emulated.executor.EmulatedExecutor"
+DRAFTER = {"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 2}
+"""What vLLM is told of the emulated engine's drafts: a method that needs no model. Its scheduler sees their number."""
 HARMONY = "openai"
 """vLLM's parser of the tool calls of gpt-oss."""
 OWN = ("--host", "--port", "--model", "--data-parallel-size")
@@ -77,6 +79,8 @@ def command_of(config: ServerConfig, port: int) -> tuple[list[str], dict[str, st
         command += ["--load-format", "dummy"]
     if config.engine == "emulated":
         command += ["--distributed-executor-backend", EXECUTOR]
+        if (speculation := _emulated(config).speculation) is not None:
+            command += ["--speculative-config", json.dumps({**DRAFTER, "num_speculative_tokens": speculation.drafts})]
     if config.policy != STOCK:
         command += ["--scheduler-cls", SCHEDULER]
     command += ["--middleware", MIDDLEWARE, "--additional-config", json.dumps(_additional_config(config))]
@@ -104,13 +108,22 @@ def longest_request(config: ServerConfig) -> int | str | None:
         blocks = _emulated(config).kv_blocks(size)
     if blocks is None or size is None:
         return wanted
-    room = (blocks - 1) * size
+    room = _room(config, blocks - 1, size)
     if wanted is not None and wanted > room:
         raise ServerError(
             f"a prompt plus output of {wanted} tokens does not fit {blocks} KV blocks, which hold {room} tokens; "
             "allow less (--max-model-len) or more blocks (--kv-blocks)"
         )
     return room if wanted is None and room < model.max_context_tokens else wanted
+
+
+def _room(config: ServerConfig, blocks: int, block_size: int) -> int:
+    """Return the tokens of the longest request that fits into so many blocks."""
+    if config.engine != "emulated":
+        return blocks * block_size
+    emulated = _emulated(config)
+    longest = find_model(emulated.model).max_context_tokens
+    return emulated.layout(block_size).longest(blocks, longest, config.chunk_tokens)
 
 
 def model_name(config: ServerConfig) -> str:
@@ -144,7 +157,7 @@ def _check(config: ServerConfig) -> None:
         except UnknownPolicy as error:
             raise UnknownPolicy(config.policy, [STOCK, *servable()]) from error
         if policy.label == "bound":
-            raise PolicyError(f"policy {policy.name!r} is a bound: it knows the future, so no server can run it")
+            raise PolicyError(f"policy {policy.name!r} works only in replays, because it reads future turns from the trace")
         read_options(policy, config.policy_options)
     if config.engine == "gpu" and config.model is None:
         raise ServerError("engine gpu needs a model: a folder or a name that vLLM can load")
@@ -305,7 +318,9 @@ def _chosen_parser(config: ServerConfig) -> str | None:
 
 
 def _block_size(config: ServerConfig) -> int | None:
-    return config.block_size or {"emulated": defaults.BLOCK_SIZE, "cpu": 32, "gpu": None}[config.engine]
+    """Return vLLM's ``--block-size``. For models with states vLLM itself takes a larger one, but only on a GPU."""
+    size = config.block_size or {"emulated": defaults.BLOCK_SIZE, "cpu": 32, "gpu": None}[config.engine]
+    return _emulated(config).layout(size).block_size if config.engine == "emulated" and size is not None else size
 
 
 # --------------------------------------------------------------------------------------- settings and environment

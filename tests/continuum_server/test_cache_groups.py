@@ -10,7 +10,7 @@ from continuum_server.step_times.cache_groups import layout_of
 from continuum_server.step_times.catalog import find_gpu, find_model, kv_capacity
 from continuum_server.virtual.config import EngineConfig, EngineShape, shape_of
 from continuum_server.virtual.offload import Offload
-from continuum_server.virtual.vllm_setup import _vllm_config, build_scheduler, layer_specs
+from continuum_server.virtual.vllm_setup import _vllm_config, build_scheduler, specs_of
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_traces.conversation import Job
 from hypothesis import given, settings
@@ -40,7 +40,7 @@ def test_groups_and_pool_are_those_that_vllm_makes_of_the_layers(model: str, gpu
     """vLLM gets the layers and the bytes that are left for KV, and answers with groups and a number of blocks."""
     shape, capacity = shape_of(EngineConfig(gpu=gpu, model=model, tp=degree)), kv_capacity(gpu, model, degree)
     config = _vllm_config(shape)
-    groups = get_kv_cache_groups(config, layer_specs(shape))
+    groups = get_kv_cache_groups(config, specs_of(shape))
     assert sorted(shape.layout.kinds) == sorted(
         next(kind for kind, spec in KINDS.items() if _is(group.kv_cache_spec, spec)) for group in groups
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from continuum_server.emulated.answer import PlannedAnswer
 from continuum_server.emulated.replies import Script, ScriptedAnswer, read_script
-from continuum_server.emulated.settings import EmulatedError
+from continuum_server.emulated.settings import SECTION, EmulatedError
 from continuum_server.emulated.unsupported import lacking
 from continuum_server.emulated.vocabulary import bits_of, first_allowed
 from continuum_server.launcher import Server
@@ -184,6 +184,7 @@ PLAIN = {
         ({"cache_config": SimpleNamespace(cache_dtype="fp8")}, "kv_cache_dtype fp8"),
         ({"kv_transfer_config": object()}, "kv_transfer_config"),
         ({"speculative_config": object()}, "speculative_config"),
+        ({"speculative_config": object(), "additional_config": {SECTION: {"speculative": "3:2.8"}}}, None),
         ({"lora_config": object()}, "lora_config"),
         ({"model_config": SimpleNamespace(quantization="fp8", runner_type="generate")}, "quantization"),
         ({"model_config": SimpleNamespace(quantization=None, runner_type="pooling")}, "runner pooling"),

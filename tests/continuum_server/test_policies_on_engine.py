@@ -104,7 +104,7 @@ def test_bounds_are_shown_the_future_and_servers_refuse_them() -> None:
         scheduler, _ = build([Job(program("a"), 0.0)], name, {})
         assert (getattr(scheduler.table.policy, "oracle", None) is None) == (name in SERVED)
         if name not in SERVED:
-            with pytest.raises(BoundRefused, match="knows the future"):
+            with pytest.raises(BoundRefused, match="reads future turns"):
                 build([], name, {}, scheduler_type=ProgramScheduler)
             with pytest.raises(RuntimeError, match="needs the future"):
                 policy(MACHINE).future(None)  # type: ignore[attr-defined]

@@ -147,9 +147,9 @@ class ArrivalOptions(OptionGroup):
     """What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds too), kv_ttl
     (how long to keep the KV if nobody else wants the memory: until the next turn)."""
     hint_error: Annotated[str, Needs("hints")] = "0"
-    """How wrong hints are: E (numbers are multiplied by exp(E*z), z standard normal; with 0.5, two thirds of them are
-    0.61 to 1.65 times the truth), adversarial[:SHARE] (all programs, or this share, lie; the others tell the truth),
-    or adversarial:SHARE:silent (the others send no hints)."""
+    """How wrong hints are: a number (0: exact; with 0.5, two thirds of the hints are 0.61 to 1.65 times the truth),
+    adversarial[:SHARE] (all programs, or this share, lie; the others tell the truth), or adversarial:SHARE:silent (the
+    others send no hints)."""
     tags: Sends = "full"
     """What clients tell the server about programs: full, no-last (neither which turn is the last, nor hints), or none
     (nothing, as agents that do not know of Continuum)."""

@@ -43,6 +43,9 @@ class ServeOptions(EngineOptions):
     """Number of vLLM's engines, each with its own GPUs. All turns of a program go to the same engine."""
     time_scale: Annotated[float, Meta(gt=0), Needs("engine", "emulated")] = 1.0
     """Emulated engine: modelled seconds that pass in one real second."""
+    speculative: Annotated[str | None, Needs("engine", "emulated")] = None
+    """Emulated engine: speculative decoding as a model, DRAFTS:LENGTH, such as 3:2.8: drafted tokens, and tokens that a
+    step yields in the mean."""
     replies: Annotated[Path | None, Needs("engine", "emulated")] = None
     """Emulated engine: file of scripted answers (JSON lines)."""
     block_size: Annotated[int | None, Meta(ge=1)] = None

@@ -20,6 +20,8 @@ class PlannedAnswer:
     """The client said that this is the program's last request."""
     generated: int = 0
     """Number of tokens generated so far."""
+    decode_steps: int = 0
+    """Number of steps that extended the answer."""
     ends: bool = True
     """The last planned token ends the answer."""
     logprobs: int = -1
@@ -27,18 +29,25 @@ class PlannedAnswer:
     prompt_logprobs: LogprobsTensors | None = None
     """The prompt's log probabilities, if the request wants them. The first answer token takes them along."""
     scripted: bool = False
+    has_grammar: bool = False
+    """The request has structured output. Nothing is drafted for it."""
     departed: bool = False
     """The request's grammar has refused a token of the script, so the answer ends as soon as the grammar allows."""
     completed: bool = False
     """The answer has reached its end token."""
 
-    def decodes(self, scheduled: int) -> bool:
-        """Whether a step of ``scheduled`` tokens extends the answer. Otherwise it computes part of the prompt."""
-        return self.generated > 0 and scheduled == 1
+    def decodes(self, scheduled: int, drafted: int = 0) -> bool:
+        """Whether a step of ``scheduled`` tokens, the drafted ones among them, extends the answer. Otherwise it computes
+        part of the prompt."""
+        return self.generated > 0 and scheduled == 1 + drafted
 
     def samples(self, computed: int) -> bool:
         """Whether a step that ends with ``computed`` tokens in KV samples a token."""
         return computed >= self.prompt_tokens + self.generated
+
+    def drafts(self, number: int) -> list[int]:
+        """Return the next ``number`` tokens of the plan, as a draft."""
+        return [self.planned[(self.generated + ahead) % len(self.planned)] for ahead in range(number)]
 
     def next_token(self) -> int:
         token = self.planned[self.generated % len(self.planned)]

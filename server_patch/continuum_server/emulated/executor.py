@@ -1,6 +1,6 @@
 """A vLLM executor without a GPU: it sleeps for the modelled time of each step and returns scripted answers.
 
-Geometry and memory are those of the modelled GPU and model. Use:
+Geometry, KV cache groups and memory are those of the modelled GPU and model. Use:
 ``--distributed-executor-backend continuum_server.emulated.executor.EmulatedExecutor``. The rest of the server is
 vLLM's own: HTTP, tokenizer, engine core, (asynchronous) scheduling and prefix cache, with the plugin.
 """
@@ -10,16 +10,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from continuum_traces.wire import tags_from_xargs
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
-from vllm.v1.kv_cache_interface import FullAttentionSpec
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, AsyncModelRunnerOutput, ModelRunnerOutput
+from vllm.v1.kv_cache_interface import KVCacheSpec
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, AsyncModelRunnerOutput, DraftTokenIds, ModelRunnerOutput
 from vllm.v1.worker.worker_base import CompilationTimes
 
 from continuum_server.emulated.answer import PlannedAnswer
@@ -27,6 +27,8 @@ from continuum_server.emulated.replies import Script, read_script
 from continuum_server.emulated.settings import EmulatedError, EmulatedSettings, read_emulated_settings
 from continuum_server.emulated.unsupported import lacking
 from continuum_server.emulated.vocabulary import Vocabulary, bits_of, certain, certain_of_prompt, first_allowed
+from continuum_server.kv_specs import layer_specs, state_mode
+from continuum_server.step_times.cache_groups import CacheLayout
 from continuum_server.step_times.catalog import find_model
 from continuum_server.step_times.model import Batch
 from continuum_server.vllm_plugin.online import after_release
@@ -43,7 +45,10 @@ class EmulatedExecutor(UniProcExecutor):
             raise EmulatedError(f"the emulated engine cannot do this: {lack}")
         settings = read_emulated_settings(self.vllm_config.additional_config)
         # vLLM's CPU platform disables asynchronous scheduling, which CPU workers do not support but this device does
-        self.vllm_config.scheduler_config.async_scheduling = settings.async_scheduling
+        asynchronous = settings.async_scheduling and settings.speculation is None
+        self.vllm_config.scheduler_config.async_scheduling = asynchronous
+        cache = self.vllm_config.cache_config  # vLLM took the mode from the folder's model, which is a Llama
+        cache.mamba_cache_mode = state_mode(find_model(settings.model), bool(cache.enable_prefix_caching))
         self.driver_worker: Any = EmulatedWorker(self.vllm_config, settings)
 
 
@@ -53,41 +58,40 @@ class EmulatedWorker:
     def __init__(self, vllm_config: VllmConfig, settings: EmulatedSettings) -> None:
         self._config = vllm_config
         self._settings = settings
-        self._times = settings.times()
+        self._times, self._speculation = settings.times(), settings.speculation
         self._device = PacedDevice(settings.time_scale)
         self._vocabulary = Vocabulary(vllm_config.model_config)
         self._script = read_script(Path(settings.replies)) if settings.replies else Script({})
         after_release.append(self._script.ended)
         self._answers: dict[str, PlannedAnswer] = {}
-        self._pending: tuple[list[str], list[PlannedAnswer | None], float] | None = None
+        self._pending: _Step | None = None
+        self._drafts = DraftTokenIds([], [])
 
     # --------------------------------------------------------------------------------- at start
 
-    def get_kv_cache_spec(self) -> dict[str, FullAttentionSpec]:
-        model = find_model(self._settings.model)
-        spec = FullAttentionSpec(
-            block_size=self._config.cache_config.block_size,
-            num_kv_heads=model.kv_heads,
-            head_size=model.bf16_head_dim,
-            dtype=torch.bfloat16,
-        )
-        return {f"model.layers.{layer}.self_attn.attn": spec for layer in range(model.layers)}
+    def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
+        model, cache = find_model(self._settings.model), self._config.cache_config
+        copies, longest = model.kv_copies(self._settings.tensor_parallel), self._config.model_config.max_model_len
+        return layer_specs(model, self._layout, copies, longest, bool(cache.enable_prefix_caching))
 
     def determine_available_memory(self) -> int:
-        page_bytes = sum(spec.page_size_bytes for spec in self.get_kv_cache_spec().values())
-        return self._settings.kv_blocks(self._config.cache_config.block_size) * page_bytes
+        return self._settings.kv_blocks(self._config.cache_config.block_size) * self._layout.block_bytes
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
         return ["NHD", "HND"]
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Compile nothing, but raise an error now if the step times do not cover the configuration."""
-        scheduler, cache = self._config.scheduler_config, self._config.cache_config
-        context = int(cache.num_gpu_blocks or 0) * cache.block_size
+        scheduler, blocks = self._config.scheduler_config, int(self._config.cache_config.num_gpu_blocks or 0)
         seqs = scheduler.max_num_seqs
         longest = self._config.model_config.max_model_len
+        context = self._layout.tokens(blocks, longest, scheduler.max_num_batched_tokens)
         self._times.step_s([], seqs, min(context, seqs * longest))
         return CompilationTimes(0.0, 0.0)
+
+    @property
+    def _layout(self) -> CacheLayout:
+        return self._settings.layout(self._config.cache_config.block_size)
 
     def get_supported_tasks(self) -> tuple[str, ...]:
         return ("generate",)
@@ -109,32 +113,49 @@ class EmulatedWorker:
         if output.total_num_scheduled_tokens == 0:
             return EMPTY_MODEL_RUNNER_OUTPUT
         computed = self._computed_tokens(output)
-        batch, sampling = Batch(), []
+        batch, step = Batch(), _Step(list(output.num_scheduled_tokens))
         for request_id, tokens in output.num_scheduled_tokens.items():
             answer, before = self._answers[request_id], computed[request_id]
-            batch.add(tokens, before, answer.decodes(tokens))
-            sampling.append(answer if answer.samples(before + tokens) else None)
-        done_s = self._device.run(batch.step_s(self._times))
-        self._pending = (list(output.num_scheduled_tokens), sampling, done_s)
+            drafted = len(output.scheduled_spec_decode_tokens.get(request_id, ()))
+            decodes = answer.decodes(tokens, drafted)
+            batch.add(tokens, before, decodes)
+            step.sampling.append(answer if answer.samples(before + tokens - drafted) else None)
+            step.tokens.append(self._accepted(answer, drafted) if decodes else 1)
+        step.done_s = self._device.run(batch.step_s(self._times))
+        self._pending = step
         return None
+
+    def _accepted(self, answer: PlannedAnswer, drafted: int) -> int:
+        """Return the number of tokens of a decode step with so many drafted ones."""
+        answer.decode_steps += 1
+        return 1 if self._speculation is None else min(self._speculation.tokens(answer.decode_steps - 1), 1 + drafted)
+
+    def take_draft_token_ids(self) -> DraftTokenIds:
+        """Return the drafts for the requests that the last step extended. Of a request with a grammar there are none."""
+        return self._drafts
 
     def sample_tokens(self, grammar: GrammarOutput | None) -> AsyncModelRunnerOutput:
         assert self._pending is not None, "sample_tokens without execute_model"
-        request_ids, sampling, done_s = self._pending
-        self._pending = None
+        step, self._pending = self._pending, None
+        request_ids, sampling, done_s = step.request_ids, step.sampling, step.done_s
         allowed: dict[str, Any] = {}
         if grammar is not None:
             allowed = dict(zip(grammar.structured_output_request_ids, grammar.grammar_bitmask, strict=False))
         sampled = [
-            [] if answer is None else [self._sample(answer, allowed.get(answer.request_id))] for answer in sampling
+            [] if answer is None else [self._sample(answer, allowed.get(answer.request_id)) for _ in range(tokens)]
+            for answer, tokens in zip(sampling, step.tokens, strict=True)
         ]
+        if self._speculation is not None:
+            drafted = [answer for answer in sampling if answer is not None and not answer.has_grammar]
+            drafts = [answer.drafts(self._speculation.drafts) for answer in drafted]
+            self._drafts = DraftTokenIds([answer.request_id for answer in drafted], drafts)
         index = {request_id: number for number, request_id in enumerate(request_ids)}
         wanted = max((answer.logprobs for answer in sampling if answer is not None), default=-1)
         output = ModelRunnerOutput(request_ids, index, sampled, logprobs=certain(sampled, wanted))
         output.prompt_logprobs_dict = {
             answer.request_id: answer.prompt_logprobs
             for answer in sampling
-            if answer is not None and answer.generated == 1
+            if answer is not None and answer.generated == 1  # a first step yields one token
         }
         return Paced(output, self._device, done_s)
 
@@ -169,6 +190,7 @@ class EmulatedWorker:
         params = new.sampling_params
         prompt_tokens = len(new.prompt_token_ids) if new.prompt_token_ids is not None else new.prompt_embeds.shape[0]
         of_prompt = certain_of_prompt(new.prompt_token_ids or (), params.prompt_logprobs)
+        grammar = params.structured_outputs is not None
         wanted: Any = {"logprobs": -1 if params.logprobs is None else params.logprobs, "prompt_logprobs": of_prompt}
         tags = tags_from_xargs(params.extra_args or {}).tags
         program, is_last = tags.program_id, bool(tags.is_last_step)
@@ -182,8 +204,28 @@ class EmulatedWorker:
         planned += [self._vocabulary.end] * ends
         scripted = reply is not None
         return PlannedAnswer(
-            new.req_id, prompt_tokens, planned, program, is_last, ends=ends, scripted=scripted, **wanted
+            new.req_id,
+            prompt_tokens,
+            planned,
+            program,
+            is_last,
+            ends=ends,
+            scripted=scripted,
+            has_grammar=grammar,
+            **wanted,
         )
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step whose tokens are not sampled yet."""
+
+    request_ids: list[str]
+    sampling: list[PlannedAnswer | None] = field(default_factory=list)
+    """The answer that the step extends, for each request; None: the step computes a part of the prompt."""
+    tokens: list[int] = field(default_factory=list)
+    """By how many tokens it extends each answer."""
+    done_s: float = 0.0
 
 
 class PacedDevice:

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 from continuum_server import defaults
 from continuum_server.policy.limits import LimitError, Range, check_fields
-from continuum_server.step_times.catalog import kv_capacity, load_step_times
+from continuum_server.step_times.cache_groups import CacheLayout, layout_of
+from continuum_server.step_times.catalog import find_model, kv_capacity, load_step_times
 from continuum_server.step_times.model import StepTimes
+from continuum_server.step_times.speculation import Speculation, SpeculativeStepTimes, draft_share, read_speculation
 from continuum_server.vllm_plugin.plugin_settings import read_section
 
 SECTION = "continuum_emulated"
@@ -33,6 +35,8 @@ class EmulatedSettings:
     """Modelled seconds per real second. With 10, the server runs ten times faster than the modelled GPU."""
     async_scheduling: bool = True
     """Schedule the next step while a step runs, as vLLM does on a GPU."""
+    speculative: str | None = None
+    """Speculative decoding as a model, ``DRAFTS:LENGTH`` (``read_speculation``); None: there is none."""
     replies: str | None = None
     """File of scripted replies (JSON lines). None: every answer is filler text."""
     unscripted_tokens: Annotated[int, Range(1, 1_000_000_000)] = 64
@@ -44,8 +48,21 @@ class EmulatedSettings:
         except LimitError as error:
             raise EmulatedError(str(error)) from error
 
+    @property
+    def speculation(self) -> Speculation | None:
+        """Raises StepTimesError: ``speculative`` has another form."""
+        return None if self.speculative is None else read_speculation(self.speculative)
+
     def times(self) -> StepTimes:
-        return load_step_times(self.gpu, self.model, self.tensor_parallel, self.step_overhead_ms, band=self.step_times)
+        times = load_step_times(self.gpu, self.model, self.tensor_parallel, self.step_overhead_ms, band=self.step_times)
+        if self.speculation is None:
+            return times
+        return SpeculativeStepTimes(times, self.speculation, draft_share(find_model(self.model)))
+
+    def layout(self, block_size: int) -> CacheLayout:
+        """Return the model's KV cache groups for vLLM's ``--block-size``."""
+        drafts = 0 if self.speculation is None else self.speculation.drafts
+        return layout_of(find_model(self.model), self.tensor_parallel, block_size, drafts)
 
     def kv_blocks(self, block_size: int) -> int:
         """Return the number of KV blocks that fit the modelled GPUs."""

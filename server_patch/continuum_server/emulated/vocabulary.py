@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -56,18 +57,20 @@ def certain(sampled: Sequence[Sequence[int]], alternatives: int) -> LogprobsList
     """Return log probabilities of a model that is certain: 0 for the sampled token, -100 for each alternative.
 
     Args:
-        sampled: the tokens of each request in the step: none or one.
+        sampled: the tokens of each request in the step: none, one, or with speculative decoding several.
         alternatives: number of alternatives; -1: no request wants log probabilities.
     """
     if alternatives < 0:
         return None
-    tokens = [ids[0] if ids else 0 for ids in sampled]
+    rows = [ids or (0,) for ids in sampled]
+    tokens = [token for row in rows for token in row]
     shape = (len(tokens), alternatives + 1)
     columns = np.broadcast_to(np.arange(-1, alternatives, dtype=np.int32), shape).copy()
     columns[:, 0] = tokens
     values = np.full(shape, -100.0, dtype=np.float32)
     values[:, 0] = 0.0
-    return LogprobsLists(columns, values, np.ones(len(tokens), dtype=np.int32))
+    starts = [0, *accumulate(map(len, rows))] if len(tokens) > len(rows) else None
+    return LogprobsLists(columns, values, np.ones(len(tokens), dtype=np.int32), starts)
 
 
 def certain_of_prompt(prompt: Sequence[int], alternatives: int | None) -> LogprobsTensors | None:
@@ -76,7 +79,7 @@ def certain_of_prompt(prompt: Sequence[int], alternatives: int | None) -> Logpro
         return None
     made = certain([[token] for token in prompt[1:]], max(0, alternatives))  # -1 stands for all tokens
     assert made is not None
-    ids, values, ranks, _ = made
+    ids, values, ranks, *_ = made
     return LogprobsTensors(torch.from_numpy(ids), torch.from_numpy(values), torch.from_numpy(ranks))
 
 

@@ -7,6 +7,7 @@ this module with vLLM's own functions.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,6 +51,12 @@ class CacheLayout:
         if len(self.kinds) == 1:
             return blocks * self.block_size
         return blocks * longest // self.blocks(longest, step_tokens)
+
+    def longest(self, blocks: int, most: int, step_tokens: int = 1) -> int:
+        """Return the tokens of the longest request, of at most ``most`` tokens, that fits into so many blocks."""
+        if len(self.kinds) == 1:
+            return blocks * self.block_size
+        return bisect_right(range(1, most + 1), blocks, key=lambda tokens: self.blocks(tokens, step_tokens))
 
     def pool(self, tokens: int, longest: int, step_tokens: int = 1) -> int:
         """Return the blocks of a pool of which ``tokens`` says so many tokens."""

@@ -264,7 +264,7 @@ def kv_capacity(
     """
     card, described = find_gpu(gpu), find_model(model)
     check_range("tensor parallel degree", tensor_parallel, 1, 64)
-    check_range("block size", block_size, 1, 1024)
+    check_range("block size", block_size, 1, 4096)
     if not 0 < utilization <= 1:
         raise OutOfRange(f"utilisation = {utilization:g}; it must be above 0 and at most 1")
     memory, reserved = int(card.memory_gib * GIB), int(RESERVED_GIB * GIB)

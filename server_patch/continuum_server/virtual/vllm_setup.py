@@ -13,15 +13,14 @@ from typing import Any
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
-import torch
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, resolve_kv_cache_block_sizes
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec, MambaSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from vllm.v1.structured_output import StructuredOutputManager
 
+from continuum_server.kv_specs import layer_specs, state_mode
 from continuum_server.local_model import config_of
-from continuum_server.step_times.specs import DeltaNet
 from continuum_server.virtual.block_pool import shorten_loops
 from continuum_server.virtual.config import EngineShape
 from continuum_server.vllm_plugin.plugin_settings import Settings
@@ -36,7 +35,7 @@ def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type
     """Build a scheduler as vLLM's engine core does, for synchronous scheduling."""
     vllm_config = copy.deepcopy(_vllm_config(shape))  # vLLM changes it
     vllm_config.additional_config = settings.to_config()
-    groups = get_kv_cache_groups(vllm_config, layer_specs(shape))
+    groups = get_kv_cache_groups(vllm_config, specs_of(shape))
     of_worker = KVCacheConfig(num_blocks=shape.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
     kv_config = generate_scheduler_kv_cache_config([of_worker])
     retention = getattr(vllm_config.cache_config, "prefix_cache_retention_interval", None)
@@ -56,43 +55,9 @@ def build_scheduler(shape: EngineShape, settings: Settings, scheduler_type: type
     return scheduler
 
 
-def layer_specs(shape: EngineShape) -> dict[str, KVCacheSpec]:
+def specs_of(shape: EngineShape) -> dict[str, KVCacheSpec]:
     """Return vLLM's description of each layer's KV, on all GPUs together."""
-    model, layout = shape.model, shape.layout
-    attention: dict[str, Any] = {"block_size": layout.block_size, "dtype": torch.bfloat16}
-    attention["num_kv_heads"], attention["head_size"] = model.kv_heads, model.bf16_head_dim * shape.kv_copies
-    full = FullAttentionSpec(**attention)
-    kinds: dict[str, KVCacheSpec] = {"full": full}
-    if model.window_layers:
-        kinds["window"] = SlidingWindowSpec(**attention, sliding_window=model.window_tokens)
-    if model.delta is not None:
-        kinds["state"] = _state_spec(model.delta, layout.block_size, full.page_size_bytes, shape)
-    specs = {f"layer.{number}": kinds[kind] for number, kind in enumerate(model.layer_kinds)}
-    if model.indexer is not None:
-        attention |= {"num_kv_heads": 1, "head_size": model.indexer.token_bytes * shape.kv_copies // 4}
-        specs |= {f"indexer.{number}": FullAttentionSpec(**attention) for number in range(model.indexer.layers)}
-    return specs
-
-
-def _state_spec(delta: DeltaNet, block_size: int, page_bytes: int, shape: EngineShape) -> MambaSpec:
-    """Return vLLM's description of a recurrent layer. vLLM pads its page to that of full attention."""
-    drafts = shape.speculation.drafts if shape.speculation is not None else 0
-    return MambaSpec(
-        block_size=block_size if shape.prefix_caching else shape.max_model_len,
-        shapes=(
-            (delta.conv_width, delta.conv_kernel - 1 + drafts),
-            (delta.value_heads, delta.head_dim, delta.head_dim),
-        ),
-        dtypes=(torch.bfloat16, torch.float32 if delta.state_bytes_each == 4.0 else torch.bfloat16),
-        page_size_padded=page_bytes,
-        mamba_cache_mode=_state_mode(shape),
-        num_speculative_blocks=drafts,
-    )
-
-
-def _state_mode(shape: EngineShape) -> str:
-    """Return vLLM's ``mamba_cache_mode``: with prefix caching, a state is kept where a block ends."""
-    return "align" if shape.model.state_layers and shape.prefix_caching else "none"
+    return layer_specs(shape.model, shape.layout, shape.kv_copies, shape.max_model_len, shape.prefix_caching)
 
 
 @lru_cache(maxsize=64)
@@ -104,7 +69,7 @@ def _vllm_config(shape: EngineShape) -> VllmConfig:
         (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
         model = ModelConfig(model=folder, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=shape.max_model_len)
     cache = CacheConfig(block_size=shape.layout.block_size, enable_prefix_caching=shape.prefix_caching)
-    cache.mamba_cache_mode = _state_mode(shape)  # type: ignore[assignment]
+    cache.mamba_cache_mode = state_mode(shape.model, shape.prefix_caching)  # type: ignore[assignment]
     cache.num_gpu_blocks = shape.num_blocks
     if hasattr(cache, "get_resolved_kv_cache_layout"):  # since about 0.31; the groups are the same in every layout
         cache.kv_cache_layout = "LBNHC"
