@@ -23,6 +23,7 @@ from continuum_server.policy.registry import PolicyError, UnknownPolicy, find_po
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 from continuum_server.step_times.catalog import find_model
 from continuum_server.step_times.curves import fit_decode, fit_prefill
+from continuum_server.step_times.model import OutOfRange
 from continuum_server.step_times.profile import read_profile
 from continuum_server.step_times.specs import Model
 from continuum_server.vllm_plugin.parser_names import REASONING, TOOL_CALLS, names_of
@@ -123,7 +124,8 @@ def _room(config: ServerConfig, blocks: int, block_size: int) -> int:
         return blocks * block_size
     emulated = _emulated(config)
     longest = find_model(emulated.model).max_context_tokens
-    return emulated.layout(block_size).longest(blocks, longest, config.chunk_tokens)
+    in_flight = config.chunk_tokens * (1 + emulated.schedules_ahead)
+    return emulated.layout(block_size).longest(blocks, longest, in_flight)
 
 
 def model_name(config: ServerConfig) -> str:
@@ -157,7 +159,9 @@ def _check(config: ServerConfig) -> None:
         except UnknownPolicy as error:
             raise UnknownPolicy(config.policy, [STOCK, *servable()]) from error
         if policy.label == "bound":
-            raise PolicyError(f"policy {policy.name!r} works only in replays, because it reads future turns from the trace")
+            raise PolicyError(
+                f"policy {policy.name!r} works only in replays, because it reads future turns from the trace"
+            )
         read_options(policy, config.policy_options)
     if config.engine == "gpu" and config.model is None:
         raise ServerError("engine gpu needs a model: a folder or a name that vLLM can load")
@@ -183,6 +187,7 @@ def _check_arguments(config: ServerConfig) -> None:
         _check_passed_on(config.vllm_arguments)
     if config.engine == "emulated":
         _check_emulated(config.vllm_arguments)
+        _check_drafts(config)
     _check_reachable(config.vllm_arguments)
     _check_parser("--tool-call-parser", _chosen_parser(config), TOOL_CALLS, config.vllm_arguments)
     reasoning = _passed_value("reasoning-parser", config.vllm_arguments)
@@ -212,6 +217,18 @@ def _check_emulated(vllm_arguments: Sequence[str]) -> None:
     for option, why in unsupported.OPTIONS.items():
         if name := _passed_on(option, vllm_arguments):
             raise ServerError(f"{name}: the emulated engine cannot do this: {why}; --engine gpu or cpu may")
+
+
+def _check_drafts(config: ServerConfig) -> None:
+    """Refuse more requests with drafts than the step times cover, before vLLM starts."""
+    emulated = _emulated(config)
+    if emulated.speculation is None:
+        return
+    try:
+        emulated.times().step_s([], config.max_num_seqs, config.max_num_seqs)
+    except OutOfRange as error:
+        text = f"--speculative {emulated.speculative}, {config.max_num_seqs} requests: {error}"
+        raise ServerError(f"{text}; allow fewer (--max-num-seqs)") from error
 
 
 def _check_reachable(vllm_arguments: Sequence[str]) -> None:

@@ -9,11 +9,10 @@ import httpx
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.server_command import command_of, longest_request
-from continuum_server.server_config import ServerConfig
+from continuum_server.server_config import ServerConfig, ServerError
 from live_server import cached, continued, live, tokens
 
 SPEED = 20.0
-MODELS = {"gpt-oss-20b": ["full", "sliding window"], "gemma-3-12b": ["full", "sliding window"], "qwen3.6-35b-a3b": []}
 
 
 @pytest.mark.slow
@@ -25,15 +24,15 @@ MODELS = {"gpt-oss-20b": ["full", "sliding window"], "gemma-3-12b": ["full", "sl
         ("qwen3.6-35b-a3b", "h200-141gb", 3, 1056),
     ],
 )
-@pytest.mark.parametrize("policy", ["stock", "working-set"])
+@pytest.mark.parametrize("policy", ["stock", "static-ttl"])
 def test_a_held_turn_is_found_in_all_groups(
     tmp_path: Path, model: str, gpu: str, others: int, block: int, policy: str
 ) -> None:
     """Other requests take the pool while the tool runs; only what is held is found again."""
     pool = {"kv_blocks": 4000 if block == 16 else 64}
-    with live(
-        tmp_path, policy=policy, model=model, emulated=EmulatedSettings(gpu=gpu, time_scale=SPEED), **pool
-    ) as server:
+    options = {} if policy == "stock" else {"policy_options": {"ttl_s": 1e4}}
+    emulated = EmulatedSettings(gpu=gpu, time_scale=SPEED)
+    with live(tmp_path, policy=policy, model=model, emulated=emulated, **options, **pool) as server:
         prompt = tokens(6000, 1)
         assert cached(server.complete(prompt, 40, program_id="p")) == 0
         first = server.complete([*prompt, *tokens(200, 2)], 40, program_id="p")
@@ -54,14 +53,16 @@ def test_a_held_turn_is_found_in_all_groups(
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3.6-35b-a3b"])
 def test_speculative_decoding_yields_the_mean_number_of_tokens(tmp_path: Path, model: str) -> None:
     settings = EmulatedSettings(gpu="h200-141gb", time_scale=SPEED, speculative="3:2.8")
-    with live(tmp_path, policy="working-set", model=model, emulated=settings) as server:
+    with live(tmp_path, policy="working-set", model=model, emulated=settings, max_num_seqs=64) as server:
         prompt = tokens(3000, 1)
         first = server.complete(prompt, 281, program_id="p")
         assert len(first.choices[0].token_ids) == 281
         again = server.complete(continued(prompt, first, 100, 2), 29, program_id="p")
         assert len(again.choices[0].token_ids) == 29
         assert cached(again) > 2000
-        drafts, accepted = (counted(server, f"vllm:spec_decode_num_{name}_total") for name in ("drafts", "accepted_tokens"))
+        drafts, accepted = (
+            counted(server, f"vllm:spec_decode_num_{name}_total") for name in ("drafts", "accepted_tokens")
+        )
         assert (drafts, accepted) == (110, 198), "280 and 28 tokens at 2.8 a step"
         json = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "integer"}}}
         answer = server.client.chat.completions.create(
@@ -88,15 +89,23 @@ def counted(server: Any, name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("model", "longest"), [("llama-3.1-8b", 3999 * 16), ("gpt-oss-20b", 131_072), ("gemma-3-12b", 3999 * 16 // 1)]
+    ("model", "groups", "window"), [("llama-3.1-8b", 0, 0), ("gpt-oss-20b", 1, 128), ("gemma-3-12b", 5, 1024)]
 )
-def test_the_longest_request_counts_every_group(model: str, longest: int) -> None:
-    assert longest_request(ServerConfig(model=model, kv_blocks=4000)) == longest
+def test_the_longest_request_takes_blocks_in_every_group(model: str, groups: int, window: int) -> None:
+    """Beside full attention's blocks, a request has in each group those of its window and of two steps in flight."""
+    in_window = -(-(window - 1 + 2 * 2048) // 16) + 1
+    assert longest_request(ServerConfig(model=model, kv_blocks=4000)) == (3999 - groups * in_window) * 16
+
+
+def test_more_requests_with_drafts_than_the_tables_cover_are_refused() -> None:
+    with pytest.raises(ServerError, match=r"--speculative 3:2.8, 256 requests: .*; allow fewer \(--max-num-seqs\)"):
+        command_of(ServerConfig(emulated=EmulatedSettings(speculative="3:2.8")), 1)
 
 
 def test_blocks_are_as_large_as_a_state_and_drafts_take_room() -> None:
     def size(**changed: Any) -> str:
-        words, _ = command_of(ServerConfig(model="qwen3.6-35b-a3b", emulated=EmulatedSettings(**changed)), 1)
+        emulated = EmulatedSettings(gpu="h200-141gb", **changed)
+        words, _ = command_of(ServerConfig(model="qwen3.6-35b-a3b", emulated=emulated, max_num_seqs=64), 1)
         return words[words.index("--block-size") + 1]
 
     assert size() == "1056"

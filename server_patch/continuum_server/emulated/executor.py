@@ -45,8 +45,7 @@ class EmulatedExecutor(UniProcExecutor):
             raise EmulatedError(f"the emulated engine cannot do this: {lack}")
         settings = read_emulated_settings(self.vllm_config.additional_config)
         # vLLM's CPU platform disables asynchronous scheduling, which CPU workers do not support but this device does
-        asynchronous = settings.async_scheduling and settings.speculation is None
-        self.vllm_config.scheduler_config.async_scheduling = asynchronous
+        self.vllm_config.scheduler_config.async_scheduling = settings.schedules_ahead
         cache = self.vllm_config.cache_config  # vLLM took the mode from the folder's model, which is a Llama
         cache.mamba_cache_mode = state_mode(find_model(settings.model), bool(cache.enable_prefix_caching))
         self.driver_worker: Any = EmulatedWorker(self.vllm_config, settings)

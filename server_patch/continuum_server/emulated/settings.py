@@ -53,6 +53,11 @@ class EmulatedSettings:
         """Raises StepTimesError: ``speculative`` has another form."""
         return None if self.speculative is None else read_speculation(self.speculative)
 
+    @property
+    def schedules_ahead(self) -> bool:
+        """Whether two steps are in flight. With drafts there is one, because they are those of the step before."""
+        return self.async_scheduling and self.speculation is None
+
     def times(self) -> StepTimes:
         times = load_step_times(self.gpu, self.model, self.tensor_parallel, self.step_overhead_ms, band=self.step_times)
         if self.speculation is None:

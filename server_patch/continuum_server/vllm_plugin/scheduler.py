@@ -78,7 +78,9 @@ class ProgramSchedulerMixin(Scheduler):
         policy = self.table.policy
         load_statistics(policy)
         if policy.label == "bound" and not self.knows_future:
-            raise BoundRefused(f"policy {policy.name!r} works only in replays, because it reads future turns from the trace")
+            raise BoundRefused(
+                f"policy {policy.name!r} works only in replays, because it reads future turns from the trace"
+            )
         self.wall = Wall(self._give_up, self._start_over, catches=not self.knows_future)
         self.clock: Clock = time.monotonic  # noqa: TID251 - the default of an injected clock
         self.sink: EventSink = Discard()
