@@ -19,7 +19,14 @@ from continuum_server.emulated import unsupported
 from continuum_server.emulated.replies import read_script
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.local_model import RANDOM, TINY, ensure_model
-from continuum_server.policy.registry import PolicyError, UnknownPolicy, find_policy, read_options, servable
+from continuum_server.policy.registry import (
+    ONLY_IN_REPLAYS,
+    PolicyError,
+    UnknownPolicy,
+    find_policy,
+    read_options,
+    servable,
+)
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 from continuum_server.step_times.catalog import find_model
 from continuum_server.step_times.curves import fit_decode, fit_prefill
@@ -159,9 +166,7 @@ def _check(config: ServerConfig) -> None:
         except UnknownPolicy as error:
             raise UnknownPolicy(config.policy, [STOCK, *servable()]) from error
         if policy.label == "bound":
-            raise PolicyError(
-                f"policy {policy.name!r} works only in replays, because it reads future turns from the trace"
-            )
+            raise PolicyError(f"policy {policy.name!r} {ONLY_IN_REPLAYS}")
         read_options(policy, config.policy_options)
     if config.engine == "gpu" and config.model is None:
         raise ServerError("engine gpu needs a model: a folder or a name that vLLM can load")

@@ -37,8 +37,8 @@ class PlannedAnswer:
     """The answer has reached its end token."""
 
     def decodes(self, scheduled: int, drafted: int = 0) -> bool:
-        """Whether a step of ``scheduled`` tokens, the drafted ones among them, extends the answer. Otherwise it computes
-        part of the prompt."""
+        """Whether a step of ``scheduled`` tokens, drafts among them, extends the answer. Otherwise it computes part
+        of the prompt."""
         return self.generated > 0 and scheduled == 1 + drafted
 
     def samples(self, computed: int) -> bool:

@@ -130,7 +130,7 @@ class EmulatedWorker:
         return 1 if self._speculation is None else min(self._speculation.tokens(answer.decode_steps - 1), 1 + drafted)
 
     def take_draft_token_ids(self) -> DraftTokenIds:
-        """Return the drafts for the requests that the last step extended. Of a request with a grammar there are none."""
+        """Return the drafts for the requests that the last step extended. A request with a grammar has none."""
         return self._drafts
 
     def sample_tokens(self, grammar: GrammarOutput | None) -> AsyncModelRunnerOutput:

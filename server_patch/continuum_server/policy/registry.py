@@ -25,6 +25,8 @@ ENTRY_POINTS = "continuum.policies"
 """Entry points of this group are policies of installed packages: ``NAME = "my_package.module:Class"``."""
 OFFLOAD = "+offload"
 """Suffix of an experiment's arm that runs the policy with tiers below GPU memory."""
+ONLY_IN_REPLAYS = "works only in replays, because it reads future turns from the trace"
+"""What no server can do with a bound."""
 
 
 class PolicyError(ValueError):

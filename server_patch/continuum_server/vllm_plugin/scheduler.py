@@ -24,7 +24,7 @@ from vllm.v1.request import Request
 from continuum_server.policy.facts import Machine, Step, Stored, ToolEvent, TurnFinish, TurnState
 from continuum_server.policy.order import Place
 from continuum_server.policy.program_table import ProgramTable
-from continuum_server.policy.registry import make_policy
+from continuum_server.policy.registry import ONLY_IN_REPLAYS, make_policy
 from continuum_server.vllm_plugin import kv_groups, touch_points
 from continuum_server.vllm_plugin.held_kv import HeldKv
 from continuum_server.vllm_plugin.loads import Loads
@@ -78,9 +78,7 @@ class ProgramSchedulerMixin(Scheduler):
         policy = self.table.policy
         load_statistics(policy)
         if policy.label == "bound" and not self.knows_future:
-            raise BoundRefused(
-                f"policy {policy.name!r} works only in replays, because it reads future turns from the trace"
-            )
+            raise BoundRefused(f"policy {policy.name!r} {ONLY_IN_REPLAYS}")
         self.wall = Wall(self._give_up, self._start_over, catches=not self.knows_future)
         self.clock: Clock = time.monotonic  # noqa: TID251 - the default of an injected clock
         self.sink: EventSink = Discard()
