@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
@@ -55,6 +55,6 @@ def _state_spec(delta: DeltaNet, block_size: int, page_bytes: int, drafts: int, 
     )
 
 
-def state_mode(model: Model, prefix_caching: bool = True) -> str:
+def state_mode(model: Model, prefix_caching: bool = True) -> Literal["align", "none"]:
     """Return vLLM's ``mamba_cache_mode``: with prefix caching, a state is kept where a block ends."""
     return "align" if model.state_layers and prefix_caching else "none"

@@ -69,7 +69,7 @@ def _vllm_config(shape: EngineShape) -> VllmConfig:
         (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
         model = ModelConfig(model=folder, skip_tokenizer_init=True, dtype="bfloat16", max_model_len=shape.max_model_len)
     cache = CacheConfig(block_size=shape.layout.block_size, enable_prefix_caching=shape.prefix_caching)
-    cache.mamba_cache_mode = state_mode(shape.model, shape.prefix_caching)  # type: ignore[assignment]
+    cache.mamba_cache_mode = state_mode(shape.model, shape.prefix_caching)
     cache.num_gpu_blocks = shape.num_blocks
     if hasattr(cache, "get_resolved_kv_cache_layout"):  # since about 0.31; the groups are the same in every layout
         cache.kv_cache_layout = "LBNHC"
