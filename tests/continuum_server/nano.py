@@ -203,11 +203,13 @@ def _check_tiers(played: Played) -> None:
 def _check_reloads(played: Played) -> None:
     """Each reload belongs to a turn, which starts (or ends) after it, and finds at least what was brought back."""
     begun: dict[tuple[str, int], Any] = {}
+    one_group = len(played.scheduler.kv_cache_config.kv_cache_groups) == 1
     for event in played.events:
         key = event.program_id, event.turn
         if event.event == "reload":
             assert key not in begun
-            assert event.bytes == (event.tokens or 0) // 16 * BLOCK_BYTES > 0
+            assert (event.bytes or 0) > 0, "with several groups these are an estimate: a mean over the context"
+            assert not one_group or event.bytes == (event.tokens or 0) // 16 * BLOCK_BYTES
             begun[key] = event
         if event.event in ("start", "resume") and key in begun:
             reload = begun.pop(key)
@@ -216,7 +218,7 @@ def _check_reloads(played: Played) -> None:
     assert not begun
     moved = sum(event.bytes or 0 for event in played.of("reload"))
     assert played.loop.transfers is not None
-    assert moved == played.loop.transfers.facts()["dram_to_gpu"]["bytes"]
+    assert not one_group or moved == played.loop.transfers.facts()["dram_to_gpu"]["bytes"]
 
 
 def mean_jct_s(played: Played, kind: str = "") -> float:

@@ -18,7 +18,7 @@ from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nano import BITING, BLOCK_BYTES, TIERS, Played, build, each_policy, play, program, tier, workloads
+from nano import BITING, BLOCK_BYTES, GROUPED, TIERS, Played, build, each_policy, play, program, tier, workloads
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
 from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 from vllm.v1.outputs import KVConnectorOutput
@@ -50,6 +50,29 @@ def test_with_an_endless_tier_every_returning_turn_hits(policy: str, jobs: list[
         hits = {e.turn: e.hit_tokens or 0 for e in played.of("start") if e.program_id == job.program.program_id}
         for index, (before, now) in enumerate(pairwise(prompts), 1):
             assert hits[index] >= min(before, now - 1) // 16 * 16
+
+
+@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [("static-ttl", {"ttl_s": 0.0}), ("static-ttl", {"ttl_s": 1e4}), ("continuum", {}), ("working-set", {})],
+)
+def test_with_a_tier_a_turn_finds_all_groups_as_in_an_idle_pool(
+    name: str, policy: str, options: dict[str, Any]
+) -> None:
+    """Rivals take the pool while the tool runs: what was held, and what was not, is found in every group."""
+    model, blocks = GROUPED[name]
+
+    def hits(**rest: Any) -> list[int | None]:
+        rivals = [Job(program(f"r{i}", turns=1, new=800, output=2), 0.1 + 0.12 * i) for i in range(4)]
+        jobs = [Job(program("a", turns=3, new=160, output=20, tool_s=1.0), 0.0), *rivals]
+        played = play(jobs, rest.pop("policy", policy), rest.pop("options", options), model=model, **rest)
+        return [event.hit_tokens for event in played.of("start") if event.program_id == "a"]
+
+    idle = hits(blocks=2000)
+    assert min(found or 0 for found in idle[1:]) > 100
+    assert hits(blocks=blocks, policy="static-ttl", options={"ttl_s": 0.0})[1] == 0, "the rivals took it"
+    assert hits(blocks=blocks, offload=TIERS["endless"]) == idle
 
 
 # --------------------------------------------------------------------------------------------- hand arithmetic
