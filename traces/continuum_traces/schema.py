@@ -205,7 +205,9 @@ EventKind = Literal[
     "unpin",  # the pin ended: reason
     "preempt",  # the turn lost its KV cache while it ran
     "resume",  # the turn was scheduled again: prompt_tokens, hit_tokens
-    "reload",  # the turn's KV cache is loaded from a lower tier, before its start or resume: tokens, bytes (an estimate with several KV cache groups)
+    # the turn's KV cache is loaded from a lower tier, before its start or resume: tokens, bytes (an estimate if there
+    # are several KV cache groups)
+    "reload",
 ]
 
 UnpinReason = Literal["hit", "gone", "expired", "last", "pressure", "abort", "shutdown"]
