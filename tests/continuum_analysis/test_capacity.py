@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from continuum_analysis.records.timeline import AnalysisError
-from continuum_analysis.sweep.capacity import Bracket, bracket_of, capacity_of
+from continuum_analysis.sweep.capacity import Bracket, PolicyCapacity, bracket_of, capacity_of
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.report import write_sweep_report, write_tables
 from continuum_analysis.sweep.tables import read_sweep
@@ -97,6 +97,21 @@ def test_seeds_have_brackets_of_their_own(tmp_path: Path) -> None:
     assert capacity is not None
     assert capacity.policies[0].text == "3 or more, 1 and 0 (by seed)"
     assert capacity.answer[1].endswith("3 seeds.")
+
+
+@pytest.mark.parametrize(
+    ("kept", "text"),
+    [
+        ([{8: True, 9: False}, {8: True, 9: True, 10: False}, {8: True, 9: True, 10: False}], "8.7 (7.2 to 10.1)"),
+        ([{8: True, 12: False}, {8: True, 9: False}, {8: True, 9: False}], "8 to 11 and 8 (by seed)"),
+        ([{8: True, 12: False}] * 3, "8 to 11"),
+        ([{8: True, 9: False}] * 3, "8"),
+        ([{8: True, 9: False}, {8: True, 9: True, 10: False}], "8 and 9 (by seed)"),
+    ],
+)
+def test_an_interval_needs_three_seeds_that_know_their_numbers(kept: list[dict[int, bool]], text: str) -> None:
+    brackets = {seed: bracket_of(each) for seed, each in enumerate(kept)}
+    assert PolicyCapacity("vllm", brackets, {}).text == text
 
 
 def test_a_level_that_nobody_keeps_and_one_that_all_keep(tmp_path: Path) -> None:

@@ -49,10 +49,15 @@ class Bracket:
     """The smallest number that was played and breaks the level; None: none does."""
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether the number is known to a sixteenth."""
+        return self.high is not None and self.high - self.low <= max(1, self.low // 16)
+
+    @property
     def text(self) -> str:
         if self.high is None:
             return f"{self.low} or more"
-        return str(self.low) if self.high - self.low <= max(1, self.low // 16) else f"{self.low} to {self.high - 1}"
+        return str(self.low) if self.is_narrow else f"{self.low} to {self.high - 1}"
 
 
 def bracket_of(kept: Mapping[int, bool]) -> Bracket:
@@ -70,7 +75,7 @@ class PolicyCapacity:
 
     @property
     def agents(self) -> Interval:
-        """The largest number within the level, over seeds; a lower bound if some seed found no end."""
+        """The largest number within the level, over seeds; a lower bound if not all brackets are narrow."""
         return mean_interval([bracket.low for bracket in self.by_seed.values()])
 
     @property
@@ -79,7 +84,7 @@ class PolicyCapacity:
         texts = list(dict.fromkeys(bracket.text for bracket in brackets))
         if len(texts) == 1:
             return texts[0]
-        if len(brackets) < ENOUGH_SEEDS or any(bracket.high is None for bracket in brackets):
+        if len(brackets) < ENOUGH_SEEDS or not all(bracket.is_narrow for bracket in brackets):
             return f"{listed(texts)} (by seed)"
         return self.agents.within(0, float("inf")).text("{:.1f}".format)
 
