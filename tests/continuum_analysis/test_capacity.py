@@ -33,7 +33,11 @@ def test_brackets(kept: dict[int, bool], low: int, high: int | None, text: str) 
 
 
 def write_curve(
-    path: Path, ttft_s: dict[tuple[str, int, int], float], level: str, ends_s: dict[int, list[float]] | None = None
+    path: Path,
+    ttft_s: dict[tuple[str, int, int], float],
+    level: str,
+    ends_s: dict[int, list[float]] | None = None,
+    synthetic: bool = True,
 ) -> Path:
     """Write a sweep over agents at a time whose runs have these first tokens, by policy, number and seed."""
     groups = []
@@ -42,7 +46,7 @@ def write_curve(
         for policy, seed in cells:
             ends = (ends_s or {}).get(number, [6.0, 4.0])
             folder = path / f"w-{number}" / f"{policy}-seed{seed}"
-            loop = {"arrivals": f"concurrency:{number}", "jps": None, "synthetic": True}
+            loop = {"arrivals": f"concurrency:{number}", "jps": None, "synthetic": synthetic}
             write_recorded(folder, policy, seed, ends, ttft_s[policy, number, seed], **loop)
         names = [{"name": f"{policy}-seed{seed}", "policy": policy, "seed": seed} for policy, seed in cells]
         groups.append({"folder": f"w-{number}", "axes": {"workload": "w", "concurrency": number}, "cells": names})
@@ -83,6 +87,14 @@ def test_an_answer_has_the_agents_the_loss_and_the_newcomers(tmp_path: Path) -> 
     (throughput, first_tokens) = sweep_panels(sweep, read_plot(sweep.plot, sweep))
     assert (throughput.level, first_tokens.level) == (None, 5.0)
     assert [stem.x for stem in first_tokens.stems] == [2.0, 4.0]
+
+
+def test_of_recorded_agents_the_tokens_are_counted(tmp_path: Path) -> None:
+    """Two programs of 11 tokens over 104 s, or over 504 s."""
+    times = {("vllm", number, 0): 1.0 for number in (1, 2)}
+    capacity = capacity_of(read_sweep(write_curve(tmp_path / "c", times, "ttft_p95=5", {2: [6.0, 404.0]}, False)))
+    assert capacity is not None
+    assert "With 2 vllm generates 0 tokens/s, 79% less than with 1 (0)." in capacity.answer[1]
 
 
 def test_seeds_have_brackets_of_their_own(tmp_path: Path) -> None:

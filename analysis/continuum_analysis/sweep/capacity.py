@@ -130,7 +130,8 @@ class Capacity:
         return f"Agents at a time within {self.level}: {numbers} ({where or 'a server'})."
 
     def _losses(self) -> Iterable[str]:
-        number, unit = self.beyond, "programs/s" if self.metric == THROUGHPUT else "tokens/s"
+        number, of_programs = self.beyond, self.metric == THROUGHPUT
+        verb, unit = ("finishes", "programs/s") if of_programs else ("generates", "tokens/s")
         text, even = BY_NAME[self.metric].text, []
         for each in self.policies:
             if (loss := each.loss(number)) <= TIE:
@@ -138,7 +139,7 @@ class Capacity:
                 continue
             best = max((n for n in each.throughput if n <= number), key=lambda n: each.throughput[n])
             now, most = text(each.throughput[number]), text(each.throughput[best])
-            yield f"With {number} {each.policy} finishes {now} {unit}, {loss:.0%} less than with {best} ({most})."
+            yield f"With {number} {each.policy} {verb} {now} {unit}, {loss:.0%} less than with {best} ({most})."
         if even:
             yield f"With {number} {listed(even)} {'lose' if len(even) > 1 else 'loses'} no throughput."
 
