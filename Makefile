@@ -127,7 +127,7 @@ results: setup ## Result tables again, from their grids and figures (hours; goes
 	  case $$name in measured*) what="$$what --predict";; esac; \
 	  (cd $(PLAYED) && $(abspath $(PY)) $(CURDIR)/benchmarks/results.py --traces $$name && PYTHONPATH= $(abspath $(PY)) $(abspath $(VENV)/bin/continuum-bench) $$what --out $$out); \
 	  case $$what in figure*) cp $$out/figure.svg docs/results/figures/$$name.svg;; esac; \
-	  [ $$name != agents ] || cp $$out/sweep.svg docs/results/figures/agents.svg; \
+	  case $$name in agents|agents-recorded) cp $$out/sweep.svg docs/results/figures/$$name.svg;; esac; \
 	  case $$name in eta-t) ;; *) $(PY) benchmarks/results.py $$out;; esac; \
 	done
 	$(PY) benchmarks/limit.py pressure small

@@ -28,6 +28,8 @@ from continuum_analysis.compare.intervals import Interval, interval_text, mean_i
 from continuum_analysis.compare.verdict import outcome
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.metrics import BY_NAME, METRICS, SAME, Metric
+from continuum_analysis.slo import Level, read_slo, slo_text
+from continuum_analysis.sweep.capacity import AT_A_TIME, PolicyCapacity, bracket_of
 from continuum_bench.cli import app
 from continuum_bench.figures.spec import load_figure
 from continuum_bench.options.declare import sentences
@@ -295,7 +297,25 @@ def _figures(table: Mapping[str, Any]) -> Iterator[str]:
         yield f"    ![{name}](figures/{name}.svg)"
 
 
+def _within_levels(table: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield for each row the largest number of agents at a time within a level, under each policy."""
+    for name, level, sources in table["rows"]:
+        slo, points = read_slo(level), [point for source in sources for point in _points(source, ())]
+        yield [name, slo_text(slo), *(_agents(points, arm, slo.levels) for arm in table["arms"])]
+
+
+def _agents(points: Iterable[Mapping[str, Any]], arm: str, levels: Sequence[Level]) -> str:
+    kept: dict[int, dict[int, bool]] = {}
+    for point in points:
+        for seed, run in point["runs"].get(arm, {}).items():
+            keeps = all(level.keeps(run.get(level.metric)) for level in levels)
+            kept.setdefault(int(seed), {})[point["axes"][AT_A_TIME]] = keeps
+    return PolicyCapacity(arm, {seed: bracket_of(each) for seed, each in kept.items()}, {}).text.replace(" to ", "-")
+
+
 def _results_table(table: Mapping[str, Any]) -> TextTable:
+    if table.get("by") == "level":
+        return TextTable(("", "service level", *table["arms"].values()), list(_within_levels(table)))
     if table.get("by") == "prediction":
         return TextTable(PREDICTION_HEADS, [row for name, of in table["grids"].items() for row in _measured(name, of)])
     points = [point for name in table["from"] for point in _points(name, table.get("apart", ()))]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from continuum_analysis.records.timeline import AnalysisError
-from continuum_analysis.sweep.capacity import Bracket, bracket_of, capacity_of
+from continuum_analysis.sweep.capacity import Bracket, PolicyCapacity, bracket_of, capacity_of
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.report import write_sweep_report, write_tables
 from continuum_analysis.sweep.tables import read_sweep
@@ -33,7 +33,11 @@ def test_brackets(kept: dict[int, bool], low: int, high: int | None, text: str) 
 
 
 def write_curve(
-    path: Path, ttft_s: dict[tuple[str, int, int], float], level: str, ends_s: dict[int, list[float]] | None = None
+    path: Path,
+    ttft_s: dict[tuple[str, int, int], float],
+    level: str,
+    ends_s: dict[int, list[float]] | None = None,
+    synthetic: bool = True,
 ) -> Path:
     """Write a sweep over agents at a time whose runs have these first tokens, by policy, number and seed."""
     groups = []
@@ -42,7 +46,7 @@ def write_curve(
         for policy, seed in cells:
             ends = (ends_s or {}).get(number, [6.0, 4.0])
             folder = path / f"w-{number}" / f"{policy}-seed{seed}"
-            loop = {"arrivals": f"concurrency:{number}", "jps": None, "synthetic": True}
+            loop = {"arrivals": f"concurrency:{number}", "jps": None, "synthetic": synthetic}
             write_recorded(folder, policy, seed, ends, ttft_s[policy, number, seed], **loop)
         names = [{"name": f"{policy}-seed{seed}", "policy": policy, "seed": seed} for policy, seed in cells]
         groups.append({"folder": f"w-{number}", "axes": {"workload": "w", "concurrency": number}, "cells": names})
@@ -85,6 +89,14 @@ def test_an_answer_has_the_agents_the_loss_and_the_newcomers(tmp_path: Path) -> 
     assert [stem.x for stem in first_tokens.stems] == [2.0, 4.0]
 
 
+def test_of_recorded_agents_the_tokens_are_counted(tmp_path: Path) -> None:
+    """Two programs of 11 tokens over 104 s, or over 504 s."""
+    times = {("vllm", number, 0): 1.0 for number in (1, 2)}
+    capacity = capacity_of(read_sweep(write_curve(tmp_path / "c", times, "ttft_p95=5", {2: [6.0, 404.0]}, False)))
+    assert capacity is not None
+    assert "With 2 vllm generates 0 tokens/s, 79% less than with 1 (0)." in capacity.answer[1]
+
+
 def test_seeds_have_brackets_of_their_own(tmp_path: Path) -> None:
     times = {("vllm", number, seed): 1.0 + seed * number for number in (1, 2, 3) for seed in range(3)}
     capacity = capacity_of(read_sweep(write_curve(tmp_path / "c", times, "ttft_p95=4")))
@@ -97,6 +109,21 @@ def test_seeds_have_brackets_of_their_own(tmp_path: Path) -> None:
     assert capacity is not None
     assert capacity.policies[0].text == "3 or more, 1 and 0 (by seed)"
     assert capacity.answer[1].endswith("3 seeds.")
+
+
+@pytest.mark.parametrize(
+    ("kept", "text"),
+    [
+        ([{8: True, 9: False}, {8: True, 9: True, 10: False}, {8: True, 9: True, 10: False}], "8.7 (7.2 to 10.1)"),
+        ([{8: True, 12: False}, {8: True, 9: False}, {8: True, 9: False}], "8 to 11 and 8 (by seed)"),
+        ([{8: True, 12: False}] * 3, "8 to 11"),
+        ([{8: True, 9: False}] * 3, "8"),
+        ([{8: True, 9: False}, {8: True, 9: True, 10: False}], "8 and 9 (by seed)"),
+    ],
+)
+def test_an_interval_needs_three_seeds_that_know_their_numbers(kept: list[dict[int, bool]], text: str) -> None:
+    brackets = {seed: bracket_of(each) for seed, each in enumerate(kept)}
+    assert PolicyCapacity("vllm", brackets, {}).text == text
 
 
 def test_a_level_that_nobody_keeps_and_one_that_all_keep(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "--replicas": ("2", "3"),
     "--router": ("affinity", "round-robin"),
     "--token-times": ("",),
+    "--max-idle-all-s": ("0.05", "1"),
     "--no-report": ("",),
     "--json": ("",),
     "--quiet": ("",),

@@ -1,8 +1,8 @@
 """The clients of public benchmarks as PyPI has them, beside our records, vLLM's metrics and our own replay.
 
 agentx-harness (InferenceX AgentX, an aiperf) plays invented sessions, agentperf-local (AA-AgentPerf) the small task in
-its package. ``make endpoints`` installs both. ``SHOW=FILE`` in the environment appends the rows of the table in
-docs/results/trust.md.
+its package. ``make endpoints`` installs both. ``SHOW=FILE`` in the environment appends the rows of the tables in
+docs/results/trust.md. ``AGENTX_S=900`` plays the scenario as long as its rules say.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import Any
 
 import pytest
 from bench_cli import succeeded
+from continuum_analysis.metrics import analyze_run
 from continuum_bench.live.endpoint import metrics_page
 from continuum_bench.live.server_metrics import samples
 from continuum_traces.records import read_events, read_turns
 from continuum_traces.run_dir import TURNS
-from continuum_traces.schema import SchedulerEvent
+from continuum_traces.schema import SchedulerEvent, TurnRecord
 from endpoints import environment
 from live_server import Live, live
 from waiting import until
@@ -37,6 +38,7 @@ HASHED = 64
 WITH_PARENTS = {"AIPERF_HTTP_X_DYNAMO_SESSION_ID_FROM_CORRELATION_ID": "1"}
 """With this, aiperf names a sub-agent's parent."""
 BUSY_S = 0.25
+AGENTX_S = float(os.environ.get("AGENTX_S", 0))
 TASK = "agentperf_local/data/replays/aa-mini-v1/traces"
 
 
@@ -74,20 +76,20 @@ def _call(at_s: float, blocks: Sequence[int], output: int = 64) -> dict[str, Any
     return {"t": at_s, "type": "s", "model": "m", "api_time": 0.5, "stop": "tool_use", **counts}
 
 
-def _calls(at_s: float, first: int, blocks: int, number: int) -> Iterator[dict[str, Any]]:
+def _calls(at_s: float, first: int, blocks: int, number: int, step_s: float = 1.25) -> Iterator[dict[str, Any]]:
     """Yield requests a second and more apart, each of which continues the one before it by six blocks."""
     for turn in range(number):
-        yield _call(at_s + 1.25 * turn, range(first, first + blocks + 6 * turn))
+        yield _call(at_s + step_s * turn, range(first, first + blocks + 6 * turn))
 
 
-def invented(folder: Path) -> Path:
-    """Four sessions of four requests in Weka's format; the second has a sub-agent of two, behind its second request."""
+def invented(folder: Path, requests: int = 4, step_s: float = 1.25) -> Path:
+    """Four sessions in Weka's format; the second has a sub-agent of two requests behind its second request."""
     folder.mkdir()
     for n in range(SESSIONS):
-        calls = [*_calls(0.0, 10_000 * n, 24 + 4 * n, 4)]
+        calls = [*_calls(0.0, 10_000 * n, 24 + 4 * n, requests, step_s)]
         if n == 1:
-            inner, later = [*_calls(2.0, 15_000, 20, 2)], [{**call, "t": call["t"] + 2.5} for call in calls[2:]]
-            times = {"t": 2.0, "duration_ms": 1750, "status": "completed"}
+            at_s, later = step_s + 0.75, [{**call, "t": call["t"] + 2.5} for call in calls[2:]]
+            inner, times = [*_calls(at_s, 15_000, 20, 2)], {"t": at_s, "duration_ms": 1750, "status": "completed"}
             agent = {"agent_id": "agent_001", "subagent_type": "Explore", "requests": inner, "models": ["m"]}
             calls = [*calls[:2], {"type": "subagent", **times, **agent}, *later]
         session = {"id": f"session-{n}", "models": ["m"], "block_size": HASHED, "hash_id_scope": "local"}
@@ -104,7 +106,9 @@ def _ran(command: Sequence[object], folder: Path, **variables: str) -> None:
         **variables,
     }
     words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        words, cwd=folder, env=environ, capture_output=True, text=True, timeout=300 + 2 * AGENTX_S, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
@@ -113,7 +117,8 @@ def aiperf(words: Sequence[object], server: Live, sessions: Path, folder: Path, 
     command, *options = words
     tokenizer = server.client.models.list().data[0].to_dict()["root"]
     model = ["--model", server.model, "--tokenizer", tokenizer]
-    load = ["--custom-dataset-type", "weka_trace", "--input-file", sessions, "--concurrency", 2, "--streaming"]
+    load = ["--custom-dataset-type", "weka_trace", "--input-file", sessions, "--streaming"]
+    load += [] if "--concurrency" in options else ["--concurrency", 2]
     quiet = ["--ui", "none", "--no-gpu-telemetry", "--workers-max", 1, "--record-processors", 1]
     where = ["--url", server.server.url, "--endpoint-type", "chat", "--output-artifact-dir", folder / "aiperf"]
     program = environment("agentx-harness") / str(command)
@@ -193,12 +198,16 @@ def replayed(trace: Path, server: Live, folder: Path, concurrency: int) -> tuple
     with Watched(server) as seen:
         succeeded("replay", trace, "--concurrency", concurrency, *where)
     (name,) = (folder / "replay").glob(f"*/{TURNS}")
-    turns = [*read_turns(name.parent)]
+    return of_replay([*read_turns(name.parent)]), seen.metrics
+
+
+def of_replay(turns: Sequence[TurnRecord]) -> Reported:
     assert not [turn.error for turn in turns if turn.error]
     tokens = (sum(getattr(turn, f"{name}_tokens") or 0 for turn in turns) for name in ("prompt", "cached", "output"))
-    first_s = fmean(turn.first_token_s - turn.sent_s for turn in turns)
-    itl_s = fmean((turn.finish_s - turn.first_token_s) / (turn.output_tokens - 1) for turn in turns)
-    return Reported(len(turns), *tokens, first_s, itl_s), seen.metrics
+    answered: list[Any] = [turn for turn in turns if turn.finish_s is not None]
+    first_s = fmean(turn.first_token_s - turn.sent_s for turn in answered)
+    itl_s = fmean((turn.finish_s - turn.first_token_s) / (turn.output_tokens - 1) for turn in answered)
+    return Reported(len(turns), *tokens, first_s, itl_s)
 
 
 # ------------------------------------------------------------------------------------------------ the comparisons
@@ -209,6 +218,15 @@ def _shown(title: str, **rows: Reported) -> None:
     if file := os.environ.get("SHOW"):
         with Path(file).open("a") as lines:
             lines.writelines(each.row(f"{title} | {name}") + "\n" for name, each in rows.items())
+
+
+def _shown_each(title: str, **rows: Reported) -> None:
+    """Write requests, and tokens a request, as ``_shown``."""
+    if file := os.environ.get("SHOW"):
+        with Path(file).open("a") as lines:
+            for name, each in rows.items():
+                tokens = (each.prompt_tokens / each.requests, each.output_tokens / each.requests)
+                lines.write(f"| {title} | {name} | {each.requests} | {tokens[0]:.0f} | {tokens[1]:.1f} |\n")
 
 
 def _policy(server: Live) -> str:
@@ -312,3 +330,26 @@ def test_agentx_s_sessions_are_programs_and_their_sub_agents_children(server: Li
         assert {(each.recognised_by, each.root_id) for each in arrivals} == {("header:x-dynamo-session-id", parent)}
     assert any(said["agent_depth"] for said in named.values())
     assert sum(map(_held, seen.programs.values())) >= 4
+
+
+@pytest.mark.skipif(not AGENTX_S, reason="AGENTX_S=900 in the environment plays it: half an hour for each policy")
+def test_agentx_as_long_as_its_rules_say(server: Live, tmp_path: Path) -> None:
+    """The scenario by its own client, and by our replay, which warms up at the recorded pace. The client calls a result
+    valid only of the benchmark's own sessions, which are not here (``--unsafe-override``)."""
+    sessions, trace, out = invented(tmp_path / "sessions", 20, 6.0), tmp_path / "trace.jsonl", tmp_path / "replay"
+    succeeded("traces import", sessions, trace)
+    length = ["--unsafe-override", "--benchmark-duration", f"{AGENTX_S:.0f}", "--concurrency", 4]
+    rows = aiperf(["agentx", *length], server, sessions, tmp_path)
+    measured = [row for row in rows if row["metadata"]["benchmark_phase"] == "profiling" and not row.get("error")]
+    client = of_aiperf(measured)
+    loop = ["--scenario", "agentx", "--concurrency", 4, "--time-limit-s", AGENTX_S + 120, "--tags", "none"]
+    done = succeeded("replay", trace, *loop, "--base-url", f"{server.server.url}/v1", "--out", out)
+    assert "scenario agentx: comparable: true" in done.output
+    (name,) = out.glob(f"*/{TURNS}")
+    ours = of_replay([turn.client for turn in analyze_run(name.parent).facts.turns if turn.client is not None])
+    _shown(f"agentx, {AGENTX_S:.0f} s | {_policy(server)}", client=client, replay=ours)
+    _shown_each(f"agentx, {AGENTX_S:.0f} s | {_policy(server)}", client=client, replay=ours)
+    assert client.first_s == pytest.approx(ours.first_s, abs=BUSY_S)
+    assert client.cached_tokens / client.prompt_tokens == pytest.approx(
+        ours.cached_tokens / ours.prompt_tokens, abs=0.05
+    )

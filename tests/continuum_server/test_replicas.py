@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +40,7 @@ class Outcome:
         max_stretch: int = 512,
         least_step_s: float = LEAST_STEP_S,
         offload: Offload | None = None,
+        most_idle_s: float = inf,
     ) -> None:
         shape = replace(SHAPE, offload=offload)
         self.events: list[SchedulerEvent] = []
@@ -49,7 +51,9 @@ class Outcome:
         limits: dict[str, Any] = {"max_stretch": max_stretch, "max_calls": 200_000}
         engines = [build_engine(shape, times, own, (), self.turns.append, each, **limits) for each in sinks]
         self.loops = [engine.loop for engine in engines]
-        ReplicaLoops(self.loops, ROUTERS[router](), jobs, least_step_s).run()
+        driver = ReplicaLoops(self.loops, ROUTERS[router](), jobs, least_step_s, most_idle_s=most_idle_s)
+        driver.run()
+        self.skipped_s = driver.skipped_s
         for engine in engines:
             assert engine.close() == 0, "blocks leaked"
             scheduler = engine.scheduler
@@ -86,6 +90,31 @@ def check_skipping(jobs: list[Job], router: str, **rest: Any) -> tuple[Outcome, 
 @settings(max_examples=settings.default.max_examples // 2)
 def test_every_program_completes_and_skipping_changes_nothing(router: str, policy: str, jobs: list[Job]) -> None:
     check_skipping(jobs, router, policy=policy)
+
+
+def late(most_idle_s: float, replicas: int = 1) -> tuple[dict[tuple[str, int], TurnRecord], float]:
+    """Two programs that arrive after 50 and 50.5 s and have a tool of 30 s: the turns, and what was skipped."""
+    jobs = [Job(program(name, turns=2, tool_s=30.0), at_s) for name, at_s in (("a", 50.0), ("b", 50.5))]
+    played = Outcome(jobs, "round-robin", replicas, most_idle_s=most_idle_s)
+    return {(turn.program_id, turn.turn): turn for turn in played.turns}, played.skipped_s
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_all_turns_come_earlier_if_none_runs_for_too_long(replicas: int) -> None:
+    turns, skipped_s = late(4.0, replicas)
+    first, second = (turns[name, 0].finish_s or 0.0 for name in "ab")
+    assert [turns[name, 0].due_s for name in "ab"] == pytest.approx([4.0, 4.5])
+    assert [turns[name, 1].due_s for name in "ab"] == pytest.approx([second + 4.0, 2 * second - first + 4.0])
+    assert skipped_s == pytest.approx(50.0 - 4.0 + first + 30.0 - (second + 4.0))
+
+
+@pytest.mark.parametrize(("most_idle_s", "earlier_s"), [(inf, 0.0), (50.0, 0.0), (49.75, 0.25)])
+def test_turns_come_as_planned_up_to_the_longest_idle_time(most_idle_s: float, earlier_s: float) -> None:
+    turns, skipped_s = late(most_idle_s)
+    planned, _ = late(inf)
+    assert skipped_s == earlier_s
+    for key, turn in turns.items():
+        assert turn.due_s == pytest.approx(planned[key].due_s - earlier_s)
 
 
 def long_and_short() -> list[Job]:

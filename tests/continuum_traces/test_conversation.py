@@ -56,6 +56,20 @@ def test_a_turn_is_waited_for_sent_and_recorded() -> None:
     assert records[0].tools == ("ls", "make", "cd")
 
 
+def test_a_turn_is_due_earlier_if_waits_are_shortened() -> None:
+    """Three seconds of its second wait are skipped, and those of its first do not count again."""
+    records, skipped = list[TurnRecord](), [1.0]
+    conversation = converse(PROGRAM, "p", 10.0, Counting(), str, skipped_s=lambda: sum(skipped))
+    go_on(conversation, None, records.append)
+    skipped.append(0.5)
+    go_on(conversation, None, records.append)
+    assert go_on(conversation, Ended(11.0, 13.0, None), records.append) == Wait(1, 15.5)
+    skipped.append(2.0)
+    go_on(conversation, None, records.append)
+    go_on(conversation, Ended(13.5, 16.0, None), records.append)
+    assert [record.due_s for record in records] == [9.5, 13.5]
+
+
 @pytest.mark.parametrize("finish_s", [12.0, None])
 def test_a_turn_that_fails_is_the_programs_last(finish_s: float | None) -> None:
     conversation, records = started()

@@ -107,6 +107,7 @@ def converse(
     exact_lengths: bool = True,
     hints: Sequence[Tags] = (),
     sends: Sends = "full",
+    skipped_s: Callable[[], float] = lambda: 0.0,
 ) -> Conversation[Answer]:
     """Play the program's turns: yield for each turn a ``Wait``, a ``Send`` and, after its result, the turn's record.
 
@@ -119,10 +120,13 @@ def converse(
         exact_lengths: whether prompts and outputs have the lengths of the trace.
         hints: further tags of each turn; empty: there are none.
         sends: which tags are sent.
+        skipped_s: returns the seconds by which all waits of the run so far were shortened.
     """
     due_s, reusable, last = arrival_s, program.reusable_tokens(), len(program.turns) - 1
     for index, turn in enumerate(program.turns):
+        before_s = skipped_s()
         result, own_id = (yield Wait(index, due_s)), turn_id(index)
+        due_s -= skipped_s() - before_s
         sent = result is None
         if result is None:
             open_turn(context, program, index)
@@ -156,6 +160,11 @@ def converse(
             return
         context.add_output(index, turn, cast("Answer", result.answer))
         due_s = result.finish_s + turn.gap_s
+
+
+def skipped_note(skipped_s: float) -> list[str]:
+    """Return what must be said of a run in which so many idle seconds were skipped; empty: none were."""
+    return [f"{skipped_s:.0f} s without any request were skipped (--max-idle-all-s)"] if skipped_s else []
 
 
 def go_on(

@@ -11,6 +11,7 @@ from continuum_traces.schema import Metadata, TurnRecord
 
 State = Literal["finished", "failed", "unfinished"]
 
+ROUNDING_S = 1e-3
 FAILED = ("abort", "error")
 """Statuses of a turn whose client got no complete answer."""
 
@@ -285,7 +286,8 @@ class ProgramTimes:
         turns = [record.alone_s for record in records if record is not None and record.alone_s is not None]
         if not turns or len(turns) < len(records):
             return None
-        return sum(turns) + sum(record.gap_s for record in records if record is not None and record.gap_s is not None)
+        gaps = (_gap_s(*pair) for pair in zip(records, [*records[1:], None], strict=True))
+        return sum(turns) + sum(gap_s for gap_s in gaps if gap_s is not None)
 
     @property
     def slowdown(self) -> float | None:
@@ -312,6 +314,14 @@ class ProgramTimes:
         """Id of the program whose turn's end started this program; None: it arrived by itself."""
         record = self.turns[0].client if self.turns else None
         return record.started_by if record else self.started_by_arrival
+
+
+def _gap_s(record: TurnRecord | None, following: TurnRecord | None) -> float | None:
+    """Return the seconds between two turns of a program: as planned, or fewer if idle time was skipped."""
+    if record is None or record.gap_s is None or record.finish_s is None or following is None:
+        return None if record is None else record.gap_s
+    passed_s = following.due_s - record.finish_s
+    return passed_s if passed_s < record.gap_s - ROUNDING_S else record.gap_s
 
 
 def pinned_tokens(programs: Iterable[ProgramTimes]) -> tuple[list[float], list[int]]:

@@ -49,10 +49,15 @@ class Bracket:
     """The smallest number that was played and breaks the level; None: none does."""
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether the number is known to a sixteenth."""
+        return self.high is not None and self.high - self.low <= max(1, self.low // 16)
+
+    @property
     def text(self) -> str:
         if self.high is None:
             return f"{self.low} or more"
-        return str(self.low) if self.high - self.low <= max(1, self.low // 16) else f"{self.low} to {self.high - 1}"
+        return str(self.low) if self.is_narrow else f"{self.low} to {self.high - 1}"
 
 
 def bracket_of(kept: Mapping[int, bool]) -> Bracket:
@@ -70,7 +75,7 @@ class PolicyCapacity:
 
     @property
     def agents(self) -> Interval:
-        """The largest number within the level, over seeds; a lower bound if some seed found no end."""
+        """The largest number within the level, over seeds; a lower bound if not all brackets are narrow."""
         return mean_interval([bracket.low for bracket in self.by_seed.values()])
 
     @property
@@ -79,7 +84,7 @@ class PolicyCapacity:
         texts = list(dict.fromkeys(bracket.text for bracket in brackets))
         if len(texts) == 1:
             return texts[0]
-        if len(brackets) < ENOUGH_SEEDS or any(bracket.high is None for bracket in brackets):
+        if len(brackets) < ENOUGH_SEEDS or not all(bracket.is_narrow for bracket in brackets):
             return f"{listed(texts)} (by seed)"
         return self.agents.within(0, float("inf")).text("{:.1f}".format)
 
@@ -125,7 +130,8 @@ class Capacity:
         return f"Agents at a time within {self.level}: {numbers} ({where or 'a server'})."
 
     def _losses(self) -> Iterable[str]:
-        number, unit = self.beyond, "programs/s" if self.metric == THROUGHPUT else "tokens/s"
+        number, of_programs = self.beyond, self.metric == THROUGHPUT
+        verb, unit = ("finishes", "programs/s") if of_programs else ("generates", "tokens/s")
         text, even = BY_NAME[self.metric].text, []
         for each in self.policies:
             if (loss := each.loss(number)) <= TIE:
@@ -133,7 +139,7 @@ class Capacity:
                 continue
             best = max((n for n in each.throughput if n <= number), key=lambda n: each.throughput[n])
             now, most = text(each.throughput[number]), text(each.throughput[best])
-            yield f"With {number} {each.policy} finishes {now} {unit}, {loss:.0%} less than with {best} ({most})."
+            yield f"With {number} {each.policy} {verb} {now} {unit}, {loss:.0%} less than with {best} ({most})."
         if even:
             yield f"With {number} {listed(even)} {'lose' if len(even) > 1 else 'loses'} no throughput."
 

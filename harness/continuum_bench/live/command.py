@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
+from continuum_traces.conversation import skipped_note
 from continuum_traces.json_io import RunDirError, write_json
 from continuum_traces.names import counted
 from continuum_traces.records import rows_of
@@ -101,6 +102,9 @@ def _prepare(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
     lanes = workload.lanes
     if lanes is not None and lanes.in_steps and live.processes > 1:
         raise BenchError(f"--processes {live.processes}: one process must play --arrivals {options.arrivals}")
+    if options.max_idle_all_s is not None and live.processes > 1:
+        limit = f"--max-idle-all-s {options.max_idle_all_s:g}"
+        raise BenchError(f"--processes {live.processes}: one process must play with {limit}")
     if lanes is not None and lanes.number < live.processes:
         raise BenchError(f"--processes {live.processes}: more than the {lanes.number} programs at a time")
     load = _load_options(endpoint, options, live, api_key)
@@ -122,6 +126,7 @@ def _load_options(endpoint: Endpoint, options: RunOptions, live: LiveOptions, ap
         "api_key": api_key,
         "salt": uuid.uuid4().hex,
         "time_limit_s": options.time_limit_s,
+        "most_idle_s": options.max_idle_all_s,
         "token_times": options.token_times,
         "release": options.tags != "none" and (bool(endpoint.state) or dialect.name == "thunderagent"),
     }
@@ -179,7 +184,7 @@ def _play_seed(run: _LiveRun, seed: int, display: RunsDisplay) -> LoadCounters |
     errors = plugin_errors(root, key)
     counters.plugin_errors = errors - errors_before if errors >= errors_before else errors  # fewer: it was restarted
     counts = {each.name: getattr(counters, each.name) for each in fields(counters)}
-    notes = length_notes(counters, steered=run.load.prompts == "text")
+    notes = [*length_notes(counters, steered=run.load.prompts == "text"), *skipped_note(counters.skipped_s)]
     write_json(folder / ENGINE, {**counts, "notes": notes, "wall_s": since_s(), **rows_of(folder)})
     report_generator(counters)
     return counters

@@ -22,6 +22,7 @@ from continuum_traces.urls import joined, root_of
 from continuum_bench.live.contexts import SentTexts, SentTokens, TokenRates
 from continuum_bench.live.http import RequestFailed, StreamedAnswer, StreamingClient, open_session, post
 from continuum_bench.live.load import LivePlay, LoadCounters, LoadOptions
+from continuum_bench.live.timers import Timers
 from continuum_client.tagging import merged_body, tag_body, tag_headers
 
 MAX_RETRY_AFTER_S = 600.0
@@ -74,6 +75,7 @@ class LoadDriver:
         self._sub_programs: SubPrograms[LivePlay]
         self._abandoned: list[str] = []
         self._rates = TokenRates()
+        self._timers: Timers
 
     def now_s(self) -> float:
         return self._clock() - self._zero_s
@@ -103,6 +105,7 @@ class LoadDriver:
 
     async def _run(self, plays: Sequence[LivePlay], lanes: Lanes | None) -> None:
         """Play all programs. The first error ends the run and is raised."""
+        self._timers = Timers(self.now_s, self._options.most_idle_s)
         self._sub_programs = SubPrograms((play, play.job) for play in plays)
         roots = self._sub_programs.roots
         self._closed = None if lanes is None else ClosedLoop(roots, lanes)
@@ -112,10 +115,12 @@ class LoadDriver:
         reader = asyncio.create_task(self._client.read_along())
         try:
             async with asyncio.TaskGroup() as self._tasks:
+                self._timers.begin()
                 self._start(starts)
         except ExceptionGroup as errors:  # noqa: F821 - Python 3.11, as asyncio.TaskGroup
             raise errors.exceptions[0] from None
         finally:
+            self.counters.skipped_s += self._timers.skipped_s
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
 
@@ -133,8 +138,7 @@ class LoadDriver:
     # ------------------------------------------------------------------------------------- one program
 
     async def _play(self, play: LivePlay, due_s: float) -> None:
-        await self._sleep_until(due_s)
-        job = play.job
+        due_s, job = await self._timers.until(due_s), play.job
         self._sink(ArrivalRecord(job.program_id, play.number, due_s, job.counted, job.program.started_by))
         under_way = self._begin(play, due_s)
         try:
@@ -170,6 +174,7 @@ class LoadDriver:
             exact,
             job.hints,
             job.sends,
+            lambda: self._timers.skipped_s,
         )
         return _UnderWay(play, context, conversation, job.program.prompt_tokens())
 
@@ -178,10 +183,11 @@ class LoadDriver:
         result: Ended[StreamedAnswer] | None = None
         while (action := go_on(under_way.conversation, result, self._sink)) is not None:
             if isinstance(action, Wait):
-                await self._sleep_until(action.until_s)
+                await self._timers.until(action.until_s)
                 result = None
             else:
-                result = await self._send(under_way, action)
+                with self._timers.open_request():
+                    result = await self._send(under_way, action)
                 if result.finish_s is not None and result.error is None:
                     program_id = under_way.play.job.program_id
                     self._start(self._sub_programs.started(program_id, action.index, result.finish_s))
@@ -277,11 +283,6 @@ class LoadDriver:
                 await response.read()
         except (aiohttp.ClientError, TimeoutError):
             self.counters.errors["release"] += 1
-
-    async def _sleep_until(self, instant_s: float) -> None:
-        """Sleep until the instant. Timers of an event loop may fire a millisecond early, so the sleep is repeated."""
-        while (remaining := instant_s - self.now_s()) > 0:
-            await asyncio.sleep(max(remaining, 0.001))
 
 
 def pause_s(attempt: int, backoff_s: float, asked_s: float | None) -> float:

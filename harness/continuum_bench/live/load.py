@@ -38,6 +38,8 @@ class LoadOptions:
     """A program that takes longer is given up and counted as failed."""
     time_limit_s: float | None = None
     """The run stops after this many seconds. Running programs stay unfinished and no further program starts."""
+    most_idle_s: float | None = None
+    """The longest time without an open request, as in ``Timers``."""
     token_times: bool = False
     """Read every chunk immediately, and record the gaps between tokens."""
     release: bool = False
@@ -70,6 +72,8 @@ class LoadCounters:
     """Turns without the server's token counts."""
     unplaced_turns: int = 0
     """Turns of --token-times for which the server does not say how many tokens each chunk has."""
+    skipped_s: float = 0.0
+    """Idle seconds that were skipped."""
     plugin_errors: int = 0
     """Exceptions in the server's policy during the run, which only the main process counts."""
 

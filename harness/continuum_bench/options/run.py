@@ -137,6 +137,8 @@ class ArrivalOptions(OptionGroup):
     start_within: str = "0:0"
     """In a closed loop, start each of the first programs within these shares of its turns (0.25:0.75), with its whole
     context as the first prompt. 0:0: at the first turn."""
+    max_idle_all_s: Annotated[float | None, Meta(gt=0)] = None
+    """Longest time without any request. Otherwise all pending turns come earlier by the same time."""
     scenario: Annotated[str | None, one_of(*SCENARIOS)] = None
     """Set what the rules of a public benchmark say, where you give no other value: agentx (InferenceX AgentX) or
     mlperf-agentic (MLPerf). Needs --concurrency. The result says whether it is comparable, or why not."""

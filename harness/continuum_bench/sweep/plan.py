@@ -121,7 +121,8 @@ class Cell:
         policy, offloaded = split_arm(self.arm.policy)
         config = group.engine if offloaded else replace(group.engine, offload=None)
         jobs, show = workload.jobs(self.seed), (on_progress, group.point.options.token_times)
-        limits = workload.lanes, workload.arrivals.time_limit_s
+        arrivals = workload.arrivals
+        limits = workload.lanes, arrivals.time_limit_s, arrivals.max_idle_all_s
         engine.simulate(config, policy, dict(self.arm.options), jobs, self.seed, folder, *show, *limits)
 
 

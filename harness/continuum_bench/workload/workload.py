@@ -6,6 +6,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 
 import numpy as np
 from continuum_traces.assumptions import Assumptions, of_parents, of_tool_times
@@ -33,6 +34,12 @@ NAMED = {
     *("time_limit_s", "warm_up", "cool_down"),
 }
 """Options that named fields of the manifest tell. The manifest has the others under their own names."""
+
+
+FASTEST_TOKEN_S = 1e-3
+"""No engine generates the tokens of an answer faster than this."""
+MOST_PROGRAMS = 100_000
+"""As of ``--num-programs``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +189,8 @@ def load_workload(
     if arrivals.start_within != AT_THE_FIRST_TURN and not arrivals.arrivals.startswith("concurrency"):
         raise BenchError(f"--start-within {arrivals.start_within}: needs --concurrency")
     trace = load_trace(options.traces.name.split(".")[0] if options.traces else name, options, context_tokens)
+    if options.num_programs is None and (number := _number_until_limit(trace.programs, arrivals)):
+        trace = load_trace(trace.facts.name or name, replace(options, num_programs=number), context_tokens)
     for problem in trace.facts.skipped or ():
         say(f"skipped: {problem}")
     if arrivals.tool_times != RECORDED and not any(turn.tool_calls for p in trace.programs for turn in p.turns):
@@ -191,6 +200,19 @@ def load_workload(
         say(f"assumed: {line}")
     _check_span(workload.jobs(0))  # a trace without recorded arrivals is refused here
     return workload
+
+
+def _number_until_limit(programs: Sequence[Program], arrivals: ArrivalOptions) -> int | None:
+    """Return a number of programs, a multiple of these, that cannot all end before the time limit of a scenario whose
+    sessions are repeated; None: it has none."""
+    lanes = lanes_of(arrivals.arrivals)
+    if arrivals.scenario is None or not SCENARIOS[arrivals.scenario].repeats or lanes is None:
+        return None
+    parents = parents_of(programs)
+    turns = [turn for place, program in enumerate(programs) if place not in parents for turn in program.turns]
+    once_s = sum(turn.gap_s + max(1, turn.output_tokens) * FASTEST_TOKEN_S for turn in turns)
+    plays = ceil(lanes.number * (arrivals.time_limit_s or 0.0) / once_s) + 2  # the first ones begin inside
+    return len(programs) * min(plays, max(1, MOST_PROGRAMS // len(programs)))
 
 
 def _check_span(jobs: list[Job]) -> None:

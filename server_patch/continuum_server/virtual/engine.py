@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.closed_loop import Lanes
-from continuum_traces.conversation import Job
+from continuum_traces.conversation import Job, skipped_note
 from continuum_traces.json_io import JsonLines, write_json
 from continuum_traces.records import rows_of
 from continuum_traces.run_dir import ARRIVALS, ENGINE, EVENTS, SCHEDULER_TIME, TURNS
@@ -61,6 +61,7 @@ def simulate(
     token_times: bool = False,
     lanes: Lanes | None = None,
     time_limit_s: float | None = None,
+    most_idle_s: float | None = None,
 ) -> None:
     """Play the jobs under the policy and write scheduler_timestamps.jsonl, turns.jsonl, scheduler_time.json and
     engine.json into ``out``.
@@ -71,7 +72,8 @@ def simulate(
     Equal arguments write equal bytes, except in scheduler_time.json, which is measured. ``seed`` is only recorded. With
     ``token_times``, the turns' records contain the gaps between output tokens. With ``lanes`` the jobs start in a
     closed loop, in their order, and their arrival times are ignored. At ``time_limit_s`` the run stops; programs that
-    run then stay unfinished. arrivals.jsonl is written if some job may not count or not start.
+    run then stay unfinished. arrivals.jsonl is written if some job may not count or not start. ``most_idle_s`` is as in
+    ``ReplicaLoops``.
 
     Raises:
         StepTimesError: unknown hardware, or a batch outside the measured range.
@@ -104,7 +106,8 @@ def simulate(
 
         alone = config.replicas == 1
         engines = [engine(events if alone else ReplicaSink(index, events)) for index in range(config.replicas)]
-        facts = _play(config, engines, times, jobs, lanes, inf if time_limit_s is None else time_limit_s, on_progress)
+        limits = [inf if limit is None else limit for limit in (time_limit_s, most_idle_s)]
+        facts, skipped_s = _play(config, engines, times, jobs, lanes, limits, on_progress)
         leaked = sum(one.close() for one in engines)
     if leaked:
         raise EngineError(f"{leaked} KV blocks leaked under policy {policy!r}: a bug, please report it")
@@ -112,8 +115,9 @@ def simulate(
     if learned:
         write_json(out / FILE, learned[0] if len(engines) == 1 else merge_statistics(learned))
     write_json(out / SCHEDULER_TIME, facts_of(one.loop.scheduler_time for one in engines))
-    notes = {"notes": notes_of_times} if (notes_of_times := times.notes()) else {}
-    write_json(out / ENGINE, {**facts, **notes, "seed": seed, "blocks_leaked": leaked, **rows_of(out)})
+    notes = [*times.notes(), *skipped_note(skipped_s)]
+    said = {"notes": notes} if notes else {}
+    write_json(out / ENGINE, {**facts, **said, "seed": seed, "blocks_leaked": leaked, **rows_of(out)})
 
 
 def settings_of(config: EngineConfig, policy: str, policy_options: Mapping[str, Any]) -> Settings:
@@ -203,17 +207,22 @@ def _play(
     times: StepTimes,
     jobs: Sequence[Job],
     lanes: Lanes | None,
-    until_s: float,
+    limits: Sequence[float],
     on_progress: Callable[[int], None] | None,
-) -> dict[str, Any]:
-    """Play the jobs on all engines, and return the content of engine.json."""
+) -> tuple[dict[str, Any], float]:
+    """Play the jobs on all engines. ``limits`` are the last arguments of ``ReplicaLoops``.
+
+    Returns:
+        the content of engine.json, and the idle seconds that were skipped.
+    """
     loops = [engine.loop for engine in engines]
     least_step_s = 0.5 * times.step_s((), 1, 1)  # half, because measured tables need not be monotonic
     if config.speculation is not None:
         least_step_s /= config.speculation.drafts + 1
-    driver = ReplicaLoops(loops, ROUTERS[config.router](), jobs, least_step_s, lanes, until_s)
+    driver = ReplicaLoops(loops, ROUTERS[config.router](), jobs, least_step_s, lanes, *limits)
     driver.run(on_progress)
     if len(engines) == 1:
-        return engines[0].facts()
+        return engines[0].facts(), driver.skipped_s
     sums = {field.name: sum(getattr(loop.counters, field.name) for loop in loops) for field in fields(Counters)}
-    return {**sums, "virtual_s": driver.now_s, "replicas": [engine.facts() for engine in engines]}
+    facts = {**sums, "virtual_s": driver.now_s, "replicas": [engine.facts() for engine in engines]}
+    return facts, driver.skipped_s

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -85,6 +85,12 @@ class Play:
     def over(self) -> bool:
         return self.index == len(self.job.program.turns)
 
+    def come_earlier(self, seconds: float) -> None:
+        """Let the next turn be due so many seconds earlier; if it is the first, the program arrives earlier."""
+        self.due_s -= seconds
+        if self.index == 0:
+            self.job = replace(self.job, arrival_s=self.due_s)
+
     def due_s_at_best(self, now_s: float, least_step_s: float) -> float:
         """Return the earliest time at which the next turn can be due, if every step takes at least ``least_step_s``.
 
@@ -103,16 +109,17 @@ def play_of(
     block_size: int,
     in_closed_loop: bool = False,
     child_gaps_s: Mapping[int, float] = MappingProxyType({}),
+    skipped_s: Callable[[], float] = lambda: 0.0,
 ) -> Play:
-    """Begin to play a job. ``in_closed_loop`` and ``child_gaps_s`` are as in ``Play``."""
+    """Begin to play a job. ``in_closed_loop`` and ``child_gaps_s`` are as in ``Play``, ``skipped_s`` as in
+    ``converse``."""
     program, context = job.program, TokenContext(number, block_size)
     if program.shared_prefix_id is not None:
         shared = shared_token(program.shared_prefix_id)
         context = TokenContext(number, block_size, shared, program.shared_prefix_tokens)
     # program ids may repeat, but turn ids must not, because they are also request ids
-    conversation = converse(
-        program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format, hints=job.hints, sends=job.sends
-    )
+    said: dict[str, Any] = {"hints": job.hints, "sends": job.sends, "skipped_s": skipped_s}
+    conversation = converse(program, job.program_id, job.arrival_s, context, f"{number}/{{}}".format, **said)
     prompts = program.prompt_tokens()
     return Play(job, number, context, conversation, prompts, in_closed_loop, child_gaps_s, due_s=job.arrival_s)
 

@@ -34,6 +34,8 @@ class ReplicaLoops:
         least_step_s: duration of the shortest step of any loop.
         lanes: the closed loop; None: all programs arrive by themselves.
         until_s: when the run stops.
+        most_idle_s: the longest time in which no turn is in an engine. Otherwise all turns that are due later come
+            earlier by the same time.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class ReplicaLoops:
         least_step_s: float,
         lanes: Lanes | None = None,
         until_s: float = inf,
+        most_idle_s: float = inf,
     ) -> None:
         self.door = Door(router, len(loops))
         self._loops = list(loops)
@@ -51,7 +54,10 @@ class ReplicaLoops:
         self._sub_programs = SubPrograms(((number, job), job) for number, job in enumerate(jobs))
         roots = self._sub_programs.roots
         self._closed = None if lanes is None else ClosedLoop(roots, lanes)
-        self._until_s = until_s
+        self._until_s, self._most_idle_s = until_s, most_idle_s
+        self._last_end_s = 0.0
+        self.skipped_s = 0.0
+        """By how much all turns came earlier in sum because no turn was in an engine."""
         self._where: dict[int, tuple[int, Arrival]] = {}
         """The latest turn of each play, by the play's number, and the replica to which it was sent."""
         self._answers: list[tuple[float, int, int, Arrival]] = []
@@ -69,7 +75,10 @@ class ReplicaLoops:
             in_closed_loop = self._closed is not None and job.program.parent_turn is None
             child_gaps_s = self._sub_programs.least_gaps_s(job.program_id)
             job = replace(job, arrival_s=at_s)
-            play = play_of(number, job, self._loops[0].block_size, in_closed_loop, child_gaps_s)
+            block_size = self._loops[0].block_size
+            play = play_of(number, job, block_size, in_closed_loop, child_gaps_s, lambda: self.skipped_s)
+            if self._most_idle_s < inf:
+                next(play.conversation)  # so that it waits from now on, and knows what is skipped meanwhile
             heapq.heappush(self._arrivals, (at_s, number, play))
 
     def run(self, on_progress: Callable[[int], None] | None = None, every: int = 500) -> None:
@@ -100,6 +109,7 @@ class ReplicaLoops:
         """Process the next event: an arrival or a scheduler call. Return False at the end of the run."""
         if not self._arrivals and all(loop.idle for loop in self._loops):
             return False
+        self._shorten_idle_time()
         arrival_s = self._arrivals[0][0] if self._arrivals else inf
         index = min(range(len(self._loops)), key=lambda i: (self._loops[i].next_s(), self._loops[i].idle))
         next_s = self._loops[index].next_s()
@@ -112,6 +122,16 @@ class ReplicaLoops:
             for play in self._loops[index].advance(lambda: self._horizon_s(index)):
                 self._answered(index, play)
         return True
+
+    def _shorten_idle_time(self) -> None:
+        if self._most_idle_s == inf or not self._arrivals or not all(loop.idle for loop in self._loops):
+            return
+        earlier_s = self._arrivals[0][0] - self._last_end_s - self._most_idle_s
+        if earlier_s > 0:
+            self.skipped_s += earlier_s
+            for _, _, play in self._arrivals:
+                play.come_earlier(earlier_s)
+            self._arrivals = [(due_s - earlier_s, order, play) for due_s, order, play in self._arrivals]  # still a heap
 
     def _route(self, instant_s: float, order: int, play: Play) -> None:
         while self._answers and self._answers[0][0] <= instant_s:
@@ -131,6 +151,7 @@ class ReplicaLoops:
         order = next(self._orders)
         heapq.heappush(self._answers, (self._loops[index].now_s, order, *self._where[play.number]))
         now_s = self._loops[index].now_s
+        self._last_end_s = max(now_s, self._last_end_s)
         if not play.over:
             heapq.heappush(self._arrivals, (play.due_s, order, play))
         elif self._closed is not None and play.in_closed_loop:
