@@ -28,6 +28,7 @@ from statistics import mean
 from continuum_server.policy.facts import PrefillCurve
 from continuum_server.policy.program_table import Guards
 from continuum_traces.schema import Tags
+from continuum_traces.wire import MAX_HINT_S
 from fairness_bench import PAUSE_S, Engine
 from fairness_rows import BLOCK, KV_BLOCKS, TOOL_S, Ask, ids
 
@@ -65,13 +66,16 @@ class Victims:
         return Ask(context, self.output, tags, None if tags.is_last_step else "bash")
 
 
+Sending = Callable[[int, int], tuple[Ask, float]]
+"""Returns a client's next request, and the seconds from its answer to the one after."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attack:
     """Clients that send the requests of ``ask(client, number)``, each at once after the one before."""
 
     clients: int
-    ask: Callable[[int, int], tuple[Ask, float]]
-    """Returns the client's next request, and the seconds from its answer to the one after."""
+    ask: Sending
     victims: Victims = Victims()
     limit_s: float = 150.0
     sends: str = ""
@@ -140,6 +144,21 @@ def _guest(client: int, number: int, prompt: int = 9000) -> tuple[Ask, float]:
     return Ask(ids(f"{client} {number}", prompt), 16, Tags(f"g{client}-{number}")), PAUSE_S
 
 
+def _theirs(client: int, number: int) -> tuple[Ask, float]:
+    """The ids of the honest programs, with prompts of its own."""
+    return Ask(ids(f"{client} {number}", 900), 32, Tags(f"honest-{client % 8}")), PAUSE_S
+
+
+def _retaining(ask: Sending) -> Sending:
+    """Every request asks for the longest retention that is read, too. The operator's limit is shorter."""
+
+    def hinted(client: int, number: int) -> tuple[Ask, float]:
+        sent, pause_s = ask(client, number)
+        return replace(sent, tags=replace(sent.tags, kv_ttl_s=MAX_HINT_S)), pause_s
+
+    return hinted
+
+
 STREAM = Attack(0, _stream)
 LONGER = Victims(prompt=9000)
 ATTACKS = {
@@ -157,6 +176,11 @@ ATTACKS = {
     "guests-large": Attack(40, _guest, LONGER, sends="the same, beside programs of 9,000 tokens"),
     "nine-streams": Attack(8, _light, sends="`light`, and nine keys with a small stream each", streams=9),
     "nine-streams-large": Attack(8, _light, LONGER, sends="the same, beside programs of 9,000 tokens", streams=9),
+    "light-hints": Attack(8, _retaining(_light), sends="`light` with retention hints of a day"),
+    "one-offs-hints": Attack(100, _retaining(_one_off), SPREAD, sends="`one-offs` with such hints"),
+    "continued-hints": Attack(40, _retaining(_continued), sends="`continued` with such hints"),
+    "guests-hints": Attack(40, _retaining(_guest), sends="`guests` with such hints"),
+    "theirs-hints": Attack(40, _retaining(_theirs), sends="the honest programs' ids, with such hints"),
 }
 
 
@@ -230,7 +254,7 @@ def invented(seed: int) -> Attack:
     return Attack(clients, ask, victims, 100.0, f"invented {seed}", keys, streams)
 
 
-def _habit(chance: random.Random) -> Callable[[int, int], tuple[Ask, float]]:
+def _habit(chance: random.Random) -> Sending:
     prompt = chance.choice((12, 64, 290, 900, 2600, 9000, 14_000, POOL - 300))
     output = min(chance.choice((1, 16, 64, 400, 3000)), POOL - 100 - prompt)
     names, texts = (

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from continuum_server.policy.program_table import Guards
+from continuum_traces.schema import Program, Turn
 
 FILES = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
 
@@ -24,6 +25,29 @@ def test_the_search_for_bad_behaviour_draws_attacks_that_fit_the_engine() -> Non
             ask, pause_s = attack.ask(client, 1)
             assert 0 < len(ask.prompt) + ask.output <= fairness.POOL
             assert pause_s >= 0.0
+
+
+@pytest.mark.parametrize(("keep_s", "found"), [(99.0, 0.0), (100.0, 1000 / 2200), (1e6, 1000 / 2200)])
+def test_kv_that_is_kept_as_long_as_a_pause_is_found(keep_s: float, found: float) -> None:
+    """After the last turn it is kept the whole time, in vain."""
+    retention = import_module("retention")
+    turns = (Turn(900, 100, gap_overhead_s=100.0, llm_s=10.0), Turn(300, 100))
+    share, idle = retention.kept([Program("p", turns)], keep_s)
+    assert share == pytest.approx(found)
+    assert idle == pytest.approx((1000 * min(keep_s, 100.0) + 1400 * keep_s) / (2400 * 10.0))
+
+
+def test_hostile_hints_are_those_of_the_rows_that_have_none() -> None:
+    fairness = import_module("fairness_keys")
+    for name in ("light", "one-offs", "continued", "guests"):
+        for client in range(3):
+            plain, hinted = (fairness.ATTACKS[each].ask(client, 1)[0] for each in (name, f"{name}-hints"))
+            assert (plain.prompt, plain.output, plain.tags.program_id) == (
+                hinted.prompt,
+                hinted.output,
+                hinted.tags.program_id,
+            )
+            assert (plain.tags.kv_ttl_s, hinted.tags.kv_ttl_s) == (None, 86_400.0)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from continuum_bench.options.declare import Declared
 from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import RunOptions
 from continuum_bench.workload.arrivals import arrival_times
-from continuum_bench.workload.hints import hint_error
+from continuum_bench.workload.hints import hint_error, hint_kind
 from continuum_bench.workload.started import read_shares
 from continuum_bench.workload.tool_times import tool_times
 from continuum_bench.workload.window import read_cool_down, read_warm_up
@@ -50,6 +50,7 @@ READERS: Mapping[str, Callable[[Any], object]] = {
     "offload": lambda preset: read_offload(preset, RunOptions.gpu),
     "arrivals": arrival_times,
     "tool_times": tool_times,
+    "hints": hint_kind,
     "hint_error": hint_error,
     "start_within": read_shares,
     "warm_up": read_warm_up,

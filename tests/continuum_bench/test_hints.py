@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from continuum_bench.errors import BenchError
 from continuum_bench.options.run import HINTS, ArrivalOptions, TraceOptions
-from continuum_bench.workload.hints import KINDS, HintError, Lies, lies
+from continuum_bench.workload.hints import KINDS, HintError, Lies, hint_kind, lies
 from continuum_bench.workload.workload import JobSource, load_workload
 from continuum_server.virtual.loop import play_of
 from continuum_traces.conversation import Job, Send, go_on
@@ -35,6 +36,21 @@ def test_true_hints_say_what_the_trace_holds() -> None:
     assert told(jobs, "pred_tool") == [call.name for call in slowest if call]
     wishes = told(workload("kv_ttl").jobs(0), "kv_ttl_s")
     assert wishes == [pytest.approx(1.1 * t.gap_s) for job in jobs for t in job.program.turns[:-1]]
+
+
+def test_a_retention_time_is_asked_for_with_every_turn() -> None:
+    """Also with the last: agents do not know that it is."""
+    jobs = workload("kv_ttl:300").jobs(0)
+    assert told(jobs, "kv_ttl_s") == [300.0] * sum(len(job.program.turns) for job in jobs)
+
+
+@pytest.mark.parametrize(("hints", "taken"), [("86400", True), ("86401", False), ("0", False), ("x", False)])
+def test_a_retention_time_is_above_0_and_at_most_a_day(hints: str, taken: bool) -> None:
+    if taken:
+        assert hint_kind(f"kv_ttl:{hints}") is not None
+    else:
+        with pytest.raises(BenchError, match=f"--hints kv_ttl:{hints}: expected kv_ttl:SECONDS"):
+            hint_kind(f"kv_ttl:{hints}")
 
 
 def test_errors_depend_on_the_seed_alone() -> None:

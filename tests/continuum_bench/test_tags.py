@@ -72,7 +72,7 @@ def test_what_is_on_the_wire(tmp_path: Path, sends: str) -> None:
     bodies, headers = done.server.bodies, done.server.headers
     xargs = [body.get("vllm_xargs", {}) for body in bodies]
     assert ["is_last_step" in each for each in xargs] == [sends == "full"] * 3
-    assert any("pred_tool_s" in each for each in xargs) == (sends == "full")
+    assert any("pred_tool_s" in each for each in xargs) == (sends != "none")
     assert {each.get("program_id") for each in xargs} == {None if sends == "none" else "p0"}
     if sends == "none":
         wire = json.dumps([bodies, [dict(each) for each in headers]]).lower()

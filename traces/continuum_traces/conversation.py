@@ -17,7 +17,7 @@ Answer_contra = TypeVar("Answer_contra", contravariant=True)
 
 
 Sends = Literal["full", "no-last", "none"]
-"""Which tags a replay sends: all; all but the program's end and hints; none."""
+"""Which tags a replay sends: all; all but which turn is the last; none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def converse(
             tags = Tags() if sends == "none" else Tags(turn_id=own_id)
             if program.tagged and sends != "none":
                 tags = replace(
-                    hints[index] if hints and sends == "full" else tags,
+                    hints[index] if hints else tags,
                     program_id=program_id,
                     is_last_step=index == last if sends == "full" else None,
                     this_func_call=turn.slowest_tool.name if turn.slowest_tool is not None else None,

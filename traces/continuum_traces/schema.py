@@ -356,7 +356,7 @@ class Workload:
     hints: str | None = None
     hint_error: str | None = None
     tags: str | None = None
-    """Which tags were sent: no-last (neither the last turn nor hints) or none; None: all."""
+    """Which tags were sent: no-last (all but which turn is the last) or none; None: all."""
     last_step: str | None = None
     """How the server learns which turn is a program's last."""
     thinking: bool | None = None

@@ -18,6 +18,7 @@ from msgspec import Meta
 from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import (
     ARGUMENT,
+    Limit,
     Option,
     OptionGroup,
     declared,
@@ -38,6 +39,7 @@ DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-
 
 HINTS = ("none", "tool", "tool_s", "kv_ttl")
 """Kinds of hints. ``workload.hints.KINDS`` has a function for each."""
+KIND_OF_HINTS = Limit(lambda hints: hints in HINTS or hints.startswith("kv_ttl:"), "", HINTS)
 
 
 def uses_rate(arrivals: str) -> bool:
@@ -145,16 +147,17 @@ class ArrivalOptions(OptionGroup):
     tool_times: str = "recorded"
     """How long tools take: recorded, constant:S, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from the middle
     program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds)."""
-    hints: Annotated[str, one_of(*HINTS)] = "none"
+    hints: Annotated[str, KIND_OF_HINTS] = "none"
     """What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds too), kv_ttl
-    (how long to keep the KV if nobody else wants the memory: until the next turn)."""
+    (how long to keep the KV if nobody else wants the memory: until the next turn), kv_ttl:S (the same, S seconds after
+    every turn)."""
     hint_error: Annotated[str, Needs("hints")] = "0"
     """How wrong hints are: a number (0: exact; with 0.5, two thirds of the hints are 0.61 to 1.65 times the truth),
     adversarial[:SHARE] (all programs, or this share, lie; the others tell the truth), or adversarial:SHARE:silent (the
     others send no hints)."""
     tags: Sends = "full"
-    """What clients tell the server about programs: full, no-last (neither which turn is the last, nor hints), or none
-    (nothing, as agents that do not know of Continuum)."""
+    """What clients tell the server about programs: full, no-last (all but which turn is the last), or none (nothing, as
+    agents that do not know of Continuum)."""
     time_limit_s: Annotated[float | None, Meta(gt=0)] = None
     """Seconds after which the run stops. Programs that still run stay unfinished."""
     warm_up: str = "0"
@@ -209,6 +212,8 @@ class EngineOptions(SchedulerSettings, GpuOptions):
     recognise: defaults.Recognise = defaults.RECOGNISE
     """How the server recognises the conversations of agents that send none of our tags: ids (by the ids that agents
     send), ids,prompts (where there is no id, by prompts that continue earlier ones), none."""
+    max_ttl_s: float = Guards().max_ttl_s
+    """Longest time in seconds for which the KV of a finished turn is held."""
     first_token_s: Annotated[float | None, Meta(gt=0)] = None
     """Target for the first token of a program. A first turn that would miss it runs before all others."""
 

@@ -61,8 +61,6 @@ class ServeOptions(EngineOptions):
     """File of `continuum-bench profile` with the measured prefill times."""
     tool_call_parser: str | None = defaults.TOOL_CALL_PARSER
     """vLLM's parser of tool calls. With none, tool calls are not parsed."""
-    max_ttl_s: float = GUARDS.max_ttl_s
-    """Longest time in seconds for which the KV of a finished turn is held."""
     max_pinned_share: float = GUARDS.max_pinned_share
     """Largest share of the KV pool that may be pinned at the same time."""
     max_pins_per_client: int | None = GUARDS.max_pins_per_client

@@ -1,7 +1,8 @@
 """The hints that the programs of a workload send (``--hints``), and how wrong they are (``--hint-error``).
 
 Hints are part of the workload. They depend only on the programs, the order of their arrival and the seed, so they are
-the same for every policy, in the virtual engine and on a server. A kind of hint is a function in ``KINDS``.
+the same for every policy, in the virtual engine and on a server. A kind of hint is a function in ``KINDS``, or
+``kv_ttl:S``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from continuum_traces.conversation import Job
@@ -20,6 +22,7 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import number_in
 
 NONE, ADVERSARIAL, SILENT = "none", "adversarial", "silent"
+RETENTION = "kv_ttl:SECONDS, above 0 and at most a day"
 ERRORS = "a number from 0 to 10, or adversarial[:SHARE[:silent]] with a share from 0 to 1"
 
 
@@ -82,6 +85,11 @@ def _kv_ttl(program: Program, index: int, errors: Errors) -> dict[str, Any]:
     return {"kv_ttl_s": min(MAX_HINT_S, 1.1 * errors.seconds(program.turns[index].gap_s))}
 
 
+def _retention(wished_s: float, program: Program, index: int, errors: Errors) -> dict[str, Any]:
+    """Ask for the same soft hold after every turn, as agents do whose user chose a time. They know no last turn."""
+    return {"kv_ttl_s": min(MAX_HINT_S, errors.seconds(wished_s))}
+
+
 def _busy_s(program: Program, index: int) -> float:
     """Return the seconds until the last tool of the turn returns."""
     tool = program.turns[index].slowest_tool
@@ -94,6 +102,20 @@ KINDS: Mapping[str, Kind] = {
     "kv_ttl": _kv_ttl,
 }
 """Kinds of hints by the name that ``--hints`` takes."""
+
+
+def hint_kind(spec: str) -> Kind | None:
+    """Read ``--hints``: a name in ``KINDS``, or ``kv_ttl:S``. None: no hints.
+
+    Raises:
+        BenchError: S is no number, or out of range.
+    """
+    if spec in (NONE, *KINDS):
+        return None if spec == NONE else KINDS[spec]
+    wished_s = number_in(spec.removeprefix("kv_ttl:"))
+    if not 0.0 < wished_s <= MAX_HINT_S:
+        raise BenchError(f"--hints {spec}: expected {RETENTION}")
+    return partial(_retention, wished_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +149,10 @@ def hint_error(spec: str) -> HintError:
     return error
 
 
-def with_hints(jobs: Sequence[Job], kind: str, error: HintError, seed: int) -> list[Job]:
+def with_hints(jobs: Sequence[Job], kind: Kind, error: HintError, seed: int) -> list[Job]:
     """Return the jobs, which must be in the order of their arrival, with hints."""
     return [
-        replace(job, hints=_hints_of(job.program, KINDS[kind], _errors_of(number, error, seed)))
+        replace(job, hints=_hints_of(job.program, kind, _errors_of(number, error, seed)))
         for number, job in enumerate(jobs)
     ]
 

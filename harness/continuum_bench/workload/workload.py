@@ -22,7 +22,7 @@ from continuum_bench.options.run import ArrivalOptions, TraceOptions, uses_rate
 from continuum_bench.options.scenarios import SCENARIOS
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import arrival_times, lanes_of
-from continuum_bench.workload.hints import NONE, hint_error, with_hints
+from continuum_bench.workload.hints import NONE, hint_error, hint_kind, with_hints
 from continuum_bench.workload.load import LoadedTrace, load_trace
 from continuum_bench.workload.started import ALL as AT_THE_FIRST_TURN
 from continuum_bench.workload.started import read_shares, under_way
@@ -134,14 +134,14 @@ class JobSource:
 
     def _changed(self, jobs: list[Job], seed: int) -> list[Job]:
         """Return the jobs with the tool times and hints of the options, in the order of their arrival."""
-        change, hints = self.arrivals.tool_times, self.arrivals.hints
-        if (change, hints) == (RECORDED, NONE):
+        change, kind = self.arrivals.tool_times, hint_kind(self.arrivals.hints)
+        if change == RECORDED and kind is None:
             return jobs
         jobs = sorted(jobs, key=lambda job: job.arrival_s)
         if change != RECORDED:
             programs = tool_times(change)(random.Random(seed), [job.program for job in jobs])
             jobs = [replace(job, program=program) for job, program in zip(jobs, programs, strict=True)]
-        return jobs if hints == NONE else with_hints(jobs, hints, hint_error(self.arrivals.hint_error), seed)
+        return jobs if kind is None else with_hints(jobs, kind, hint_error(self.arrivals.hint_error), seed)
 
 
 def _sub_jobs(roots: Sequence[Job], children: Sequence[tuple[Program, int]]) -> Iterator[Job]:
@@ -184,6 +184,7 @@ def load_workload(
     """
     arrival_times(arrivals.arrivals)  # an invalid form is refused before a file is read
     tool_times(arrivals.tool_times)
+    hint_kind(arrivals.hints)
     hint_error(arrivals.hint_error)
     read_shares(arrivals.start_within)
     if arrivals.start_within != AT_THE_FIRST_TURN and not arrivals.arrivals.startswith("concurrency"):

@@ -81,6 +81,45 @@ def test_a_soft_hold_survives_a_crowd_that_evicts_what_is_not_held(emulated: Liv
     assert cached(second) >= 6040 - 2 * BLOCK if "kv_ttl_s" in wish else cached(second) < 6040 // 4
 
 
+EPHEMERAL = {"type": "ephemeral", "ttl": "1h"}
+HINTS: list[tuple[dict[str, Any], bool]] = [
+    ({"cache_control": EPHEMERAL}, True),
+    ({"prompt_cache_retention": "24h"}, True),
+    ({"prompt_cache_options": {"ttl": "30m"}}, True),
+    ({"kv_hints": {"actions": [{"type": "kv.retain", "duration": 300}]}}, True),
+    ({"retention_seconds": 10**12}, True),
+    ({"kv_cache_ttl_seconds": 600}, True),
+    ({"nvext": {"cache_control": EPHEMERAL}}, True),
+    ({"cache_control": {"type": "ephemeral", "ttl": "a year"}}, False),
+    ({"retention_seconds": -1}, False),
+    ({"kv_cache_ttl_seconds": [600]}, False),
+]
+"""Fields of requests, and whether they keep KV."""
+
+
+@pytest.mark.parametrize(("hint", "keeps"), HINTS, ids=lambda value: str(value).replace(" ", "") if value else "")
+def test_a_retention_hint_leaves_a_soft_hold_that_the_next_turn_finds(
+    emulated: Live, hint: dict[str, Any], keeps: bool
+) -> None:
+    """The hold is no longer than the operator allows. A hint that cannot be read leaves none."""
+    program, seed = fresh("hinted")
+    prompt = tokens(6000, seed)
+    body = {"ignore_eos": True, "return_token_ids": True, "vllm_xargs": {"program_id": program}, **hint}
+    first = emulated.client.completions.create(model=emulated.model, prompt=prompt, max_tokens=40, extra_body=body)
+
+    def after_the_pin() -> dict[str, Any] | None:
+        (row,) = [row for row in emulated.state()["program_list"] if row["program_id"] == program]
+        return row if row["state"] in ("soft", "idle") else None
+
+    row = until(after_the_pin) or {}
+    assert row["state"] == ("soft" if keeps else "idle")
+    assert not keeps or 0.0 < row["expires_in_s"] <= 600.0
+    crowd(emulated, seed + 1)
+    second = emulated.complete(continued(prompt, first, 200, seed + 99), program_id=program, is_last_step=1)
+    assert cached(second) >= 6040 - 2 * BLOCK if keeps else cached(second) < 6040 // 4
+    assert said(emulated.events(program, "unpin"), "unpin", "reason") == ["expired"]
+
+
 def test_a_conversation_without_an_id_is_held(paced: Live) -> None:
     (_, seed), held = fresh("untagged"), ""
     prompt = tokens(3000, seed)
