@@ -166,8 +166,11 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, overrid
             if word not in CASE_WORDS:
                 raise BenchError(f"{at}: {word}: unknown in a case; {which(word, CASE_WORDS)}")
         points += _points(put_over(put_over(common, case), given), at, folder, head.engine)
+    along = str(head.plot.get("x", "jps"))
     for point in points:
         _plays_on(head.engine, point, where)
+        if isinstance(value := point.axes.get(along), str):
+            raise BenchError(f"{where}: plot: x: {along} has {value!r}, which is no number; lines cannot run along it")
     if head.engine == "virtual" and head.repeats > 1:
         raise BenchError(f"{where}: repeats: only for servers; in the virtual engine every repeat is equal")
     if head.repeats > 1:
