@@ -20,7 +20,7 @@ from live_server import ends_soon, serve_command, sessions_of
 
 VALUES = {
     "--engine": ("emulated", "cpu", "gpu", "none"),
-    "--model": ("llama-3.1-8b", "tiny-random", "qwen2.5-0.5b", "someone/model", "absent/"),
+    "--model": ("llama-3.1-8b", "gpt-oss-20b", "tiny-random", "qwen2.5-0.5b", "someone/model", "absent/"),
     "--gpu": ("a100-80gb", "h100", "toaster"),
     "--tp": ("1", "2", "3"),
     "--policy": ("vllm", "stock", "continuum", "static-ttl", "oracle-ttl", "none"),
@@ -29,6 +29,7 @@ VALUES = {
     "--port": ("0", "65535", "65536"),
     "--data-parallel-size": ("1", "2", "1000"),
     "--time-scale": ("0.5", "100"),
+    "--speculative": ("3:2.8", "1:3", "x"),
     "--replies": ("replies.jsonl", "absent.jsonl", "."),
     "--block-size": ("16", "32", "7"),
     "--max-model-len": ("1", "4096", "1000000000"),

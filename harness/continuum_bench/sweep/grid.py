@@ -166,16 +166,20 @@ def grid_of(raw: Mapping[str, Any], where: str, folder: Path, name: str, overrid
             if word not in CASE_WORDS:
                 raise BenchError(f"{at}: {word}: unknown in a case; {which(word, CASE_WORDS)}")
         points += _points(put_over(put_over(common, case), given), at, folder, head.engine)
-    along = str(head.plot.get("x", "jps"))
     for point in points:
         _plays_on(head.engine, point, where)
-        if isinstance(value := point.axes.get(along), str):
-            raise BenchError(f"{where}: plot: x: {along} has {value!r}, which is no number; lines cannot run along it")
+        _is_drawn(head.plot, point, where)
     if head.engine == "virtual" and head.repeats > 1:
         raise BenchError(f"{where}: repeats: only for servers; in the virtual engine every repeat is equal")
     if head.repeats > 1:
         points = [_repeated(point, number) for number in range(1, head.repeats + 1) for point in points]
     return Grid(head.name or name, head.engine, tuple(points), head.serve, head.plot)
+
+
+def _is_drawn(plot: Mapping[str, Any], point: Point, where: str) -> None:
+    axis = str(plot.get("x", "jps"))
+    if isinstance(value := point.axes.get(axis), str):
+        raise BenchError(f"{where}: plot: x: {axis} has {value!r}, which is no number; lines cannot run along it")
 
 
 def is_url(engine: object) -> bool:
