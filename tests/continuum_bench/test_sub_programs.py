@@ -43,16 +43,26 @@ def check_starts(run: Path, copies: int) -> dict[tuple[str, int], TurnRecord]:
     return turns
 
 
+def check_one_family_at_a_time(turns: dict[tuple[str, int], TurnRecord]) -> None:
+    """The next root starts when a root and all its sub-programs have ended."""
+    roots = {f"{name}{salt}" for name in ("root", "alone") for salt in ("", "#1")}
+    families = [[turn for (name, _), turn in turns.items() if family_of(name) == root] for root in sorted(roots)]
+    spans = sorted((min(turn.due_s for turn in each), max(turn.finish_s or 0.0 for turn in each)) for each in families)
+    assert [begin for begin, _ in spans] == pytest.approx([0.0, *(end for _, end in spans[:-1])])
+
+
+def family_of(name: str) -> str:
+    program, _, copy = name.partition("#")
+    return ("alone" if program == "alone" else "root") + (f"#{copy}" if copy else "")
+
+
 @pytest.mark.parametrize("how", [("--jps", 1), ("--concurrency", 1), ("--concurrency", 2, "--replicas", 2)])
 def test_in_virtual_time(how: tuple[object, ...], tmp_path: Path) -> None:
     run = ("--policy", "vllm", "--num-programs", 10, "--no-report", "--out", tmp_path / "out", *how)
     said = succeeded("replay", family(tmp_path), *run).stderr
     turns = check_starts(tmp_path / "out/vllm-seed0", 2)
-    if how == ("--concurrency", 1):  # the next root starts when a root has ended, whatever its sub-programs do
-        roots = [(f"{name}{salt}", 0) for name in ("root", "alone") for salt in ("", "#1")]
-        starts = sorted(turns[root].due_s for root in roots)
-        ends = sorted(turns[name, 2].finish_s or 0.0 for name, _ in roots)
-        assert starts == pytest.approx([0.0, *ends[:-1]])
+    if how == ("--concurrency", 1):
+        check_one_family_at_a_time(turns)
     assert "sub-program" not in said
 
 
@@ -63,6 +73,17 @@ def test_on_a_server(processes: int, tmp_path: Path) -> None:
         done = replay(*words, "--processes", processes)
     assert done.exit_code == 0, done.output
     check_starts(run_of(tmp_path / "out"), 1)
+
+
+def test_on_a_server_the_next_session_starts_when_the_whole_tree_has_ended(tmp_path: Path) -> None:
+    with FakeServer("vllm", handler=good) as server:
+        done = replay(family(tmp_path), server.url, tmp_path / "out", "--arrivals", "concurrency:1")
+    assert done.exit_code == 0, done.output
+    turns = check_starts(run_of(tmp_path / "out"), 1)
+    late, root, alone = (turns[name].finish_s or 0.0 for name in (("late", 0), ("root", 2), ("alone", 2)))
+    first, second = sorted([turns["root", 0].due_s, turns["alone", 0].due_s])
+    assert root < late
+    assert second >= (late if turns["root", 0].due_s == first else alone)
 
 
 def test_programs_whose_parent_s_turn_is_not_played_are_roots(tmp_path: Path) -> None:

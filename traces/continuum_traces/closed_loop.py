@@ -18,8 +18,8 @@ class Lanes:
     ramp_s: float = 0.0
     """The first programs start at equal intervals over this time. Not with ``in_steps``."""
     in_steps: bool = False
-    """False: a program starts when another one ends. True: the next ``number`` programs start together, ``pause_s``
-    after all of the ones before have ended, as the roll-outs of a training step."""
+    """False: a program starts when another one, and all that it started, have ended. True: the next ``number`` programs
+    start together, ``pause_s`` after all of the ones before have ended, as the roll-outs of a training step."""
     pause_s: float = 0.0
 
 

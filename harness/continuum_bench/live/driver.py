@@ -125,11 +125,12 @@ class LoadDriver:
             await asyncio.gather(reader, return_exceptions=True)
 
     def _start(self, starts: Sequence[tuple[LivePlay, float]]) -> None:
-        """Start these programs, each at its time. In a closed loop each root starts others when it ends."""
+        """Start these programs, each at its time. In a closed loop the end of a root and of all that it
+        started starts others."""
 
         async def play_and_start(play: LivePlay, due_s: float) -> None:
             await self._play(play, due_s)
-            if self._closed is not None and play.job.program.parent_turn is None:
+            if self._sub_programs.ended(play.job.program_id) and self._closed is not None:
                 self._start(self._closed.ended(self.now_s()))
 
         for start in starts:

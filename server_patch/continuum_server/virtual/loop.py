@@ -59,7 +59,7 @@ class Play:
     prompts: Sequence[int]
     """The length of each turn's prompt."""
     in_closed_loop: bool
-    """Whether another program starts when this program ends, as with ``--concurrency``."""
+    """Whether another program may start when this program ends, as with ``--concurrency``."""
     child_gaps_s: Mapping[int, float]
     """Seconds from the end of a turn to the first program that it starts, by the turn's index."""
     due_s: float

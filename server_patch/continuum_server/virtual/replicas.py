@@ -72,11 +72,10 @@ class ReplicaLoops:
 
     def _start(self, starts: Iterable[tuple[tuple[int, Job], float]]) -> None:
         for (number, job), at_s in starts:
-            in_closed_loop = self._closed is not None and job.program.parent_turn is None
             child_gaps_s = self._sub_programs.least_gaps_s(job.program_id)
             job = replace(job, arrival_s=at_s)
             block_size = self._loops[0].block_size
-            play = play_of(number, job, block_size, in_closed_loop, child_gaps_s, lambda: self.skipped_s)
+            play = play_of(number, job, block_size, self._closed is not None, child_gaps_s, lambda: self.skipped_s)
             if self._most_idle_s < inf:
                 next(play.conversation)  # so that it waits from now on, and knows what is skipped meanwhile
             heapq.heappush(self._arrivals, (at_s, number, play))
@@ -152,11 +151,11 @@ class ReplicaLoops:
         heapq.heappush(self._answers, (self._loops[index].now_s, order, *self._where[play.number]))
         now_s = self._loops[index].now_s
         self._last_end_s = max(now_s, self._last_end_s)
+        self._start(self._sub_programs.started(play.job.program_id, play.index - 1, now_s))
         if not play.over:
             heapq.heappush(self._arrivals, (play.due_s, order, play))
-        elif self._closed is not None and play.in_closed_loop:
+        elif self._sub_programs.ended(play.job.program_id) and self._closed is not None:
             self._start(self._closed.ended(now_s))
-        self._start(self._sub_programs.started(play.job.program_id, play.index - 1, now_s))
 
     def _arrival(self, play: Play) -> Arrival:
         """Return the play's next turn, as the router knows it."""
