@@ -201,9 +201,9 @@ def _per_s(f: RunFacts, amount: float | None) -> Value:
 
 @_distribution("s", 1, "mean", *PERCENTILES, "min", "max")
 def jct(f: RunFacts) -> list[float]:
-    """over finished programs of the time from when the first turn was due to the finish of the last, on the client's
-    clock (without `turns.jsonl` from the first arrival, on the scheduler's). In percentiles unfinished programs are
-    the slowest; null if the percentile is one of them"""
+    """over finished programs of the time from when the first turn was due until the last turn finished, on the client's
+    clock. Without `turns.jsonl` it is the scheduler's clock, from the first arrival. Percentiles count unfinished
+    programs as the slowest. A percentile that would be the time of an unfinished program is null"""
     return [p.jct_s for p in f.programs] + [inf] * (len(f.everyone) - len(f.programs))
 
 
@@ -227,7 +227,7 @@ def programs_finished_share(f: RunFacts) -> Value:
 
 @_metric("", 0, "lower")
 def programs_failed(f: RunFacts) -> Value:
-    """programs whose last turn ended in an abort or an error; in no mean"""
+    """programs whose last turn ended in an abort or an error. No mean JCT includes them"""
     return len(f.failed)
 
 
@@ -257,8 +257,8 @@ def wall_s(f: RunFacts) -> Value:
 
 @_metric("1/s", 4, "higher")
 def throughput_jobs_per_s(f: RunFacts) -> Value:
-    """finished programs / run time: from the first arrival to the last event, warm-up and cool-down included; in a
-    closed loop with a window, both are of the window"""
+    """finished programs / run time. The run time is from the first arrival to the last event, warm-up and cool-down
+    included. In a closed loop with a warm-up or cool-down, both are those of the window between them"""
     return _per_s(f, len(f.done_programs))
 
 
@@ -270,7 +270,7 @@ def throughput_steps_per_min(f: RunFacts) -> Value:
 
 @_metric("1/s", 2, "higher")
 def throughput_requests_per_s(f: RunFacts) -> Value:
-    """the same per second"""
+    """turns that got an answer / run time, per second"""
     return _per_s(f, len(f.done_turns))
 
 
@@ -467,9 +467,10 @@ def ttft_worst(f: RunFacts) -> list[float | None]:
 
 @_distribution("", 1, "mean", "p95")
 def slowdown(f: RunFacts) -> list[float | None]:
-    """over programs of JCT / JCT alone on an empty engine; if a turn had no first token when the run ended, of the
-    time so far / what the turns up to this one take alone. Virtual runs record the times alone (`alone_s`); for other
-    runs, play the programs one at a time too. Below 1 if a program finds KV that another one left"""
+    """over programs of JCT / the JCT that the program has alone on an empty engine. If a turn had no first token when
+    the run ended: the program's time so far / the time that its turns up to this one take alone. Virtual runs record the
+    times alone (`alone_s`). For other runs, play the programs one at a time too. Values below 1 mean that the program
+    found KV that another one had left"""
     return [program.slowdown for program in f.begun]
 
 

@@ -24,8 +24,8 @@ class ContinuumPaperOptions(ContinuumOptions):
 
 
 class ContinuumPaper(Continuum):
-    """``continuum`` as arXiv 2511.02230 v4 has it: every program is taken to go on, all tool times count, a shell tool
-    is named by its command's first word, and one-offs wait in program order."""
+    """``continuum`` as arXiv 2511.02230 v4 has it: it assumes that every program goes on, all tool times count, a
+    shell tool is named by its command's first word, and one-offs wait in program order."""
 
     name: ClassVar[str] = "continuum-paper"
     options_type: ClassVar[type] = ContinuumPaperOptions
