@@ -468,9 +468,9 @@ def ttft_worst(f: RunFacts) -> list[float | None]:
 @_distribution("", 1, "mean", "p95")
 def slowdown(f: RunFacts) -> list[float | None]:
     """over programs of JCT / the JCT that the program has alone on an empty engine. If a turn had no first token when
-    the run ended: the program's time so far / the time that its turns up to this one take alone. Virtual runs record the
-    times alone (`alone_s`). For other runs, play the programs one at a time too. Values below 1 mean that the program
-    found KV that another one had left"""
+    the run ended: the program's time so far / the time that its turns up to this one take alone. Virtual runs record
+    the times alone (`alone_s`). For other runs, play the programs one at a time too. Values below 1 mean that the
+    program found KV that another one had left"""
     return [program.slowdown for program in f.begun]
 
 
