@@ -102,7 +102,7 @@ def longest_request(config: ServerConfig) -> int | str | None:
     request of this length fits the KV pool, and it keeps one block of the pool for itself.
 
     Raises:
-        ServerError: a request of ``max_model_len`` tokens does not fit the KV pool.
+        ServerError: a request of ``max_model_len`` tokens, or any, does not fit the KV pool.
         StepTimesError: an unknown GPU or model, or the model's weights do not fit the GPU.
     """
     wanted = config.max_model_len
@@ -117,6 +117,8 @@ def longest_request(config: ServerConfig) -> int | str | None:
     if blocks is None or size is None:
         return wanted
     room = _room(config, blocks - 1, size)
+    if room < 1:
+        raise ServerError(f"{blocks} KV blocks hold no request of {model.name}; allow more (--kv-blocks)")
     if wanted is not None and wanted > room:
         raise ServerError(
             f"a prompt plus output of {wanted} tokens does not fit {blocks} KV blocks, which hold {room} tokens; "

@@ -95,6 +95,14 @@ def test_the_longest_request_takes_blocks_in_every_group(model: str, groups: int
     assert longest_request(ServerConfig(model=model, kv_blocks=4000)) == (3999 - groups * in_window) * 16
 
 
+def test_a_pool_without_a_block_for_each_group_is_refused() -> None:
+    config = ServerConfig(model="qwen3.6-35b-a3b", kv_blocks=3, emulated=EmulatedSettings(gpu="h200-141gb"))
+    with pytest.raises(
+        ServerError, match=r"^3 KV blocks hold no request of qwen3.6-35b-a3b; allow more \(--kv-blocks\)"
+    ):
+        longest_request(config)
+
+
 def test_more_requests_with_drafts_than_the_tables_cover_are_refused() -> None:
     with pytest.raises(ServerError, match=r"--speculative 3:2.8, 256 requests: .*; allow fewer \(--max-num-seqs\)"):
         command_of(ServerConfig(emulated=EmulatedSettings(speculative="3:2.8")), 1)
