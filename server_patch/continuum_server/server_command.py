@@ -116,7 +116,7 @@ def longest_request(config: ServerConfig) -> int | str | None:
         blocks = _emulated(config).kv_blocks(size)
     if blocks is None or size is None:
         return wanted
-    room = _room(config, blocks - 1, size)
+    room = _room(config, model, blocks - 1, size)
     if room < 1:
         raise ServerError(f"{blocks} KV blocks hold no request of {model.name}; allow more (--kv-blocks)")
     if wanted is not None and wanted > room:
@@ -127,14 +127,13 @@ def longest_request(config: ServerConfig) -> int | str | None:
     return room if wanted is None and room < model.max_context_tokens else wanted
 
 
-def _room(config: ServerConfig, blocks: int, block_size: int) -> int:
+def _room(config: ServerConfig, model: Model, blocks: int, block_size: int) -> int:
     """Return the tokens of the longest request that fits into so many blocks."""
     if config.engine != "emulated":
         return blocks * block_size
     emulated = _emulated(config)
-    longest = find_model(emulated.model).max_context_tokens
     in_flight = config.chunk_tokens * (1 + emulated.schedules_ahead)
-    return emulated.layout(block_size).longest(blocks, longest, in_flight)
+    return emulated.layout(block_size).longest(blocks, model.max_context_tokens, in_flight)
 
 
 def model_name(config: ServerConfig) -> str:
@@ -343,8 +342,9 @@ def _chosen_parser(config: ServerConfig) -> str | None:
 
 def _block_size(config: ServerConfig) -> int | None:
     """Return vLLM's ``--block-size``. For models with states vLLM itself takes a larger one, but only on a GPU."""
-    size = config.block_size or {"emulated": defaults.BLOCK_SIZE, "cpu": 32, "gpu": None}[config.engine]
-    return _emulated(config).layout(size).block_size if config.engine == "emulated" and size is not None else size
+    if config.engine == "emulated":
+        return _emulated(config).layout(config.block_size or defaults.BLOCK_SIZE).block_size
+    return config.block_size or (32 if config.engine == "cpu" else None)
 
 
 # --------------------------------------------------------------------------------------- settings and environment

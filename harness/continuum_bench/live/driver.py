@@ -125,8 +125,8 @@ class LoadDriver:
             await asyncio.gather(reader, return_exceptions=True)
 
     def _start(self, starts: Sequence[tuple[LivePlay, float]]) -> None:
-        """Start these programs, each at its time. In a closed loop the end of a root and of all that it
-        started starts others."""
+        """Start these programs, each at its time. In a closed loop further ones follow when a root, and all that it
+        started, have ended."""
 
         async def play_and_start(play: LivePlay, due_s: float) -> None:
             await self._play(play, due_s)

@@ -22,7 +22,7 @@ class Timers:
         self._now_s, self._most_idle_s = now_s, most_idle_s
         self._open = 0
         self._instants: dict[object, float] = {}
-        """Of each wait: its instant on a clock that also counts the skipped seconds."""
+        """When each wait ends, on a clock that each skip moves forward by the seconds that are skipped."""
         self._moved = asyncio.Event()
         """Set when the waits became shorter; then another event takes its place."""
         self._alarm: asyncio.TimerHandle | None = None

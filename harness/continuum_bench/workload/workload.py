@@ -37,7 +37,7 @@ NAMED = {
 
 
 FASTEST_TOKEN_S = 1e-3
-"""No engine generates the tokens of an answer faster than this."""
+"""Seconds for a token of an answer, fewer than any engine needs: so many sessions are planned that none is missing."""
 MOST_PROGRAMS = 100_000
 """As of ``--num-programs``."""
 

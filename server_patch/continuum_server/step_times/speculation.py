@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 from continuum_server.step_times.model import PrefillChunk, StepTimes, StepTimesError
 from continuum_server.step_times.specs import Model
 
+MILLION = 1_000_000
 _FORM = re.compile(r"(\d{1,2}):(\d{1,2}(?:\.\d{1,6})?)")
 
 
@@ -28,16 +28,17 @@ class Speculation:
     """Mean number of tokens that a step yields."""
 
     @property
-    def _length(self) -> Fraction:
-        return Fraction(str(self.acceptance_length))
+    def _millionths(self) -> int:
+        """The acceptance length without rounding errors: its text has at most six decimals."""
+        return round(self.acceptance_length * MILLION)
 
     def tokens(self, step: int) -> int:
         """Return the tokens of a request's decode step, counted from 0."""
-        return int((step + 1) * self._length) - int(step * self._length)
+        return (step + 1) * self._millionths // MILLION - step * self._millionths // MILLION
 
     def steps(self, tokens: int) -> int:
         """Return the number of decode steps that yield at least so many tokens."""
-        return -int(-tokens / self._length // 1)
+        return -(-tokens * MILLION // self._millionths)
 
 
 def read_speculation(text: str) -> Speculation:
