@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 import heapq
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count
+from itertools import count
 from statistics import fmean
 from typing import ClassVar
 
+from commands import markdown
 from continuum_analysis.compare.intervals import interval_text, mean_interval, ratio_interval
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.workload import load_workload
@@ -30,6 +30,7 @@ from continuum_server.policy.rules.working_set import WorkingSet
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_traces.conversation import Job
+from continuum_traces.grouped import grouped
 from continuum_traces.schema import Program, TurnRecord
 
 READS_S = 0.05
@@ -115,12 +116,8 @@ def mean_jct_s(jobs: Sequence[Job], sends: Sends) -> float:
     engine.play(jobs)
     assert not engine.close()
     assert not engine.scheduler.wall.errors
-    by_program = defaultdict[str, list[TurnRecord]](list)
-    for turn in turns:
-        by_program[turn.program_id].append(turn)
-    return fmean(
-        max(turn.finish_s or 0.0 for turn in of) - min(turn.due_s for turn in of) for of in by_program.values()
-    )
+    programs = grouped((turn.program_id, turn) for turn in turns).values()
+    return fmean(max(turn.finish_s or 0.0 for turn in of) - min(turn.due_s for turn in of) for of in programs)
 
 
 def rows(programs: int, seeds: Sequence[int]) -> Iterator[list[str]]:
@@ -145,8 +142,7 @@ def main() -> None:
     options = parser.parse_args()
     base, *others = ARMS
     heads = ["a tool takes", f"JCT with {base}, s", *(f"{arm}, to it" for arm in others)]
-    for row in chain([heads, ["---"] * len(heads)], rows(options.programs, options.seeds)):
-        print(f"| {' | '.join(row)} |", flush=True)  # noqa: T201
+    print(markdown(heads, list(rows(options.programs, options.seeds))))  # noqa: T201
 
 
 if __name__ == "__main__":
