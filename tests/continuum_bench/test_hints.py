@@ -95,6 +95,6 @@ def _tags(play: object) -> Tags:
 
 
 def test_part_of_the_identity_of_a_run() -> None:
-    assert workload("none").facts.hints is None
-    facts = workload("tool_s", "0.5").facts
-    assert (facts.hints, facts.hint_error) == ("tool_s", "0.5")
+    assert "hints" not in workload("none").facts.more
+    facts = workload("tool_s", "0.5").facts.more
+    assert (facts["hints"], facts["hint_error"]) == ("tool_s", "0.5")

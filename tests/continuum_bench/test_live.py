@@ -326,7 +326,7 @@ def test_other_servers_are_spoken_to_in_their_dialect_and_in_text(
 ) -> None:
     chosen = ["--dialect", "openai"] if kind == "openai" else []
     done = replayed(tmp_path, good, *chosen, kind=kind)
-    assert read_manifest(done.run).engine_options.dialect == dialect
+    assert read_manifest(done.run).engine_options.more["dialect"] == dialect
     assert [len(body["messages"]) for body in done.server.bodies] == [1, 3, 5]
     plain = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
     assert {k: v for k, v in done.server.bodies[0].items() if k != "messages"} == {**plain, **fields}

@@ -7,49 +7,34 @@ from typing import Any
 import pytest
 from continuum_bench.options.declare import declared
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
-from continuum_bench.workload import load, workload
 from continuum_bench.workload.load import load_trace
 from continuum_bench.workload.workload import JobSource
-from continuum_traces.schema import Workload
-
-GIVEN: dict[str, Any] = {
-    "jps": 0.5,
-    "arrivals": "constant",
-    "concurrency": 2,
-    "tool_times": "constant:2",
-    "hints": "tool",
-    "tags": "none",
-    "time_limit_s": 5.0,
-    "warm_up": "1",
-    "cool_down": "1",
-    "hint_error": "0.5",
-}
-"""Other values than the defaults, of the options of arrivals that have fields of their own."""
+from continuum_traces.typed import to_json
 
 
-def facts(arrivals: ArrivalOptions, trace: TraceOptions = TraceOptions(num_programs=2)) -> Workload:  # noqa: B008
-    return JobSource(load_trace("swebench", trace), arrivals).facts
+def entries(arrivals: ArrivalOptions, trace: TraceOptions = TraceOptions(num_programs=2)) -> dict[str, Any]:  # noqa: B008
+    return to_json(JobSource(load_trace("swebench", trace), arrivals).facts)
 
 
-def test_options_of_arrivals_that_have_fields_change_them() -> None:
-    assert GIVEN.keys() == workload.NAMED
-    for name, value in GIVEN.items():
-        hints = {"hints": "tool"} if name == "hint_error" else {}
-        assert facts(ArrivalOptions(**hints, **{name: value})) != facts(ArrivalOptions(**hints)), name
-
-
-@pytest.mark.parametrize("name", sorted(declared(ArrivalOptions).keys() - workload.NAMED - {"scenario"}))
-def test_the_other_options_of_arrivals_are_there_under_their_names(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(declared(ArrivalOptions).keys() - {"scenario", "jps", "time_limit_s"}))
+def test_options_of_arrivals_are_there_under_their_names(name: str) -> None:
     """Whatever the value: nothing else is done when an option is added."""
     options = ArrivalOptions()
     object.__setattr__(options, name, "0.25:0.75")
-    assert facts(options).more[name] == "0.25:0.75"
+    assert entries(options)[name] == "0.25:0.75"
+
+
+def test_numbers_that_the_analysis_reads_are_there_as_numbers() -> None:
+    facts = entries(ArrivalOptions(jps=0.5, time_limit_s=5.0))
+    assert (facts["jps"], facts["time_limit_s"]) == (0.5, 5.0)
 
 
 def test_options_of_traces_are_there_under_their_names() -> None:
-    names = declared(TraceOptions).keys() - load.NAMED
+    """Of the trace file its name is there, and of the number of programs the number that are played."""
+    names = declared(TraceOptions).keys() - {"traces", "num_programs"}
     options = TraceOptions(num_programs=2)
     for name in names:
-        object.__setattr__(options, name, 7.0)
-    assert options.given(TraceOptions, load.NAMED) == dict.fromkeys(names, 7.0)
-    assert facts(ArrivalOptions(), TraceOptions(num_programs=2, length_scale=0.5)).more["length_scale"] == 0.5
+        object.__setattr__(options, name, 7)
+    assert options.given(TraceOptions) == {**dict.fromkeys(names, 7), "num_programs": 2}
+    facts = entries(ArrivalOptions(), TraceOptions(num_programs=2, length_scale=0.5))
+    assert (facts["length_scale"], facts["programs"]) == (0.5, 2)

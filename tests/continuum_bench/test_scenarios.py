@@ -97,17 +97,17 @@ def test_what_breaks_a_scenario_s_rules_is_said(tmp_path: Path) -> None:
 
     def broken(**options: object) -> object:
         given = ReplayOptions(traces=tmp_path / "t.jsonl", concurrency=2, **options)  # type: ignore[arg-type]
-        return load_workload("replay", given, given).facts.more["rules_broken"]
+        return load_workload("replay", given, given).facts.rules_broken
 
-    assert broken(scenario="agentx") == []
-    assert broken(scenario="agentx", start_within="0.1:0.2", max_idle_s=2.0) == [
+    assert broken(scenario="agentx") == ()
+    assert broken(scenario="agentx", start_within="0.1:0.2", max_idle_s=2.0) == (
         "--start-within is not 0.25:0.75",
         "--max-idle-s is not 300",
-    ]
-    assert broken(scenario="mlperf-agentic", num_programs=4) == [
+    )
+    assert broken(scenario="mlperf-agentic", num_programs=4) == (
         "not a multiple of the trace's programs",
         "the accuracy of answers is not measured",
-    ]
+    )
 
 
 @pytest.mark.parametrize(

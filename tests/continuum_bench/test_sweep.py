@@ -411,7 +411,7 @@ def test_predictions_are_one_virtual_cell_for_all_repeats(folder: Path, tmp_path
     assert "repeat" not in group.point.axes
     assert manifest.hardware.kv_capacity is not None
     assert (manifest.hardware.kv_capacity.num_blocks, manifest.hardware.kv_capacity.tokens) == (90, 90 * 32)
-    assert (manifest.engine_options.model, manifest.hardware.model) == ("random-25m", "random-25m")
+    assert (manifest.engine_options.more["model"], manifest.hardware.model) == ("random-25m", "random-25m")
     assert [config_of(cell, "cpu", {}, None).profile for cell in cells[:2]] == [None, path]  # stock has no plugin
 
 

@@ -91,10 +91,10 @@ def test_plays_rest_on_the_seed_alone(spec: str) -> None:
 
 
 def test_a_shared_prefix_comes_before_lengths_as_they_are_scaled() -> None:
-    """The manifest has only what differs from the defaults."""
     plain, behind = swebench(3, length_scale=0.5), swebench(3, "shift:2", length_scale=0.5, shared_prefix=18_000)
-    facts = [(each.facts.tool_times, each.trace.facts.more) for each in (plain, behind)]
-    assert facts == [(None, {"length_scale": 0.5}), ("shift:2", {"length_scale": 0.5, "shared_prefix": 18_000})]
+    names = ("length_scale", "shared_prefix")
+    facts = [(each.facts.tool_times, *map(each.facts.more.get, names)) for each in (plain, behind)]
+    assert facts == [(None, 0.5, None), ("shift:2", 0.5, 18_000)]
     for one, other in zip(plain.trace.programs, behind.trace.programs, strict=True):
         assert other.prompt_tokens() == [tokens + 18_000 for tokens in one.prompt_tokens()]
         assert other.shared_prefix_tokens == one.shared_prefix_tokens + 18_000

@@ -27,4 +27,4 @@ def test_tasks_of_the_package_on_the_path(tmp_path: Path, monkeypatch: pytest.Mo
     shutil.copy(TASK, tmp_path / f"tool/lib/python3.12/site-packages/{TASKS}")
     trace = load_trace("replay", ReplayOptions(traces=Path(INSTALLED)))
     assert [(program.program_id, len(program.turns)) for program in trace.programs] == [("bees", 2), ("wasps", 1)]
-    assert trace.facts.file == INSTALLED
+    assert trace.facts.more["file"] == INSTALLED

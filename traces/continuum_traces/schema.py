@@ -321,7 +321,9 @@ class ArrivalRecord:
 
 
 # ------------------------------------------------------------------------------------------- manifests
-# In a file, the entries of ``more`` stand beside the named fields, and fields that are None are left out.
+# They name what the analysis reads. All other facts are in ``more``, under the names that they have where they come
+# from: an option under the name that declares it, what was computed under the name of its field. In a file, the entries
+# of ``more`` stand beside the named fields, and fields that are None are left out.
 
 
 CLOSED_LOOPS = ("concurrency", "steps")
@@ -333,42 +335,37 @@ REQUESTS = re.compile(r"([1-9]\d{0,5})r")
 LANES = "lanes"
 """A cool-down that begins when a program has ended and no next one can start."""
 
+More = Mapping[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What was played."""
+    """What was played, with every option of it that has another value than its default."""
 
     name: str | None = None
-    file: str | None = None
     sha256: str | None = None
     """Of the file, or of the programs if no single file holds them."""
     programs: int | None = None
-    distinct_programs: int | None = None
     turns: int | None = None
     synthetic: bool | None = None
-    tokens_reading: str | None = None
-    turn_scale: float | None = None
     jps: float | None = None
     """Programs per second; None: the arrivals need no rate."""
     arrivals: str | None = None
     tool_times: str | None = None
     """None: as recorded."""
-    hints: str | None = None
-    hint_error: str | None = None
-    tags: str | None = None
-    """Which tags were sent: no-last (all but which turn is the last) or none; None: all."""
-    last_step: str | None = None
-    """How the server learns which turn is a program's last."""
     thinking: bool | None = None
     """Whether no tool runs in more than half of the time between turns: a person reads and writes."""
     time_limit_s: float | None = None
     """Seconds after which the run stops; None: when all programs have ended."""
     warm_up: str | None = None
     cool_down: str | None = None
-    skipped: tuple[str, ...] | None = None
-    """Programs that are too long for the model, with the reason."""
-    more: Mapping[str, Any] = field(default_factory=dict)
-    """What only one benchmark has, such as its subset, and every other option that changed the programs."""
+    scenario: str | None = None
+    """The public benchmark whose rules the run follows."""
+    rules_broken: tuple[str, ...] | None = None
+    """The rules of the scenario that the options break, a line each."""
+    assumptions: tuple[str, ...] | None = None
+    """What was assumed of the programs when they were imported, a line each."""
+    more: More = field(default_factory=dict)
 
     @property
     def closed_loop(self) -> bool:
@@ -383,21 +380,8 @@ class KvPool:
     num_blocks: int | None = None
     tokens: int | None = None
     block_size: int | None = None
-    computed: bool | None = None
-    """Whether the size follows from model and GPU; False: the user gave it."""
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: More = field(default_factory=dict)
     """The sizes from which it was computed, in bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepTimesSource:
-    """Where the modelled step times come from."""
-
-    kind: str | None = None
-    source: str | None = None
-    attention: str | None = None
-    band: str | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,14 +394,9 @@ class Hardware:
     model: str | None = None
     tensor_parallel: int | None = None
     pipeline_parallel: int | None = None
-    replicas: int | None = None
     kv_capacity: KvPool | None = None
-    step_times: StepTimesSource | None = None
-    prefill_curve: Mapping[str, Any] | None = None
-    emulated: Mapping[str, Any] | None = None
-    """Settings of a server's emulated GPU."""
-    calibrated_on_a_live_server: bool | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: More = field(default_factory=dict)
+    """The source of modelled step times, the curves that a policy gets, the settings of an emulated GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,20 +407,14 @@ class Engine:
     router: str | None = None
     profile: str | None = None
     """File of the measured step times."""
-    step_times: str | None = None
-    """low, mid or high: which end of the band of step times."""
-    offload: Mapping[str, Any] | None = None
+    offload: More | None = None
     """Memory tiers below the GPU."""
     max_num_seqs: int | None = None
     chunk_tokens: int | None = None
     block_size: int | None = None
     prefix_caching: bool | None = None
     max_pinned_share: float | None = None
-    model: str | None = None
-    dialect: str | None = None
-    token_times: bool | None = None
-    """Whether the gaps between output tokens are recorded."""
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: More = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

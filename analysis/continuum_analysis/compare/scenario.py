@@ -26,7 +26,7 @@ LEAST_SERVED = {"agentx": 0.95}
 
 def scenario_of(runs: Sequence[Run]) -> dict[str, Any] | None:
     """Return the scenario's name, whether the runs are comparable, and the reasons if not; None: no scenario."""
-    names = {name for run in runs if (name := run.manifest.workload.more.get("scenario")) is not None}
+    names = {name for run in runs if (name := run.manifest.workload.scenario) is not None}
     if len(names) != 1 or not runs:
         return None
     (name,) = names
@@ -42,7 +42,7 @@ def scenario_line(scenario: dict[str, Any]) -> str:
 
 
 def _reasons(name: str, run: Run) -> Iterator[str]:
-    yield from map(str, run.manifest.workload.more.get("rules_broken", ()))
+    yield from run.manifest.workload.rules_broken or ()
     facts = run.metrics.facts
     wall_s = facts.wall_s if isfinite(facts.wall_s) else 0.0  # the warm-up did not end
     if wall_s < (least_s := LEAST_S.get(name, 0.0)):

@@ -316,8 +316,7 @@ def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 def _assumed(arms: Mapping[str, Sequence[Run]]) -> Iterator[str]:
     """Yield what was assumed of the programs when they were imported, once for all runs."""
     works = (run.manifest.workload for group in arms.values() for run in group)
-    lists = (work.more.get("assumptions") for work in works)
-    lines = (str(line) for each in lists if isinstance(each, list) for line in each)
+    lines = (line for work in works for line in work.assumptions or ())
     yield from (f"assumed: {line}" for line in dict.fromkeys(lines))
 
 

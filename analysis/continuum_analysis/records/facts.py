@@ -132,7 +132,7 @@ def facts_of(
     manifest = manifest or Manifest()
     counted = [program for program in programs if program.counted]
     limits, window_s = limits_of(manifest, programs), _window_s(counted, manifest.workload)
-    replicas = manifest.hardware.replicas or manifest.engine_options.replicas or 1
+    replicas = manifest.engine_options.replicas or 1
     tensor = manifest.hardware.tensor_parallel
     seen = len({turn.replica for program in programs for turn in program.turns} - {None})
     names = {program.program_id for program in counted}

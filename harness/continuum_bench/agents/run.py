@@ -138,18 +138,20 @@ def _manifest(
         seed=options.seed,
         workload=Workload(
             name=f"agent {framework.name}",
-            file=tasks.name,
             sha256=hashlib.sha256(tasks.read_bytes()).hexdigest(),
             programs=len(work.tasks),
             synthetic=False,
             jps=options.jps if uses_rate(options.arrivals) else None,
             arrivals=options.arrivals,
-            last_step="known when the last request is sent at the step limit only; else told afterwards",
-            more=work.facts,
+            more={
+                "file": tasks.name,
+                "last_step": "known when the last request is sent at the step limit only; else told afterwards",
+                **work.facts,
+            },
         ),
         engine_options=Engine(
-            dialect=start.dialect,
             more={
+                "dialect": start.dialect,
                 **{"content": start.content, "config": start.config, "step_limit": start.step_limit},
                 **{"tool_limit_s": start.tool_limit_s, "environment": start.environment},
                 **{"workers": at_once(options), "time_limit_s": options.time_limit_s},

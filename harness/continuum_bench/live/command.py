@@ -136,12 +136,8 @@ def _load_options(endpoint: Endpoint, options: RunOptions, live: LiveOptions, ap
 def _engine_options(load: LoadOptions) -> Engine:
     limits = {name: getattr(load, name) for name in ("program_limit_s", "request_limit_s")}
     given = {name: value for name, value in limits.items() if value not in (None, LiveOptions.request_limit_s)}
-    return Engine(
-        model=load.model,
-        dialect=load.dialect.name,
-        token_times=load.token_times or None,
-        more={"prompts": load.prompts, "retries": load.retries, **given},
-    )
+    asked = {"model": load.model, "dialect": load.dialect.name, "token_times": load.token_times or None}
+    return Engine(more={**asked, "prompts": load.prompts, "retries": load.retries, **given})
 
 
 def _now() -> datetime:

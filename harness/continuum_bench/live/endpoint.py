@@ -99,7 +99,7 @@ class Endpoint:
             engine="endpoint",
             policy_options=dict(self.state.get("policy_options", {})),
             hardware=Hardware(
-                endpoint=self._hardware, model=model, kv_capacity=self.kv_capacity, emulated=self.emulated
+                endpoint=self._hardware, model=model, kv_capacity=self.kv_capacity, more={"emulated": self.emulated}
             ),
             modelled=() if self.emulated is None else MODELLED,
             notes=(f"server: {self.base_url}", *notes),

@@ -12,7 +12,7 @@ import inspect
 import operator
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
@@ -210,10 +210,10 @@ class OptionGroup:
     def expand(self) -> None:
         """Write what a short option says into the option that it is short for."""
 
-    def given(self, group: type[OptionGroup], without: Collection[str]) -> dict[str, Any]:
-        """Return the values, by name, of a group's options that have another value than their default, except some."""
+    def given(self, group: type[OptionGroup]) -> dict[str, Any]:
+        """Return the values, by name, of a group's options that have another value than their default."""
         options = declared(group)
-        values = {name: getattr(self, name) for name in sorted(options.keys() - set(without))}
+        values = {name: getattr(self, name) for name in sorted(options)}
         return {name: value for name, value in values.items() if options[name].is_given(value)}
 
     def shared_with(self, kind: type) -> dict[str, Any]:

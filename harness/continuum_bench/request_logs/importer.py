@@ -115,7 +115,7 @@ def _import(run: LoggedRun, experiment: RunOptions, folder: Path) -> None:
     experiment = replace(experiment, traces=folder / TRACE)
     unreported = [f"{number} requests: {why}; their times are not known" for why, number in run.unreported.items()]
     workload = load_workload(REPLAY, experiment, experiment).facts
-    write_manifest(measured, _manifest(run, experiment, replace(workload, skipped=None), unreported))
+    write_manifest(measured, _manifest(run, experiment, workload, unreported))
     beside = replace(experiment, traces=Path(TRACE), out=folder / MODELLED)
     write_text(folder / EXPERIMENT, experiment_yaml(REPLAY, beside, LiveOptions()))
     print_notice(f"{run.name}: {counted(len(run.served), 'request')} written to {measured}")

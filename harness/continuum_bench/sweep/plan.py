@@ -66,6 +66,7 @@ class Group:
         description, token_times = self.description, self.point.options.token_times
         if all(is_policy(name) for name in arm.label.split(",")):
             description = description.without_offload()
+        options = description.engine_options
         notes = {
             "programs are repeated with fresh tokens": self.workload.repeats,
             "gaps between output tokens are recorded": token_times,
@@ -82,7 +83,7 @@ class Group:
             seed=seed,
             workload=self.workload.facts,
             hardware=description.hardware,
-            engine_options=replace(description.engine_options, token_times=token_times or None),
+            engine_options=replace(options, more={**options.more, "token_times": token_times or None}),
             modelled=description.modelled,
             notes=tuple(note for note, holds in notes.items() if holds),
         )

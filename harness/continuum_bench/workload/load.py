@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from continuum_traces.assumptions import NO_DURATION, Assumption
 from continuum_traces.importers.registry import ImportLog, read_any
@@ -25,14 +25,12 @@ from continuum_traces.synth import (
     scale_turns,
     synthesize,
 )
+from continuum_traces.typed import from_json
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.run import TraceOptions
 from continuum_bench.show import print_notice
 from continuum_bench.workload.agentperf import COMMAND, INSTALLED, installed_tasks
-
-NAMED = {"traces", "form", "num_programs", "tokens_reading", "turn_scale", "skip_invalid"}
-"""Options that named fields of the manifest tell. The manifest has the others under their own names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +42,8 @@ class LoadedTrace:
     """Number of programs to play. If it exceeds that of ``programs``, they are repeated."""
     facts: Workload
     """The manifest's facts about the trace."""
+    skipped: tuple[str, ...] = ()
+    """Programs that are too long for the model, with the reason."""
     assumptions: tuple[Assumption, ...] = ()
     """What was assumed when the trace was imported, except tool times: these are an option of the run."""
 
@@ -79,8 +79,8 @@ def load_trace(name: str, options: TraceOptions, context_tokens: int = 131072) -
     kept, skipped = _fitting(programs, options.skip_invalid, context_tokens)
     number = options.num_programs or len(kept)
     chosen = tuple(kept[:number])
-    facts = replace(_facts(name, options, chosen, number, sha256), skipped=skipped)
-    return LoadedTrace(chosen, number, facts, assumptions)
+    facts = {**_facts(options, chosen, number), "name": name, "sha256": sha256, "skipped": skipped}
+    return LoadedTrace(chosen, number, from_json(Workload, facts), skipped, assumptions)
 
 
 def _found(path: Path | None) -> Path | None:
@@ -177,17 +177,17 @@ def _thinking(programs: Sequence[Program]) -> bool:
     return sum(turn.gap_overhead_s for turn in turns) > 0.5 * sum(turn.gap_s for turn in turns)
 
 
-def _facts(name: str, options: TraceOptions, programs: Sequence[Program], number: int, sha256: str) -> Workload:
-    return Workload(
-        name=name,
-        file=options.traces.name if options.traces else None,
-        sha256=sha256,
-        programs=number,
-        distinct_programs=len(programs),
-        turns=sum(len(programs[i % len(programs)].turns) for i in range(number)),
-        synthetic=any(program.synthetic for program in programs),
-        tokens_reading=options.tokens_reading,
-        turn_scale=options.turn_scale,
-        thinking=_thinking(programs) or None,
-        more=options.given(TraceOptions, NAMED),
-    )
+def _facts(options: TraceOptions, programs: Sequence[Program], number: int) -> dict[str, Any]:
+    return {
+        "tokens_reading": options.tokens_reading,
+        "turn_scale": options.turn_scale,
+        **options.given(TraceOptions),
+        "traces": None,  # its name and checksum
+        "file": options.traces.name if options.traces else None,
+        "num_programs": None,
+        "programs": number,
+        "distinct_programs": len(programs),
+        "turns": sum(len(programs[i % len(programs)].turns) for i in range(number)),
+        "synthetic": any(program.synthetic for program in programs),
+        "thinking": _thinking(programs) or None,
+    }

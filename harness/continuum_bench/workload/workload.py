@@ -15,6 +15,7 @@ from continuum_traces.conversation import Job
 from continuum_traces.grouped import grouped
 from continuum_traces.schema import Program, Workload
 from continuum_traces.sub_programs import parents_of
+from continuum_traces.typed import from_json, to_json
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import MOST_S
@@ -22,19 +23,12 @@ from continuum_bench.options.run import ArrivalOptions, TraceOptions, uses_rate
 from continuum_bench.options.scenarios import SCENARIOS
 from continuum_bench.show import print_notice
 from continuum_bench.workload.arrivals import arrival_times, lanes_of
-from continuum_bench.workload.hints import NONE, hint_error, hint_kind, with_hints
+from continuum_bench.workload.hints import hint_error, hint_kind, with_hints
 from continuum_bench.workload.load import LoadedTrace, load_trace
 from continuum_bench.workload.started import ALL as AT_THE_FIRST_TURN
 from continuum_bench.workload.started import read_shares, under_way
 from continuum_bench.workload.tool_times import RECORDED, tool_times
 from continuum_bench.workload.window import in_window
-
-NAMED = {
-    *("jps", "arrivals", "concurrency", "tool_times", "hints", "hint_error", "tags"),
-    *("time_limit_s", "warm_up", "cool_down"),
-}
-"""Options that named fields of the manifest tell. The manifest has the others under their own names."""
-
 
 FASTEST_TOKEN_S = 1e-3
 """Seconds for a token of an answer, fewer than any engine needs: so many sessions are planned that none is missing."""
@@ -58,27 +52,16 @@ class JobSource:
     def facts(self) -> Workload:
         """Return the manifest's facts about the workload."""
         given = self.arrivals
-        return replace(
-            self.trace.facts,
-            jps=given.jps if uses_rate(given.arrivals) else None,
-            arrivals=given.arrivals,
-            tool_times=given.tool_times if given.tool_times != RECORDED else None,
-            hints=given.hints if given.hints != NONE else None,
-            hint_error=given.hint_error if given.hints != NONE else None,
-            tags=given.tags if given.tags != "full" else None,
-            last_step="known when the last request is sent (replay)" if given.tags == "full" else "never told",
-            time_limit_s=given.time_limit_s,
-            warm_up=given.warm_up if given.warm_up != "0" else None,
-            cool_down=given.cool_down if given.cool_down != "0" else None,
-            more=dict(self.trace.facts.more) | self._more,
-        )
-
-    @property
-    def _more(self) -> dict[str, object]:
-        """Return what only some workloads have."""
-        assumed = {"assumptions": self.assumptions} if self.assumptions else {}
-        broken = {} if self.arrivals.scenario is None else {"rules_broken": self.rules_broken}
-        return {**assumed, **self.arrivals.given(ArrivalOptions, NAMED), **broken}
+        facts = {
+            **to_json(self.trace.facts),
+            **given.given(ArrivalOptions),
+            "arrivals": given.arrivals,
+            "jps": given.jps if uses_rate(given.arrivals) else None,
+            "last_step": "known when the last request is sent (replay)" if given.tags == "full" else "never told",
+            "assumptions": self.assumptions or None,
+            "rules_broken": None if given.scenario is None else self.rules_broken,
+        }
+        return from_json(Workload, facts)
 
     @property
     def rules_broken(self) -> list[str]:
@@ -192,7 +175,7 @@ def load_workload(
     trace = load_trace(options.traces.name.split(".")[0] if options.traces else name, options, context_tokens)
     if options.num_programs is None and (number := _number_until_limit(trace.programs, arrivals)):
         trace = load_trace(trace.facts.name or name, replace(options, num_programs=number), context_tokens)
-    for problem in trace.facts.skipped or ():
+    for problem in trace.skipped:
         say(f"skipped: {problem}")
     if arrivals.tool_times != RECORDED and not any(turn.tool_calls for p in trace.programs for turn in p.turns):
         raise BenchError(f"--tool-times {arrivals.tool_times}: the programs call no tools")

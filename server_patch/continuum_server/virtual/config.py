@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from continuum_traces.names import which
-from continuum_traces.schema import Engine, Hardware, KvPool, Program, StepTimesSource
+from continuum_traces.schema import Engine, Hardware, Program
 from continuum_traces.typed import from_json
 
 from continuum_server import defaults
@@ -108,16 +108,16 @@ def describe(config: EngineConfig) -> EngineDescription:
     shape, times = shape_of(config), times_of(config)
     capacity = capacity_of(config)
     kv = {**asdict(capacity), "num_blocks": shape.num_blocks, "tokens": shape.kv_tokens}
-    hardware = Hardware(
-        gpu=times.provenance.gpu,
-        model=times.provenance.model,
-        tensor_parallel=config.tp,
-        pipeline_parallel=config.pp,
-        kv_capacity=from_json(KvPool, {**kv, "computed": config.kv_blocks is None}),
-        step_times=from_json(StepTimesSource, asdict(times.provenance)),
-        prefill_curve=asdict(fit_prefill(times, shape.max_model_len)),
-        calibrated_on_a_live_server=False,
-    )
+    hardware = {
+        "gpu": times.provenance.gpu,
+        "model": times.provenance.model,
+        "tensor_parallel": config.tp,
+        "pipeline_parallel": config.pp,
+        "kv_capacity": {**kv, "computed": config.kv_blocks is None},
+        "step_times": asdict(times.provenance),
+        "prefill_curve": asdict(fit_prefill(times, shape.max_model_len)),
+        "calibrated_on_a_live_server": False,
+    }
     versions = {"vllm": check_version(), "python": platform.python_version(), "numpy": np.__version__}
     if not replaces_loops():
         versions["vllm_loops"] = OWN_LOOPS
@@ -133,7 +133,7 @@ def describe(config: EngineConfig) -> EngineDescription:
     if config.profile is not None:
         options |= {"gpu": times.provenance.gpu, "model": times.provenance.model}
     del options["guards"], options["tp"], options["pp"]
-    return EngineDescription(hardware, from_json(Engine, options), modelled, versions)
+    return EngineDescription(from_json(Hardware, hardware), from_json(Engine, options), modelled, versions)
 
 
 def replaces_loops() -> bool:
