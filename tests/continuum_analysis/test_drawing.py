@@ -141,10 +141,18 @@ def test_a_logarithmic_scale_has_three_to_eight_ticks(low: float, high: float) -
 
 def test_no_word_is_cut_at_the_edge(browser: Browser, tmp_path: Path) -> None:
     names = PLOTS["every policy with and without tiers"]
-    group, look = "a group with a name too long for its place", arm_styles(names)[names[-1]]
+    group, look = " ".join(["a group with a name too long for its place"] * 3), arm_styles(names)[names[-1]]
     long = [Bar(group, names[-1], look, 1.0, 0.9, 1.1, text="1.0 (0.9 to 1.1)")]
     panels = [curves(names), bars(names, dots=True), bars(names), Panel("", "s", "", bars=long)]
     page = tmp_path / "page.html"
     page.write_text(f"<style>{STYLE}</style>" + "".join(draw([panel]).on_page() for panel in panels))
     browser.open(page)
     assert browser.look("cut") == []
+
+
+def test_points_at_one_value_of_x_have_one_tick_there() -> None:
+    """A rollout of 80 programs: 80, and no 80.2 or 80.4."""
+    line = Line("vllm", arm_styles(["vllm"])["vllm"], [80.0], [1.0])
+    drawn = draw([Panel("", "steps", "programs", lines=[line])])
+    ticks = ElementTree.fromstring(drawn.on_page()).iter("text")
+    assert [tick.text for tick in ticks if tick.get("text-anchor") == "middle"] == ["80", "steps"]

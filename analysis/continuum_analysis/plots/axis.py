@@ -21,6 +21,8 @@ class Axis:
     first_px: float
     last_px: float
     log: bool = False
+    only: float | None = None
+    """The single value that is shown, and the only tick; None: round values are ticks."""
 
     def px(self, value: float) -> float:
         low, high = (log10(self.low), log10(self.high)) if self.log else (self.low, self.high)
@@ -29,6 +31,8 @@ class Axis:
 
     def ticks(self, most: int = TICKS) -> list[float]:
         """Return round values: on a long logarithmic scale powers of ten, else also some of their multiples."""
+        if self.only is not None:
+            return [self.only]
         decades = log10(self.high / self.low) if self.log else 0.0
         if decades > 1:
             powers = range(floor(log10(self.low)), floor(log10(self.high) + 1e-9) + 1)

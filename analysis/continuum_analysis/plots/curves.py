@@ -18,6 +18,8 @@ def x_axis(panels: Sequence[Panel], width: float) -> Axis:
     values = [v for panel in panels for line in panel.lines for v in line.x]
     values += [v for panel in panels for area in panel.areas for v in area.x]
     first = panels[0]
+    if len(set(values)) == 1 and not first.x_from_zero:
+        return Axis(values[0] - 1, values[0] + 1, LEFT, width - RIGHT, only=values[0])
     low, high = ends(values, from_zero=first.x_from_zero, log=first.log_x)
     return Axis(low, high, LEFT, width - RIGHT, first.log_x)
 

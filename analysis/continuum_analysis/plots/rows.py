@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
+from textwrap import wrap
 
 from continuum_analysis.plots.arm_styles import DASHES, ArmStyle
 from continuum_analysis.plots.axis import LETTER, Axis, ends, heading, words, x_marks
@@ -41,8 +42,9 @@ def rows(panel: Panel, top: float, width: float) -> tuple[str, float]:
     parts, at = [], first
     for group in groups:
         if not beside:
-            parts.append(words(4, at + 12, group, kind="name"))
-            at += 16
+            for line in wrap(group, int(width / LETTER)):
+                parts.append(words(4, at + 12, line, kind="name"))
+                at += 16
         drawn, below = _row(panel, group, x, at)
         parts.append(words(left - 8, (at + below) / 2 + 4, group, "end", "name") if beside else "")
         parts.append(drawn)
