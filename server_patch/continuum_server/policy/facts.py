@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
+
+from continuum_traces.schema import Tags
 
 from continuum_server.policy.limits import Range, check_fields
 
@@ -98,20 +100,10 @@ class TurnState:
     prompt_tokens: int
     sequence: int
     """Number of the request among all requests in order of arrival."""
-    is_last: bool = False
-    tool_hint: str | None = None
-    """The tool that the client expects to run after this turn."""
-    tool_hint_s: float | None = None
-    tool_hint_p90_s: float | None = None
-    soft_hold_s: float = 0.0
-    """How long the client asks to keep the KV after this turn, if nobody else wants the memory (``kv_ttl_s``)."""
+    tags: Tags = field(default_factory=Tags)
+    """What the client says of the turn."""
     priority: int = 0
     """The smallest comes first, whatever the policy says. Above 0: work in the background."""
-    this_func_call: str | None = None
-    ran: str | None = None
-    """The tool that ran before this turn, according to the client."""
-    ran_s: float | None = None
-    """Seconds that this tool took, according to the client."""
     start_s: float | None = None
     preemptions: int = 0
     tagged: bool = True
@@ -151,8 +143,6 @@ class TurnState:
     """Digest of the request's API key, for limits per client."""
     weight: float = 1.0
     """Weight of this key among the keys that share the engine (``policy.tenants``)."""
-    turn_id: str | None = None
-    """The turn's id from the client. A retry has the same id."""
     prompt: Hashable = None
     """A value that is equal for equal prompts."""
     compacted: bool = False

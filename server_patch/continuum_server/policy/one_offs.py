@@ -70,7 +70,7 @@ class OneOffs:
         if turn.program.turns_arrived or turn.program.family is not None or not self._enabled:
             return False
         small, named = self.is_small(turn.prompt_tokens), turn.program.recognised_by != "prompt"
-        if small and (turn.is_last or not named):
+        if small and (turn.tags.is_last_step or not named):
             return True
         shares = self._shares(turn, turn.prompt_tokens)
         share = next((share for share in shares if share.trials >= ENOUGH), shares[-1] if shares else None)

@@ -124,7 +124,7 @@ class ProgramTable:
 
     def arrive(self, turn: TurnState, now_s: float) -> None:
         program = turn.program
-        turn.index, again = self.identity.programs.note_busy(program, turn.turn_id, turn.prompt)
+        turn.index, again = self.identity.programs.note_busy(program, turn.tags.turn_id, turn.prompt)
         if again:  # no tool ran since its last finish
             program.last_finish_s = None
         turn.one_off = self.one_offs.includes(turn)
@@ -224,12 +224,13 @@ class ProgramTable:
         turn = finish.turn
         self._leave(turn, finish.now_s)
         self._note_finish(finish, answer)
-        if turn.is_last or (turn.one_off and not turn.tagged):
+        if turn.tags.is_last_step or (turn.one_off and not turn.tagged):
             self._end_of_last(turn)
             return None
         hold = self._decide(finish)
         turn.blocks = None  # a policy may remember the turn, but not the memory of its request
-        return self.pins.allowed(hold, turn.soft_hold_s if self.policy.soft_holds else 0.0, blocks, turn.client)
+        soft_s = turn.tags.kv_ttl_s if self.policy.soft_holds else None
+        return self.pins.allowed(hold, soft_s or 0.0, blocks, turn.client)
 
     def _note_finish(self, finish: TurnFinish, answer: Sequence[int]) -> None:
         """Note in the program, and in what is learned of all programs, that its turn finished."""
@@ -255,8 +256,8 @@ class ProgramTable:
     def _decide(self, finish: TurnFinish) -> Hold:
         """Return the policy's hold."""
         turn, program, tool = finish.turn, finish.turn.program, finish.tool
-        if tool is None and turn.tool_hint is not None:  # for this decision only: it names no sample
-            tool = hinted(turn.tool_hint)
+        if tool is None and turn.tags.pred_tool is not None:  # for this decision only: it names no sample
+            tool = hinted(turn.tags.pred_tool)
         large = program.recognised_by == "prompt" and not self.one_offs.is_small(turn.prompt_tokens)
         if turn.one_off and not large:
             program.policy_state = None  # the policy sees the program's next turn as its first
@@ -272,7 +273,8 @@ class ProgramTable:
         """
         if program.turn is not None:
             if program.turn.running and event.predicted_s is not None:
-                program.turn.tool_hint_s, program.turn.tool_hint_p90_s = event.predicted_s, event.p90_s
+                tags = program.turn.tags
+                tags.pred_tool_s, tags.pred_tool_p90_s = event.predicted_s, event.p90_s
             return
         pin = self.pins.firm(program)
         ttl_s = None if pin is None else self.policy.predictions.told(program, event, now_s)

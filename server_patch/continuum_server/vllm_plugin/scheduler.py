@@ -357,7 +357,7 @@ class ProgramSchedulerMixin(Scheduler):
         now_s = self.clock()
         stopped = touch_points.is_aborted(request) and self.stop_string(request) is not None
         well = stopped or touch_points.ended_well(request)
-        tool = (self.output_tool(request) or turn.this_func_call) if well else None
+        tool = (self.output_tool(request) or turn.tags.this_func_call) if well else None
         self._emit(
             now_s,
             "finish",
@@ -374,7 +374,7 @@ class ProgramSchedulerMixin(Scheduler):
             self.held.release_program(turn.program, now_s, "abort")
 
     def _finished_well(self, request: Request, turn: TurnState, tool: str | None, now_s: float) -> None:
-        siblings = self.table.identity.programs.with_key(turn.program.id_key) if turn.is_last else []
+        siblings = self.table.identity.programs.with_key(turn.program.id_key) if turn.tags.is_last_step else []
 
         @cache
         def kept() -> kv_groups.Kept:  # there are many blocks, so they are only read if the policy wants a hold
@@ -386,9 +386,9 @@ class ProgramSchedulerMixin(Scheduler):
 
         stored = self._stored(request)
         # the old pin can be released now, because the request still references its blocks
-        self.held.release_program(turn.program, now_s, "last" if turn.is_last else "hit")
+        self.held.release_program(turn.program, now_s, "last" if turn.tags.is_last_step else "hit")
         # a look-up, which a last turn does not need; a turn of which nothing would be found is counted below
-        findable = None if turn.is_last or kv_groups.is_plain(self) else kept().tokens or None
+        findable = None if turn.tags.is_last_step or kv_groups.is_plain(self) else kept().tokens or None
         finish = TurnFinish(
             turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, findable_tokens=findable
         )
@@ -492,7 +492,7 @@ class ProgramSchedulerMixin(Scheduler):
         name, index = turn.program.name, turn.index
         if kind == "finish":
             self._open.discard(turn.request_id)
-        self.tell(SchedulerEvent(now_s, kind, name, index, turn.request_id, turn_id=turn.turn_id, **facts))
+        self.tell(SchedulerEvent(now_s, kind, name, index, turn.request_id, turn_id=turn.tags.turn_id, **facts))
 
     def tell(self, event: SchedulerEvent) -> None:
         self.wall.attempt("record of an event", self.sink.write, event)

@@ -63,7 +63,7 @@ def test_a_share_begins_with_four_answers_that_were_followed(
 def test_a_program_is_late_two_standard_deviations_after_its_prediction(p90_s: float | None, deviation: float) -> None:
     """The deviation of the logarithm follows from the predicted P90, if that is longer; else the usual one counts."""
     turn = finish("ls", 1.0).turn
-    turn.tool_hint_s, turn.tool_hint_p90_s = 1.0, p90_s
+    turn.tags.pred_tool_s, turn.tags.pred_tool_p90_s = 1.0, p90_s
     hold_s = Predictions().hold_s(turn, 0.0, even_s=100.0, learned_s=0.0)
     assert hold_s == pytest.approx(1.25 * exp(2.0 * deviation))
 
@@ -74,11 +74,11 @@ def test_a_prediction_that_costs_counts_as_much_as_two_that_save(saved: int, bel
     predictions, now_s = Predictions(), 0.0
     for predicted_s, learned_s in (*[(5.0, 0.0)] * saved, (500.0, 5.0)):
         turn = finish("ls", 1.0).turn
-        turn.tool_hint_s, turn.program.last_finish_s = predicted_s, now_s
+        turn.tags.pred_tool_s, turn.program.last_finish_s = predicted_s, now_s
         predictions.hold_s(turn, now_s, 10.0, learned_s)
         predictions.returned(turn, now_s + 5.0)
         now_s += 100.0
-    turn.tool_hint_s = 500.0
+    turn.tags.pred_tool_s = 500.0
     assert predictions.hold_s(turn, now_s, 10.0, learned_s=5.0) == (0.0 if believed else 5.0)
 
 

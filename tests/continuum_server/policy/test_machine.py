@@ -71,7 +71,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=NAMES, size=SIZES, last=st.booleans(), wish_s=st.sampled_from([0.0, 1.0, 1e9]))
     def a_new_conversation(self, name: str, size: int, last: bool, wish_s: float) -> None:
-        self.engine.arrive(name, self.fresh(size), is_last=last, soft_hold_s=wish_s)
+        self.engine.arrive(name, self.fresh(size), is_last_step=last, kv_ttl_s=wish_s)
         self.step()
 
     @rule(name=NAMES, size=st.integers(0, 6))

@@ -52,7 +52,9 @@ def live(policy: str, options: dict[str, Any], machine: Machine) -> None:
     engine = Engine(policy, options, Guards(max_programs=3), machine)
     for number in range(24):
         name, chain = f"p{number % 5}", tuple(f"{number % 5}.{block}" for block in range(number))
-        engine.arrive(name, chain, "p0" if number % 7 == 6 else None, is_last=number % 6 == 5, tagged=number % 9 > 0)
+        engine.arrive(
+            name, chain, "p0" if number % 7 == 6 else None, is_last_step=number % 6 == 5, tagged=number % 9 > 0
+        )
         engine.step((0.0, 0.01, 7.0, 700.0)[number % 4])
         for request in engine.running[:1] if number % 3 else ():
             engine.finish(request, (), ("ls", None)[number % 2])

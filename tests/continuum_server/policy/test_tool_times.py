@@ -158,7 +158,9 @@ def test_another_key_s_tools_cannot_keep_yours_from_being_learned() -> None:
     wanted = [("them", f"p{number}", f"tool-{number}", 1) for number in range(400)]
     for key, program_id, tool, turns in [*wanted, ("me", "p", "build", 8)]:
         for number in range(1 + turns):
-            driver.turn(program_id, None, 1.0, key=key, ran=tool if number else None, ran_s=1.0)
+            driver.turn(
+                program_id, None, 1.0, key=key, last_func_call=tool if number else None, last_tool_duration_s=1.0
+            )
     assert driver.policy.state()["tools"]["me:build (hint)"] == 8
     again = make_policy("continuum", {}, MACHINE)
     again.import_statistics(json.loads(json.dumps(driver.policy.export_statistics())))
