@@ -102,7 +102,7 @@ class Driver:
         self.now_s += seconds
         for pin in self.table.pins.expired(self.now_s):
             self.table.pins.end(pin.program.program_id)
-        return self.table.step(Step(self.now_s, batch_tokens))
+        return self.table.step(Step(self.now_s, lambda: batch_tokens))
 
     def invited(self, seconds: float = 0.0) -> list[str]:
         """Programs whose requests the next step moves."""

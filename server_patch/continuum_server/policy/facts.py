@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
@@ -217,12 +217,10 @@ class Hold:
     """A decision to hold a finished turn's KV for ``ttl_s`` seconds. 0 or less: not to hold it."""
 
     ttl_s: float
-    delay_estimate_s: float | None = None
-    """The estimated queueing delay, if the policy used one. For records."""
-    eta: float | None = None
-    """The memoryfulness, if the policy used it. For records."""
     soft_s: float = 0.0
     """Seconds after the turn until which the KV is kept as long as nobody else wants the memory (a soft hold)."""
+    notes: Mapping[str, float] | None = None
+    """What the record says of the hold besides: numbers by the names of ``SchedulerEvent``'s fields."""
 
 
 NO_HOLD = Hold(0.0)
@@ -233,8 +231,8 @@ class Step:
     """The engine is about to schedule."""
 
     now_s: float
-    batch_tokens: int
-    """Sum of the context tokens of all running requests; 0 unless ``Policy.wants_batch`` is set."""
+    batch_tokens: Callable[[], int]
+    """Returns the sum of the context tokens of all running requests, which takes a loop over them."""
 
 
 @dataclass(frozen=True, slots=True)

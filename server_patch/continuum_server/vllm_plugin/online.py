@@ -143,7 +143,7 @@ class Online:
         scheduler = self._scheduler
         table, now_s = scheduler.table, self._clock()
         scheduler.held.release_expired(now_s)
-        believed = table.policy.state()
+        estimates = table.policy.state()
         own = name_of("", namespace)
         return {
             "policy": table.policy.name,
@@ -169,17 +169,15 @@ class Online:
             "recognised_by": dict(+table.identity.programs.recognised),
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),
-            "delay_s": believed.get("delay_estimate_seconds"),
-            "eta": believed.get("eta"),
             "tools": {
                 tool.removeprefix(own): count
-                for tool, count in believed.get("tools", {}).items()
+                for tool, count in table.policy.tool_counts().items()
                 if tool.startswith(own)
             },
             "gauges": {
-                name: {"value": believed[name], "help": text}
+                name: {"value": estimates[name], "help": text}
                 for name, text in table.policy.gauges.items()
-                if name in believed
+                if name in estimates
             },
             "metrics": self._metrics.to_json(),
             "tags_rejected": scheduler.tags.rejected,

@@ -398,8 +398,7 @@ class ProgramSchedulerMixin(Scheduler):
             self.held.hold(turn.program, kept().blocks)
             pin = self.table.pins.add(turn, now_s, hold, ids(), kept().tokens)
             if hold.ttl_s > 0.0:
-                estimates = {"delay_estimate_s": hold.delay_estimate_s, "eta": hold.eta}
-                self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.kept_tokens, **estimates)
+                self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.kept_tokens, **(hold.notes or {}))
         for program in siblings:
             self.held.release_program(program, now_s, "last")
             self.table.end_program(program)
@@ -416,8 +415,7 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _obey(self, now_s: float) -> None:
         """Get the policy's orders for the next step, and carry them out."""
-        tokens = touch_points.batch_tokens(self) if self.table.policy.wants_batch else 0
-        orders = self.table.step(Step(now_s, tokens))
+        orders = self.table.step(Step(now_s, lambda: touch_points.batch_tokens(self)))
         for program in orders.release:
             pin = self.table.pins.firm(program)
             if pin is not None:

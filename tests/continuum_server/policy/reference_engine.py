@@ -120,7 +120,7 @@ class Engine:
                 self.unpin(pin)
         if self.table.policy.steps:
             batch = sum(len(request.chain) for request in self.running) * BLOCK_SIZE
-            for program in self.table.step(Step(self.now_s, batch)).release:
+            for program in self.table.step(Step(self.now_s, lambda: batch)).release:
                 self.unpin_program(program.program_id)
         self.look()
         held_back = all(self._place(request) is None for request in self.waiting)
@@ -137,7 +137,7 @@ class Engine:
             self.table.order.preempted_for(request.turn, running, self.now_s)
         next_event_s = self.table.next_deadline_s()
         assert next_event_s is None or not isnan(next_event_s)
-        policy.state()
+        policy.state(), policy.tool_counts()
         policy.export_statistics()
 
     def _place(self, request: Request) -> Place | None:

@@ -256,7 +256,7 @@ def test_a_predicted_name_is_no_sample() -> None:
     played(driver, "p", 1.0, tool="ls", pred_tool="make")
     played(driver, "p", 1.0, tool=None, pred_tool="make")
     played(driver, "p", 1.0)
-    assert driver.policy.state()["tools"] == {"ls": 1, "(unknown)": 1}
+    assert driver.policy.tool_counts() == {"ls": 1, "(unknown)": 1}
 
 
 def test_where_the_output_names_no_tool_the_client_s_word_counts_up_to_the_gap() -> None:
@@ -285,4 +285,4 @@ def test_names_that_only_clients_say_push_no_tool_out() -> None:
             None,
             **{"last_func_call": f"tool-{number}", "last_tool_duration_s": 1.0} if number else {},
         )
-    assert set(driver.policy.state()["tools"]) == {"ls", "(unknown)"}
+    assert set(driver.policy.tool_counts()) == {"ls", "(unknown)"}
