@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from continuum_traces.schema import Tags
 
+from continuum_server.policy.history import LastPrompt
 from continuum_server.policy.limits import Range, check_fields
 
 if TYPE_CHECKING:
     from continuum_server.policy.hints import OpenPrediction
-    from continuum_server.policy.history import History, Left
     from continuum_server.policy.order import Place
     from continuum_server.policy.returns import OpenAnswer
 
@@ -48,8 +48,6 @@ class ProgramState:
     """Share of the prompt of the turn that started last whose KV was found; None: no turn has started."""
     recognised_by: str = "tag"
     """How its requests are recognised: ``tag``, ``header:NAME``, ``body:NAME``, ``prompt``; empty: not at all."""
-    counted_by: str | None = None
-    """The value of ``recognised_by`` under which ``Programs`` counts it; None: it is not counted."""
     family: ProgramState | None = None
     """The root of the family: the oldest ancestor that was known when the program arrived. None: the program itself."""
     served_s: float = 0.0
@@ -58,24 +56,8 @@ class ProgramState:
     """Time that finished turns waited. Only the value of a family's root is kept up to date."""
     ended: bool = False
     """The program has finished or was forgotten. The next request with its id starts a new program."""
-    family_requests: int = 0
-    """Number of requests in the engine of all programs whose root this program is, its own included."""
-    last_prompt_tokens: int = 0
-    """Prompt tokens of the turn that arrived last."""
-    marks: Sequence[tuple[int, Hashable]] = ()
-    """Indices and hashes of some blocks of that prompt, the last block first (``programs.marks_of``)."""
-    head: Hashable = None
-    """Hash of the first block of that prompt."""
-    shared_blocks: int | None = None
-    """Number of leading blocks of its first prompt that were already cached, so that other programs have them too.
-    None: no turn was scheduled yet."""
-    history: History | None = None
-    """What is kept of that prompt to find it in a later one; None: nothing."""
-    left_at: int | None = None
-    """Where that prompt left the one before: the number of leading tokens that it repeats. None: it repeats most of it,
-    or nothing is known of the one before."""
-    left: Left | None = None
-    """The latest turn whose prompt left the one before; None: none did."""
+    last_prompt: LastPrompt = field(default_factory=LastPrompt)
+    """What is kept of the prompt of the turn that arrived last."""
     policy_state: Any = None
     """The policy's own data about this program."""
     answer: OpenAnswer | None = None
@@ -114,8 +96,6 @@ class TurnState:
     """The turn left the engine: it finished, was aborted or failed."""
     one_off: bool = False
     """The turn continues no conversation (``policy.one_offs``)."""
-    urgent_s: float | None = None
-    """When it became overdue because of the target for first tokens."""
     overdue: bool = False
     """The turn runs next regardless of the policy: it waited for ``Guards.max_overtake_s``, or no request ran."""
     blocks: Sequence[Hashable] | None = None

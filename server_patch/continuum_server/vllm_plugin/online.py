@@ -208,7 +208,7 @@ class Online:
             None if pin is None else pin.deadline_s,
             program.hit_share,
             None if program.family is None else program.family.name.removeprefix(name_of("", namespace)),
-            None if program.left is None else astuple(program.left),
+            None if program.last_prompt.left is None else astuple(program.last_prompt.left),
         )
 
     # ----------------------------------------------------------------------------- files

@@ -132,10 +132,14 @@ class ProgramSchedulerMixin(Scheduler):
                 machine.prefill.source,
             )
         policy = make_policy(settings.policy, settings.policy_options, machine)
-        table = ProgramTable(policy, settings.guards, kv_tokens, kv_groups.block_tokens(self))
-        table.tenants.context_tokens = lambda turn: self.requests[turn.request_id].num_tokens
-        table.tenants.seats = self.max_num_running_reqs
-        return table
+        return ProgramTable(
+            policy,
+            settings.guards,
+            kv_tokens,
+            kv_groups.block_tokens(self),
+            context_tokens=lambda turn: self.requests[turn.request_id].num_tokens,
+            seats=self.max_num_running_reqs,
+        )
 
     def _share(self) -> None:
         """Let two or more API keys share the engine."""
@@ -300,7 +304,7 @@ class ProgramSchedulerMixin(Scheduler):
             self.held.release_program(turn.program, now_s, "pressure")
         program = turn.program
         by, root = program.recognised_by or None, None if program.family is None else program.family.name
-        seen = {"recognised_by": by, "root_id": root, "left_at": program.left_at}
+        seen = {"recognised_by": by, "root_id": root, "left_at": program.last_prompt.left_at}
         self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens, **seen)
         self._open.add(turn.request_id)
 

@@ -37,9 +37,9 @@ def test_continuum_holds_in_proportion_to_the_share_of_programs_that_go_on(
 def test_a_program_has_ended_when_it_is_late(away_s: float, late_s: float) -> None:
     """Three times the mean time between turns, at least 30 s, at most the longest hold."""
     returns, program, gone = Returns(600.0), ProgramState("p", 0.0, 1), ProgramState("gone", 0.0, 2)
-    returns.finished(program, "ls", 0.0)
+    returns.answered(program, "ls", 0.0)
     returns.returned(program, away_s)
-    returns.finished(gone, "ls", 1000.0)
+    returns.answered(gone, "ls", 1000.0)
     before = returns.share(program, "ls", 1000.0)
     assert returns.share(program, "ls", 1000.0 + late_s) == before
     assert returns.share(program, "ls", 1000.0 + late_s + 0.001) < before
@@ -55,7 +55,7 @@ def test_a_share_begins_with_four_answers_that_were_followed(
     """One answer was not: of all answers with a tool (or without) four of five were, and of those that name this tool
     four of five as many."""
     returns = Returns(600.0)
-    returns.finished(ProgramState("gone", 0.0, 2), ended, 0.0)
+    returns.answered(ProgramState("gone", 0.0, 2), ended, 0.0)
     assert returns.share(ProgramState("p", 0.0, 1), asked, 31.0) == pytest.approx(share)
 
 
