@@ -114,6 +114,6 @@ class NoSeniority(WorkingSet):
     name: ClassVar[str] = "no-seniority"
 
     def turn_arrived(self, turn: TurnState, now_s: float) -> None:
-        if turn.program.left_at is not None:
+        if turn.program.last_prompt.left_at is not None:
             turn.program.sequence = turn.sequence
         super().turn_arrived(turn, now_s)

@@ -283,8 +283,8 @@ def hook_us(policy: str, hinted: bool, turns: int) -> float:
     program = table.identity.program_for("p", now_s)
     for number in range(turns):
         gap_s = chance.lognormvariate(1.0, 1.5)
-        turn = TurnState(program, 0, str(number), now_s, 20_000, table.identity.next_sequence())
-        turn.tool_hint_s, turn.ran_s = (gap_s, 1.0) if hinted else (None, None)
+        tags = Tags(pred_tool_s=gap_s, last_tool_duration_s=1.0) if hinted else Tags()
+        turn = TurnState(program, 0, str(number), now_s, 20_000, table.identity.next_sequence(), tags)
         began = time.perf_counter()  # noqa: TID251 - a benchmark
         table.arrive(turn, now_s)
         table.start(turn, now_s, 0, 16)

@@ -211,11 +211,10 @@ class Call:
         if on_call is not None:
             listeners.append(lambda reply, at_s, error: on_call(program, reply, at_s))
         if program.ledger is not None:
-            sent_s, shape = self._sent_s, self._shape or shape_of(self._request.body)
-            is_last, turn_id = bool(self._taken.tags.is_last_step), self._taken.tags.turn_id
+            sent_s, tags, shape = self._sent_s, self._taken.tags, self._shape or shape_of(self._request.body)
 
             def record(reply: Reply, at_s: float, error: str | None) -> None:  # it keeps the program alive
-                program.end_turn(EndedCall(sent_s, at_s, reply, runs, shape, is_last, error, turn_id))
+                program.end_turn(EndedCall(sent_s, at_s, reply, runs, shape, error, tags))
 
             listeners.append(record)
         if self._span is not None:

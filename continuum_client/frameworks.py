@@ -71,7 +71,7 @@ def extra_body(
     return tag_body(_with_tools(tags, predict, last_tool), find_dialect(dialect), path, output_tokens)
 
 
-def _tags(program_id: str | None, parent_id: str | None, last_step: bool, hints: bool) -> Tags:
+def _tags(program_id: str | None, parent_id: str | None, is_last_step: bool, hints: bool) -> Tags:
     """Return the tags of a program with an id, or of the current program: all of them, or without its ``hints``."""
     parent = None if parent_id is None else check_id(parent_id, "parent id")
     program = current_program()
@@ -82,9 +82,9 @@ def _tags(program_id: str | None, parent_id: str | None, last_step: bool, hints:
     else:
         tags = program._state.take().tags if hints else Tags(program_id=program.id)
         parent = parent or program.parent_id
-        program._state.passed_on(last_step or bool(tags.is_last_step))
+        program._state.passed_on(is_last_step or bool(tags.is_last_step))
     # a framework may send these tags with every call
-    return replace(tags, turn_id=None, parent_id=parent, is_last_step=last_step or tags.is_last_step)
+    return replace(tags, turn_id=None, parent_id=parent, is_last_step=is_last_step or tags.is_last_step)
 
 
 def _with_tools(tags: Tags, predict: tuple[str, float] | None, last_tool: tuple[str, float] | None) -> Tags:

@@ -22,7 +22,7 @@ from continuum_client.errors import ContinuumError, once
 from continuum_client.own_requests import Sender
 from continuum_client.state import TaggedProgram
 from continuum_client.tagging import check_seconds, check_tool
-from continuum_client.tools import Predict, Prediction, Tool, ToolRun
+from continuum_client.tools import Predict, Prediction, Tool, ToolRun, tags_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -101,7 +101,7 @@ class Program:
             ProgramClosed: the program is closed.
         """
         self._state.require_open()
-        self._state.last_step = True
+        self._state.set_tags(is_last_step=True)
 
     def predict(self, tool: str, seconds: float | None = None, p90: float | None = None) -> None:
         """Predict which tool will run after the next call. The hint is sent with that call.
@@ -116,7 +116,8 @@ class Program:
             ProgramClosed: the program is closed.
         """
         self._state.require_open()
-        self._state.prediction = Prediction(tool, self._state.expected.get(tool) if seconds is None else seconds, p90)
+        seconds = self._state.expected.get(tool) if seconds is None else seconds
+        self._state.set_tags(**tags_of(Prediction(tool, seconds, p90)))
 
     @overload
     def tool(self, name: F, /) -> F: ...
@@ -175,7 +176,7 @@ class Program:
             ProgramClosed: the program is closed.
         """
         self._state.require_open()
-        self._state.kv_ttl_s = check_seconds(seconds, "kv_ttl")
+        self._state.set_tags(kv_ttl_s=check_seconds(seconds, "kv_ttl"))
 
     # --------------------------------------------------------------------------------- whose calls are its own
 

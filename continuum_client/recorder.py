@@ -327,9 +327,9 @@ class Ledger:
             output_tokens=reply.output_tokens,
             cached_tokens=reply.cached_tokens,
             tools=tuple(key_of(tool, self.recorder.tool_key) for tool in reply.calls),
-            is_last=ended.is_last,
+            is_last=bool(ended.tags.is_last_step),
             error=ended.error,
-            turn_id=ended.turn_id,
+            turn_id=ended.tags.turn_id,
         )
 
     def _warn_of_counts(self, ended: EndedCall) -> None:

@@ -8,8 +8,8 @@ import threading
 import uuid
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from continuum_traces.lines import metadata_fault
 from continuum_traces.schema import Metadata, Tags
@@ -20,7 +20,7 @@ from continuum_client.endpoints import endpoints
 from continuum_client.errors import InvalidTag, ProgramClosed
 from continuum_client.own_requests import ProgramPost, Sender
 from continuum_client.tagging import check_id
-from continuum_client.tools import MAX_RUNS, Prediction, ToolRun, busy_seconds, check_predict, predicted
+from continuum_client.tools import MAX_RUNS, ToolRun, busy_seconds, check_predict, predicted, tags_of
 
 if TYPE_CHECKING:
     from continuum_client.options import ClientState
@@ -49,8 +49,8 @@ class CallTags:
     tags: Tags
     runs: tuple[ToolRun, ...] = ()
     """The tools that ran since the previous call."""
-    prediction: Prediction | None = None
-    """The prediction of ``Program.predict``; None if there was none, even if ``predict=`` made one."""
+    from_agent: Tags = field(default_factory=Tags)
+    """Those of the tags that the agent gave itself."""
 
 
 class TaggedProgram:
@@ -93,15 +93,14 @@ class TaggedProgram:
         """The process that opened the program."""
         self.ledger: Ledger | None = None
         """Records the turns; None: they are not recorded."""
-        self.last_step = False
-        self.prediction: Prediction | None = None
-        self.kv_ttl_s: float | None = None
         self.expected: dict[str, float] = {}
         """The latest ``expect_s`` of each tool, in seconds."""
         self._dialect = client.dialect
         self._home = home
         self._predict = check_predict(predict) or client.predict
         self._runs: list[ToolRun] = []
+        self._from_agent = Tags()
+        """The tags of the next call, as far as the agent has given them."""
         self._turns = itertools.count()
         self.cut_off: CutOff | None = None
         """The latest call, if its answer was cut off."""
@@ -119,6 +118,11 @@ class TaggedProgram:
         """
         if self.closed:
             raise ProgramClosed(f"program {self.id!r} is closed")
+
+    def set_tags(self, **tags: Any) -> None:
+        """Send these tags with the next call."""
+        with self._lock:
+            self._from_agent = replace(self._from_agent, **tags)
 
     def ran(self, run: ToolRun) -> None:
         """Note that a tool has run."""
@@ -145,45 +149,40 @@ class TaggedProgram:
     def take(self, before: Tags | None = None) -> CallTags:
         """Return the tags of a call that is about to be sent.
 
-        Tools, prediction, hints and last step are then forgotten, because only one call sends them.
+        Tools, and what the agent said, are then forgotten, because only one call sends them.
 
         Args:
             before: the tags of the latest call, if this call is another try of its turn.
         """
         do_what_is_left()
         with self._lock:
-            runs, last, by_agent, kv_ttl_s = tuple(self._runs), self.last_step, self.prediction, self.kv_ttl_s
-            number = next(self._turns)
-            self._runs, self.last_step, self.prediction, self.kv_ttl_s = [], False, None, None
-        prediction = by_agent
-        if prediction is None and self._predict is not None:
-            prediction = predicted(self._predict, runs)
+            runs, given, number = tuple(self._runs), self._from_agent, next(self._turns)
+            self._runs, self._from_agent = [], Tags()
+        prediction = predicted(self._predict, runs) if given.pred_tool is None and self._predict is not None else None
         slowest = max(runs, key=lambda run: run.duration_s, default=None)
-        tags = Tags(
+        tags = replace(
+            given,
             program_id=self.id,
             parent_id=self.parent_id,
-            is_last_step=True if last else None,
-            pred_tool=prediction.tool if prediction else None,
-            pred_tool_s=prediction.seconds if prediction else None,
-            pred_tool_p90_s=prediction.p90 if prediction else None,
             last_func_call=slowest.name if slowest else None,
             last_tool_duration_s=round(busy_seconds(runs), 6) if slowest else None,
             turn_id=f"{number}-{uuid.uuid4().hex[:8]}",  # a forked process counts from the same number
-            kv_ttl_s=kv_ttl_s,
+            **(tags_of(prediction) if prediction else {}),
         )
         if before is not None:
             same = {name: value for name in _OF_A_TURN if (value := getattr(before, name)) is not None}
             tags = replace(tags, **same)
-        return CallTags(tags, runs, by_agent)
+        return CallTags(tags, runs, given)
 
     def give_back(self, taken: CallTags) -> None:
-        """Take back the tags of a call that has failed: tools, prediction, hints and last step go to the next call."""
+        """Take back the tags of a call that has failed: tools, and what the agent said, go to the next call."""
+        given = replace(taken.from_agent, is_last_step=taken.tags.is_last_step)  # perhaps of the turn's earlier try
         with self._lock:
             self._runs = [*taken.runs, *self._runs][:MAX_RUNS]
-            self.last_step = self.last_step or bool(taken.tags.is_last_step)
-            self.prediction = self.prediction or taken.prediction
-            if self.kv_ttl_s is None:
-                self.kv_ttl_s = taken.tags.kv_ttl_s
+            if self._from_agent.pred_tool is not None:  # the newer prediction counts as a whole
+                given = replace(given, pred_tool_s=None, pred_tool_p90_s=None)
+            newer = {name: value for name, value in asdict(self._from_agent).items() if value is not None}
+            self._from_agent = replace(given, **newer)
 
     def carried_by(self, sender: Sender, dialect: Dialect, taken: CallTags) -> None:
         """Note that a call with these tags is sent to ``sender``'s server, in a dialect (``headers`` to a server that
@@ -199,9 +198,9 @@ class TaggedProgram:
         """Note that the server has refused the fields of the latest call."""
         self._releases.pop(url, None)
 
-    def passed_on(self, last_step: bool) -> None:
+    def passed_on(self, is_last_step: bool) -> None:
         """Note that the tags were passed to a framework. The client that opened the program then has to release it."""
-        if last_step:
+        if is_last_step:
             self._releases.clear()
         elif self._home is not None:
             end_with_process(self)

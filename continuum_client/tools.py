@@ -116,6 +116,11 @@ class Prediction:
                 check_seconds(value, what)
 
 
+def tags_of(prediction: Prediction) -> dict[str, Any]:
+    """Return the tags that send a prediction."""
+    return {"pred_tool": prediction.tool, "pred_tool_s": prediction.seconds, "pred_tool_p90_s": prediction.p90}
+
+
 Predict = Callable[[Sequence[ToolRun]], Prediction | None]
 """Predicts the tool that runs after a call; None: no prediction.
 

@@ -6,12 +6,12 @@ Token counts come from the server's ``usage``. A call without token counts is in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from continuum_traces.answers import ToolAsked
 from continuum_traces.lines import digest
-from continuum_traces.schema import ToolCall, Turn
+from continuum_traces.schema import Tags, ToolCall, Turn
 
 from continuum_client.conversation import NO_SHAPE, Shape
 from continuum_client.reply import Content, Reply
@@ -28,9 +28,8 @@ class EndedCall:
     runs: tuple[ToolRun, ...] = ()
     """The tools that ran between the previous call and this one."""
     shape: Shape = NO_SHAPE
-    is_last: bool = False
     error: str | None = None
-    turn_id: str | None = None
+    tags: Tags = field(default_factory=Tags)
 
     @property
     def counted(self) -> bool:

@@ -24,7 +24,7 @@ class Arrival:
     """Leading tokens of the program's previous context that the prompt keeps; None: all."""
     shared_prefix_id: str | None = None
     shared_prefix_tokens: int = 0
-    is_last: bool = False
+    is_last_step: bool = False
     parent_id: str | None = None
     """The program that started this one."""
 
@@ -183,7 +183,7 @@ class Door:
         replica = self.replicas[index]
         replica.requests -= 1
         replica.tokens -= arrival.prompt_tokens
-        if arrival.is_last:
+        if arrival.is_last_step:
             self.forget(arrival.program_id)
 
     def forget(self, program_id: str) -> None:

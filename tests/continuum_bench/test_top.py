@@ -42,7 +42,7 @@ def state_of(prefix: str = "", hits: int = 0) -> Json:
         scheduler.add_request(Request(name, list(range(100)), sampling, None))
     for name, hit_tokens in (("idle", 0), ("ended", 100), ("held", 80), (LONG, 5)):
         turn = table.turn(name)
-        turn.is_last = name == "ended"
+        turn.tags.is_last_step = name == "ended"
         table.start(turn, now_s, hit_tokens, block_size=16)
         if name != LONG:
             table.finish(TurnFinish(turn, now_s, 12_345, 20, "ls"))

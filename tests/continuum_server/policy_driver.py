@@ -19,6 +19,8 @@ from continuum_server.policy.facts import (
 from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.programs import Prompt
 from continuum_server.policy.registry import make_policy
+from continuum_traces.schema import Tags
+from continuum_traces.wire import TAG_NAMES
 
 ENDLESS = Guards(max_ttl_s=1e9)
 MACHINE = Machine(PrefillCurve(0.0, 1e-3, 0.0), kv_tokens=100_000)
@@ -43,15 +45,15 @@ class Driver:
         key: str | None = None,
         **facts: Any,
     ) -> TurnState:
-        """A request with so many prompt tokens, or with these blocks of 16 tokens; ``facts`` are of ``TurnState``."""
+        """A request with so many prompt tokens, or with these blocks of 16 tokens; ``facts`` are of ``TurnState``, or
+        tags."""
         tokens, blocks = (prompt, ()) if isinstance(prompt, int) else (16 * len(prompt), prompt)
         shown = Prompt(tokens, blocks) if blocks else Prompt()
         program = self.table.identity.program_for(program_id, self.now_s, parent, shown, key)
         sequence = self.table.identity.next_sequence()
         request_id = f"{key}/{program_id}/{sequence}"
-        turn = TurnState(
-            program, 0, request_id, self.now_s, tokens, sequence, is_last=last, blocks=blocks or None, **facts
-        )
+        tags = Tags(is_last_step=last, **{name: facts.pop(name) for name in TAG_NAMES if name in facts})
+        turn = TurnState(program, 0, request_id, self.now_s, tokens, sequence, tags, blocks=blocks or None, **facts)
         self.table.arrive(turn, self.now_s)
         return turn
 
@@ -100,7 +102,7 @@ class Driver:
         self.now_s += seconds
         for pin in self.table.pins.expired(self.now_s):
             self.table.pins.end(pin.program.program_id)
-        return self.table.step(Step(self.now_s, batch_tokens))
+        return self.table.step(Step(self.now_s, lambda: batch_tokens))
 
     def invited(self, seconds: float = 0.0) -> list[str]:
         """Programs whose requests the next step moves."""

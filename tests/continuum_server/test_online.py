@@ -79,7 +79,7 @@ def test_the_state_lists_programs_by_what_they_do(online: Online, scheduler: Any
     for name in ("runs", "held", "soft", "idle", "ended", "released"):
         turn = table.turn(name)
         table.start(turn, now_s, hit_tokens=2, block_size=16)
-        turn.is_last = name == "ended"
+        turn.tags.is_last_step = name == "ended"
         if name != "runs":
             table.finish(TurnFinish(turn, now_s, context_tokens=20, output_tokens=17, tool="ls"))
         if name in ("held", "soft"):

@@ -90,7 +90,7 @@ def test_what_another_policy_learned_is_kept(tmp_path: Path) -> None:
     lived(path, Notes(MACHINE))
     lived(path, Policy(MACHINE))
     assert (saved(path)["tools"], saved(path)["notes"]) == (tools, [1, 2])
-    assert lived(path, Counted(MACHINE)).state()["tools"] == {"ls": 10}
+    assert lived(path, Counted(MACHINE)).tool_counts() == {"ls": 10}
     assert saved(path)["notes"] == [1, 2]
 
 

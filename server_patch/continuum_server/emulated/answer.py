@@ -16,7 +16,7 @@ class PlannedAnswer:
     planned: list[int]
     """The answer's tokens, with the end token. A request that generates more than these gets them again."""
     program: str | None = None
-    is_last: bool = False
+    is_last_step: bool = False
     """The client said that this is the program's last request."""
     generated: int = 0
     """Number of tokens generated so far."""

@@ -167,7 +167,7 @@ class EmulatedWorker:
             token = first_allowed(bits, (*([] if answer.over else [token]), *self._vocabulary.closing))
         if answer.completes(token):
             self._script.delivered(answer.program)
-            if answer.is_last:
+            if answer.is_last_step:
                 self._script.ended(answer.program)
         return token
 
@@ -192,7 +192,7 @@ class EmulatedWorker:
         grammar = params.structured_outputs is not None
         wanted: Any = {"logprobs": -1 if params.logprobs is None else params.logprobs, "prompt_logprobs": of_prompt}
         tags = tags_from_xargs(params.extra_args or {}).tags
-        program, is_last = tags.program_id, bool(tags.is_last_step)
+        program = tags.program_id
         reply = self._script.due(program, self._vocabulary.answers_in(new.prompt_token_ids or ()))
         ends = reply is not None or not params.ignore_eos
         if reply is not None:
@@ -207,7 +207,7 @@ class EmulatedWorker:
             prompt_tokens,
             planned,
             program,
-            is_last,
+            bool(tags.is_last_step),
             ends=ends,
             scripted=scripted,
             has_grammar=grammar,

@@ -73,8 +73,6 @@ class Policy:
     request keeps its place. False: ``rank`` alone orders the queue, and is asked again after a preemption."""
     steps: ClassVar[bool] = False
     """True: ``step`` is called before every scheduling step."""
-    wants_batch: ClassVar[bool] = False
-    """True: ``Step.batch_tokens`` is set, which takes a loop over all running requests."""
     preempts: ClassVar[bool] = False
     """True: ``preemption_victims`` is called when the first waiting request does not fit. Requires ``steps``."""
     soft_holds: ClassVar[bool] = True
@@ -125,7 +123,11 @@ class Policy:
         return (program.sequence,)
 
     def state(self) -> dict[str, Any]:
-        """Return the policy's current estimates by name. ``tools`` is the number of samples of each tool."""
+        """Return the policy's current estimates by name."""
+        return {}
+
+    def tool_counts(self) -> Mapping[str, int]:
+        """Return the number of recorded times of each tool."""
         return {}
 
     def export_statistics(self) -> dict[str, Any]:

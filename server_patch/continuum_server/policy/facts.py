@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
+from continuum_traces.schema import Tags
+
+from continuum_server.policy.history import LastPrompt
 from continuum_server.policy.limits import Range, check_fields
 
 if TYPE_CHECKING:
     from continuum_server.policy.hints import OpenPrediction
-    from continuum_server.policy.history import History, Left
     from continuum_server.policy.order import Place
     from continuum_server.policy.returns import OpenAnswer
 
@@ -46,8 +48,6 @@ class ProgramState:
     """Share of the prompt of the turn that started last whose KV was found; None: no turn has started."""
     recognised_by: str = "tag"
     """How its requests are recognised: ``tag``, ``header:NAME``, ``body:NAME``, ``prompt``; empty: not at all."""
-    counted_by: str | None = None
-    """The value of ``recognised_by`` under which ``Programs`` counts it; None: it is not counted."""
     family: ProgramState | None = None
     """The root of the family: the oldest ancestor that was known when the program arrived. None: the program itself."""
     served_s: float = 0.0
@@ -56,24 +56,8 @@ class ProgramState:
     """Time that finished turns waited. Only the value of a family's root is kept up to date."""
     ended: bool = False
     """The program has finished or was forgotten. The next request with its id starts a new program."""
-    family_requests: int = 0
-    """Number of requests in the engine of all programs whose root this program is, its own included."""
-    last_prompt_tokens: int = 0
-    """Prompt tokens of the turn that arrived last."""
-    marks: Sequence[tuple[int, Hashable]] = ()
-    """Indices and hashes of some blocks of that prompt, the last block first (``programs.marks_of``)."""
-    head: Hashable = None
-    """Hash of the first block of that prompt."""
-    shared_blocks: int | None = None
-    """Number of leading blocks of its first prompt that were already cached, so that other programs have them too.
-    None: no turn was scheduled yet."""
-    history: History | None = None
-    """What is kept of that prompt to find it in a later one; None: nothing."""
-    left_at: int | None = None
-    """Where that prompt left the one before: the number of leading tokens that it repeats. None: it repeats most of it,
-    or nothing is known of the one before."""
-    left: Left | None = None
-    """The latest turn whose prompt left the one before; None: none did."""
+    last_prompt: LastPrompt = field(default_factory=LastPrompt)
+    """What is kept of the prompt of the turn that arrived last."""
     policy_state: Any = None
     """The policy's own data about this program."""
     answer: OpenAnswer | None = None
@@ -98,20 +82,10 @@ class TurnState:
     prompt_tokens: int
     sequence: int
     """Number of the request among all requests in order of arrival."""
-    is_last: bool = False
-    tool_hint: str | None = None
-    """The tool that the client expects to run after this turn."""
-    tool_hint_s: float | None = None
-    tool_hint_p90_s: float | None = None
-    soft_hold_s: float = 0.0
-    """How long the client asks to keep the KV after this turn, if nobody else wants the memory (``kv_ttl_s``)."""
+    tags: Tags = field(default_factory=Tags)
+    """What the client says of the turn."""
     priority: int = 0
     """The smallest comes first, whatever the policy says. Above 0: work in the background."""
-    this_func_call: str | None = None
-    ran: str | None = None
-    """The tool that ran before this turn, according to the client."""
-    ran_s: float | None = None
-    """Seconds that this tool took, according to the client."""
     start_s: float | None = None
     preemptions: int = 0
     tagged: bool = True
@@ -122,8 +96,6 @@ class TurnState:
     """The turn left the engine: it finished, was aborted or failed."""
     one_off: bool = False
     """The turn continues no conversation (``policy.one_offs``)."""
-    urgent_s: float | None = None
-    """When it became overdue because of the target for first tokens."""
     overdue: bool = False
     """The turn runs next regardless of the policy: it waited for ``Guards.max_overtake_s``, or no request ran."""
     blocks: Sequence[Hashable] | None = None
@@ -151,8 +123,6 @@ class TurnState:
     """Digest of the request's API key, for limits per client."""
     weight: float = 1.0
     """Weight of this key among the keys that share the engine (``policy.tenants``)."""
-    turn_id: str | None = None
-    """The turn's id from the client. A retry has the same id."""
     prompt: Hashable = None
     """A value that is equal for equal prompts."""
     compacted: bool = False
@@ -227,12 +197,10 @@ class Hold:
     """A decision to hold a finished turn's KV for ``ttl_s`` seconds. 0 or less: not to hold it."""
 
     ttl_s: float
-    delay_estimate_s: float | None = None
-    """The estimated queueing delay, if the policy used one. For records."""
-    eta: float | None = None
-    """The memoryfulness, if the policy used it. For records."""
     soft_s: float = 0.0
     """Seconds after the turn until which the KV is kept as long as nobody else wants the memory (a soft hold)."""
+    notes: Mapping[str, float] | None = None
+    """What the record says of the hold besides: numbers by the names of ``SchedulerEvent``'s fields."""
 
 
 NO_HOLD = Hold(0.0)
@@ -243,8 +211,8 @@ class Step:
     """The engine is about to schedule."""
 
     now_s: float
-    batch_tokens: int
-    """Sum of the context tokens of all running requests; 0 unless ``Policy.wants_batch`` is set."""
+    batch_tokens: Callable[[], int]
+    """Returns the sum of the context tokens of all running requests, which takes a loop over them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,12 @@ runs for longer, another program can have the memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from continuum_server.policy.estimate import RecentMean
-from continuum_server.policy.facts import Machine
+from continuum_server.policy.facts import Machine, TurnFinish, TurnState
 from continuum_server.policy.holds import Holds
+from continuum_server.policy.mechanism import Mechanism
 
 TURNS = 256
 """Number of latest turns over which contexts and running times are averaged."""
@@ -18,7 +21,7 @@ LONGEST_S = 600.0
 """Longest time between turns that counts in full, because people come back after hours."""
 
 
-class Fitting:
+class Fitting(Mechanism):
     """What the latest turns took of memory and time."""
 
     def __init__(self, machine: Machine) -> None:
@@ -28,7 +31,18 @@ class Fitting:
         self._gap_s, self._needed_s = RecentMean(GAPS), RecentMean(GAPS)
         """Means of the time between turns, and of the part of it in which the KV is needed."""
 
-    def finished(self, own_tokens: int, served_s: float) -> None:
+    def arrived(self, turn: TurnState, now_s: float) -> None:
+        program = turn.program
+        if program.last_finish_s is not None:
+            self.returned(program.context_tokens, now_s - program.last_finish_s)
+
+    def finished(self, finish: TurnFinish, answer: Sequence[int]) -> None:
+        turn = finish.turn
+        if not turn.one_off:
+            shared = turn.program.last_prompt.common_blocks * self._machine.block_size
+            self.ran(max(0, finish.context_tokens - shared), turn.served(finish.now_s))
+
+    def ran(self, own_tokens: int, served_s: float) -> None:
         """Note a turn that ran so long.
 
         Args:

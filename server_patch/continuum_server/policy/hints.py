@@ -87,9 +87,9 @@ class Predictions:
         if even_s <= 0.0:
             return learned_s
         gap = turn.program.prediction = OpenPrediction(now_s, even_s, learned_s)
-        if turn.tool_hint_s is None:
+        if turn.tags.pred_tool_s is None:
             return learned_s
-        return self._predict(gap, turn.program.namespace, turn.tool_hint_s, turn.tool_hint_p90_s)
+        return self._predict(gap, turn.program.namespace, turn.tags.pred_tool_s, turn.tags.pred_tool_p90_s)
 
     def told(self, program: ProgramState, event: ToolEvent, now_s: float) -> float | None:
         """Return how long to hold the program's KV, from the end of its last turn on, now that its client sent an

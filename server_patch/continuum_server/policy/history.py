@@ -93,6 +93,32 @@ class History:
         return shifts
 
 
+@dataclass(slots=True, eq=False)
+class LastPrompt:
+    """What ``identity.Identity`` keeps of a program's last prompt, to recognise the next one."""
+
+    tokens: int = 0
+    marks: Sequence[tuple[int, Hashable]] = ()
+    """Indices and hashes of some of its blocks, the last block first (``programs.marks_of``)."""
+    head: Hashable = None
+    """Hash of its first block."""
+    shared_blocks: int | None = None
+    """Number of leading blocks of the program's first prompt that were already cached, so that other programs have them
+    too. None: no turn was scheduled yet."""
+    history: History | None = None
+    """What is kept to find it in a later prompt; None: nothing."""
+    left_at: int | None = None
+    """Where it left the prompt before: the number of leading tokens that it repeats. None: it repeats most of it, or
+    nothing is known of the one before."""
+    left: Left | None = None
+    """The latest turn whose prompt left the one before; None: none did."""
+
+    @property
+    def common_blocks(self) -> int:
+        """``shared_blocks``, as far as they are known."""
+        return self.shared_blocks or 0
+
+
 def history_of(ids: Sequence[int] | None, blocks: Sequence[Hashable] | None, tokens: int) -> History | None:
     """Return what is kept of a prompt; None: nothing is known of it."""
     if blocks is None:

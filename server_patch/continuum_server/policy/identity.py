@@ -8,12 +8,13 @@ a new program would.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from continuum_server.policy.facts import ProgramState
+from continuum_server.policy.facts import ProgramState, TurnFinish, TurnState
 from continuum_server.policy.history import Left, history_of
+from continuum_server.policy.mechanism import Mechanism
 from continuum_server.policy.pins import Pins
-from continuum_server.policy.programs import Programs, marks_of
+from continuum_server.policy.programs import Programs, kept_of, marks_of
 from continuum_server.policy.recognise import Match, Prompt
 
 MOST = 0.5
@@ -22,7 +23,7 @@ LEFT = 7 / 8
 """A prompt leaves the program's last one if it repeats a smaller share of it from the start."""
 
 
-class Identity:
+class Identity(Mechanism):
     """Finds the programs of requests, and makes new ones.
 
     Args:
@@ -97,14 +98,53 @@ class Identity:
 
     def _compare(self, program: ProgramState, prompt: Prompt) -> None:
         """Note where the prompt leaves the program's last one, and remember it."""
-        history, program.left_at = program.history, None
+        last = program.last_prompt
+        history, last.left_at = last.history, None
         if history is not None and prompt.blocks is not None:
             repeated = history.repeated(prompt.blocks, self.programs.block_size)
             if repeated + self.programs.block_size < LEFT * history.tokens:
-                times = 1 + (program.left.times if program.left is not None else 0)
-                program.left_at = repeated
-                program.left = Left(program.turns_arrived, repeated, history.tokens, times)
-        program.history = history_of(prompt.ids, prompt.blocks, prompt.tokens)
+                times = 1 + (last.left.times if last.left is not None else 0)
+                last.left_at = repeated
+                last.left = Left(program.turns_arrived, repeated, history.tokens, times)
+        last.history = history_of(prompt.ids, prompt.blocks, prompt.tokens)
+
+    # ------------------------------------------------------------------------------- what happens
+
+    def arrived(self, turn: TurnState, now_s: float) -> None:
+        program, last = turn.program, turn.program.last_prompt
+        turn.index, again = self.programs.note_busy(program, turn.tags.turn_id, turn.prompt)
+        if again:  # no tool ran since its last finish
+            program.last_finish_s = None
+        if program.turns_arrived:
+            self._note_kept(turn)
+        last.tokens, last.marks = turn.prompt_tokens, marks_of(turn.blocks, last.common_blocks)
+        last.head = turn.blocks[0] if turn.blocks else None
+
+    def _note_kept(self, turn: TurnState) -> None:
+        """Note how much of its program's last prompt the turn repeats."""
+        program, left_at = turn.program, turn.program.last_prompt.left_at
+        kept = kept_of(program, Prompt(turn.prompt_tokens, turn.blocks))
+        repeated = turn.prompt_tokens if kept.blocks < 0 else kept.blocks * self.programs.block_size
+        turn.repeated_tokens = min(repeated, program.prompt_tokens)
+        turn.compacted = kept.compacted or (left_at is not None and 2 * left_at < program.prompt_tokens)
+
+    def started(self, turn: TurnState, now_s: float, hit_tokens: int) -> None:
+        last = turn.program.last_prompt
+        if last.shared_blocks is None:
+            last.shared_blocks = hit_tokens // self.programs.block_size
+            last.marks = marks_of(turn.blocks, last.shared_blocks)
+
+    def left(self, turn: TurnState, now_s: float) -> None:
+        self.programs.note_idle(turn.program)
+
+    def finished(self, finish: TurnFinish, answer: Sequence[int]) -> None:
+        self.programs.prompts.finished(finish.turn.program, answer, finish.turn.blocks or ())
+
+    def lost(self, turn: TurnState, context_tokens: int, output_tokens: int) -> None:
+        self.programs.prompts.failed(turn.program)
+        self.programs.note_failed(turn.program, turn.index, turn.prompt)
+
+    # ------------------------------------------------------------------------------------------ programs
 
     def _split(self, match: Match, now_s: float, prompt: Prompt) -> None:
         """Let the turns that a program took since the match be those of a child: a fork's, or a side request's."""
@@ -113,11 +153,12 @@ class Identity:
         branch = self._new(later[0].name, now_s, program, program.namespace)
         self.programs.prompts.split(mark, branch)
         self.programs.note_branch(branch, program, len(later))
-        program.prompt_tokens = program.last_prompt_tokens = mark.tokens
+        last = program.last_prompt
+        program.prompt_tokens = last.tokens = mark.tokens
         program.context_tokens = mark.tokens + mark.answered
         blocks = (prompt.blocks or ())[: mark.tokens // self.programs.block_size]
-        program.marks = marks_of(blocks, program.shared_blocks or 0)
-        program.history = history_of((prompt.ids or ())[: mark.tokens], blocks, mark.tokens)
+        last.marks = marks_of(blocks, last.common_blocks)
+        last.history = history_of((prompt.ids or ())[: mark.tokens], blocks, mark.tokens)
 
     def _new(self, program_id: str, now_s: float, parent: ProgramState | None, namespace: str | None) -> ProgramState:
         program = self.programs.add(program_id, now_s, self._sequence + 1, parent, namespace)
@@ -131,7 +172,7 @@ def _moved(programs: Iterable[ProgramState], prompt: Prompt, block_size: int) ->
     """Return the idle program of whose last prompt most is in this one, but not at its start; None: there is none."""
     best: tuple[float, ProgramState | None] = (MOST, None)
     for program in programs:
-        history = program.history
+        history = program.last_prompt.history
         if program.turn is None and history is not None and prompt.ids is not None and prompt.blocks is not None:
             share = history.moved(prompt.ids, history.repeated(prompt.blocks, block_size))
             if share >= best[0]:

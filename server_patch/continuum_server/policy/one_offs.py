@@ -8,11 +8,12 @@ queue as programs do. docs/server/promises.md says what this promises to both.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from continuum_server.policy.estimate import RecentShare
-from continuum_server.policy.facts import Machine, TurnStart, TurnState
+from continuum_server.policy.facts import Machine, TurnFinish, TurnState
 from continuum_server.policy.lru import Lru
+from continuum_server.policy.mechanism import Mechanism
 
 SHARE = 0.92
 """Share of the engine's work up to which one-offs run first."""
@@ -36,7 +37,7 @@ ENOUGH = 12.0
 """A shape's own share counts from this number of first turns on, with those assumed."""
 
 
-class OneOffs:
+class OneOffs(Mechanism):
     """How much of the engine's recent work one-offs have taken, and which first turns are one-offs.
 
     Args:
@@ -60,7 +61,7 @@ class OneOffs:
         """Whether the one-offs of an API key now run before its programs."""
         return self._enabled and self._taken[key] < SHARE
 
-    def includes(self, turn: TurnState) -> bool:
+    def _includes(self, turn: TurnState) -> bool:
         """Whether a turn that arrives is a one-off: it names no program, or begins one that will hardly go on.
 
         A small first prompt without an id costs so little that it may always run first. Later turns tell agents.
@@ -70,7 +71,7 @@ class OneOffs:
         if turn.program.turns_arrived or turn.program.family is not None or not self._enabled:
             return False
         small, named = self.is_small(turn.prompt_tokens), turn.program.recognised_by != "prompt"
-        if small and (turn.is_last or not named):
+        if small and (turn.tags.is_last_step or not named):
             return True
         shares = self._shares(turn, turn.prompt_tokens)
         share = next((share for share in shares if share.trials >= ENOUGH), shares[-1] if shares else None)
@@ -92,24 +93,30 @@ class OneOffs:
         alike: list[Hashable] = [("begins", turn.blocks[0])] if turn.blocks else []
         return [self._shapes.of((key, shape)) for shape in (*alike, ("size", prompt_tokens.bit_length()), "any")]
 
-    def returned(self, turn: TurnState) -> None:
-        """Note that a program's second turn arrives."""
-        for share in self._shares(turn, turn.program.last_prompt_tokens):
-            share.add(trial=False, success=True)
+    def arrived(self, turn: TurnState, now_s: float) -> None:
+        turn.one_off = self._includes(turn)
+        if turn.program.turns_arrived == 1:
+            for share in self._shares(turn, turn.program.last_prompt.tokens):
+                share.add(trial=False, success=True)
 
-    def started(self, start: TurnStart) -> None:
-        seconds = self._prefill.marginal_prefill_s
-        self._take(start.turn, seconds(start.turn.prompt_tokens) - seconds(start.hit_tokens))
+    def started(self, turn: TurnState, now_s: float, hit_tokens: int) -> None:
+        if turn.start_s is None:
+            seconds = self._prefill.marginal_prefill_s
+            self._take(turn, seconds(turn.prompt_tokens) - seconds(hit_tokens))
 
-    def worked(self, turn: TurnState, context_tokens: int, output_tokens: int) -> None:
+    def lost(self, turn: TurnState, context_tokens: int, output_tokens: int) -> None:
+        self._worked(turn, context_tokens, output_tokens)
+
+    def _worked(self, turn: TurnState, context_tokens: int, output_tokens: int) -> None:
         """Note the work on an answer, whole or aborted."""
         if self._token_s is None:  # decode times are unknown: an output token counts as a prompt token
             self._take(turn, self._prefill.marginal_prefill_s(output_tokens))
         else:
             self._take(turn, output_tokens * context_tokens * self._token_s)
 
-    def finished(self, turn: TurnState, context_tokens: int, output_tokens: int) -> None:
-        self.worked(turn, context_tokens, output_tokens)
+    def finished(self, finish: TurnFinish, answer: Sequence[int]) -> None:
+        turn = finish.turn
+        self._worked(turn, finish.context_tokens, finish.output_tokens)
         if turn.tagged and turn.program.turns_arrived == 1:
             for share in self._shares(turn, turn.prompt_tokens):
                 share.add(trial=True, success=False)

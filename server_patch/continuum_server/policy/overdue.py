@@ -9,12 +9,13 @@ from itertools import count
 
 from continuum_server.policy.estimate import RecentMean
 from continuum_server.policy.facts import PrefillCurve, TurnState
+from continuum_server.policy.mechanism import Mechanism
 
 RECENT = 16
 """Number of first turns over which their waits are averaged."""
 
 
-class WaitingTurns:
+class WaitingTurns(Mechanism):
     """The turns that wait, in the order in which they began to wait.
 
     Args:
@@ -31,28 +32,30 @@ class WaitingTurns:
         self._ties = count()
         self._urgent_wait_s = RecentMean(RECENT)
         """Mean seconds until such a turn started, once it came before all later requests."""
+        self._urgent_s: dict[str, float] = {}
+        """When the turns that did not start yet became overdue because of the target."""
 
     def __len__(self) -> int:
         return len(self._turns)
 
-    def add(self, turn: TurnState) -> None:
-        """Note that a turn begins to wait, or waits again after a preemption."""
+    def arrived(self, turn: TurnState, now_s: float) -> None:
         self._turns[turn.request_id] = turn
-
-    def expect_first_token(self, turn: TurnState, now_s: float) -> None:
-        """Set the target of a program's first turn, if there is one."""
-        if self._first_token_s is not None:
+        if self._first_token_s is not None and not turn.program.turns_arrived and turn.priority <= 0:
             lead_s = self._prefill.seconds(turn.prompt_tokens) + self._urgent_wait_s.value
             heapq.heappush(self._targets, (now_s + self._first_token_s - lead_s, next(self._ties), turn))
 
-    def remove(self, turn: TurnState) -> None:
+    def started(self, turn: TurnState, now_s: float, hit_tokens: int) -> None:
         self._turns.pop(turn.request_id, None)
+        urgent_s = self._urgent_s.pop(turn.request_id, None)
+        if urgent_s is not None and turn.start_s is None:
+            self._urgent_wait_s.add(now_s - urgent_s)
 
-    def start(self, turn: TurnState, now_s: float) -> None:
-        """Note that the turn runs."""
-        self.remove(turn)
-        if turn.urgent_s is not None and turn.start_s is None:
-            self._urgent_wait_s.add(now_s - turn.urgent_s)
+    def preempted(self, turn: TurnState, now_s: float) -> None:
+        self._turns[turn.request_id] = turn
+
+    def left(self, turn: TurnState, now_s: float) -> None:
+        self._turns.pop(turn.request_id, None)
+        self._urgent_s.pop(turn.request_id, None)
 
     def overdue(self, now_s: float, idle: bool) -> list[TurnState]:
         """Remove and return the turns that are overdue, the longest waiting first.
@@ -68,7 +71,7 @@ class WaitingTurns:
             out.append(self._turns.pop(turn.request_id))
         while self._next_target_s() < now_s:
             turn = heapq.heappop(self._targets)[2]
-            turn.urgent_s = now_s
+            self._urgent_s[turn.request_id] = now_s
             out.append(self._turns.pop(turn.request_id))
         for turn in out:
             turn.overdue = True

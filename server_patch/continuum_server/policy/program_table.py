@@ -27,12 +27,11 @@ from continuum_server.policy.facts import (
 from continuum_server.policy.fitting import Fitting
 from continuum_server.policy.identity import Identity
 from continuum_server.policy.limits import Count, Range, check_fields
+from continuum_server.policy.mechanism import Mechanism
 from continuum_server.policy.one_offs import OneOffs
 from continuum_server.policy.order import Order, PinsYieldTo
 from continuum_server.policy.overdue import WaitingTurns
 from continuum_server.policy.pins import Pins
-from continuum_server.policy.programs import kept_of, marks_of
-from continuum_server.policy.recognise import Prompt
 from continuum_server.policy.returns import Returns
 from continuum_server.policy.tenants import Tenants
 from continuum_server.policy.tool_statistics import hinted
@@ -89,9 +88,18 @@ class ProgramTable:
     Args:
         kv_tokens: number of tokens that the KV pool holds.
         block_size: number of tokens of ``kv_tokens`` per block of the KV pool.
+        context_tokens, seats: see ``Tenants``.
     """
 
-    def __init__(self, policy: Policy, guards: Guards, kv_tokens: int, block_size: float = 16) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        guards: Guards,
+        kv_tokens: int,
+        block_size: float = 16,
+        context_tokens: Callable[[TurnState], int] = lambda turn: turn.prompt_tokens,
+        seats: int = 1024,
+    ) -> None:
         self.policy = policy
         self.guards = guards
         self.block_size = block_size
@@ -99,13 +107,18 @@ class ProgramTable:
         self.pins = Pins(block_size, *limits)
         """Each program's pin."""
         self.identity = Identity(guards.max_programs, policy.machine.block_size, self.pins)
-        self.tenants = Tenants(policy.machine, self.pins, guards.key_lag if guards.fair == "keys" else math.inf)
+        lag = guards.key_lag if guards.fair == "keys" else math.inf
+        self.tenants = Tenants(policy.machine, self.pins, lag, context_tokens, seats)
         self.one_offs = OneOffs(policy.machine, guards.one_offs == "first" and policy.one_offs_first)
         self.order = Order(policy, self.pins, self.one_offs, self.tenants, guards.pins_yield_to)
         self._returns = Returns(guards.max_ttl_s)
         self.fitting = Fitting(policy.machine)
         self._turns: dict[str, TurnState] = {}
         self._waiting = WaitingTurns(policy.machine.prefill, guards.max_overtake_s, guards.first_token_s)
+        in_order = self.tenants, self._waiting, self.one_offs, self.identity, self._returns, self.fitting
+        self._mechanisms: tuple[Mechanism, ...] = in_order
+        """The order counts: one-offs read the program's last prompt before ``identity`` replaces it, and ``identity``
+        takes the tool time from a retry before others read it."""
         self._acts_soon = False
         self._ended: deque[ProgramState] = deque(maxlen=ENDED)
 
@@ -124,41 +137,15 @@ class ProgramTable:
 
     def arrive(self, turn: TurnState, now_s: float) -> None:
         program = turn.program
-        turn.index, again = self.identity.programs.note_busy(program, turn.turn_id, turn.prompt)
-        if again:  # no tool ran since its last finish
-            program.last_finish_s = None
-        turn.one_off = self.one_offs.includes(turn)
-        if program.turns_arrived:
-            self._compare(turn)
-        if program.turns_arrived == 1:
-            self.one_offs.returned(turn)
-        self._returns.returned(program, now_s)
-        if program.last_finish_s is not None:
-            self.fitting.returned(program.context_tokens, now_s - program.last_finish_s)
+        self._turns[turn.request_id] = turn
+        for mechanism in self._mechanisms:
+            mechanism.arrived(turn, now_s)
         program.turns_arrived += 1
         program.turn = turn
-        program.root.family_requests += 1
-        program.last_prompt_tokens = turn.prompt_tokens
-        program.marks = marks_of(turn.blocks, program.shared_blocks or 0)
-        program.head = turn.blocks[0] if turn.blocks else None
-        self._turns[turn.request_id] = turn
-        self._waiting.add(turn)
-        self.tenants.arrived(turn, now_s)
         turn.since_s, turn.chain_s = now_s, program.root.served_s
-        if program.turns_arrived == 1 and turn.priority <= 0:
-            self._waiting.expect_first_token(turn, now_s)
         self.policy.turn_arrived(turn, now_s)
         program.last_finish_s = None  # the tool time has ended
         self.act_soon()
-
-    def _compare(self, turn: TurnState) -> None:
-        """Note how much of its program's last prompt the turn repeats."""
-        program = turn.program
-        kept = kept_of(program, Prompt(turn.prompt_tokens, turn.blocks))
-        repeated = turn.prompt_tokens if kept.blocks < 0 else kept.blocks * self.policy.machine.block_size
-        turn.repeated_tokens = min(repeated, program.prompt_tokens)
-        lost = program.left_at is not None and 2 * program.left_at < program.prompt_tokens
-        turn.compacted = kept.compacted or lost
 
     def turn(self, request_id: str) -> TurnState | None:
         return self._turns.get(request_id)
@@ -178,33 +165,27 @@ class ProgramTable:
             hit_tokens: number of prompt tokens whose KV was in GPU memory or was reloaded.
             reloaded_tokens: number of these that were reloaded from a tier, which took ``reload_s``.
         """
-        program = turn.program
         self.order.keep_place(turn)
-        self._waiting.start(turn, now_s)
-        self.tenants.started(turn, hit_tokens)
+        for mechanism in self._mechanisms:
+            mechanism.started(turn, now_s, hit_tokens)
         turn.waited_s = turn.waited(now_s)
         turn.running, turn.since_s = True, now_s
-        if program.shared_blocks is None:
-            program.shared_blocks = hit_tokens // self.policy.machine.block_size
-            program.marks = marks_of(turn.blocks, program.shared_blocks)
         if turn.start_s is not None:
             return False
         turn.start_s = now_s
-        program.hit_share = hit_tokens / max(1, turn.prompt_tokens)
+        turn.program.hit_share = hit_tokens / max(1, turn.prompt_tokens)
         enough = (turn.repeated_tokens // block_size - 1) * block_size
         evicted = hit_tokens - reloaded_tokens < enough
-        start = TurnStart(turn, now_s, hit_tokens, evicted, reload_s)
-        self.one_offs.started(start)
-        self.policy.turn_started(start)
+        self.policy.turn_started(TurnStart(turn, now_s, hit_tokens, evicted, reload_s))
         return True
 
     def preempt(self, turn: TurnState, now_s: float) -> None:
         """Note that the running turn was preempted."""
-        self.tenants.preempted(turn, now_s)
+        for mechanism in self._mechanisms:
+            mechanism.preempted(turn, now_s)
         turn.preemptions += 1
         turn.served_s = turn.served(now_s)
         turn.running, turn.since_s = False, now_s
-        self._waiting.add(turn)
         self.policy.turn_preempted(turn, now_s)
 
     def finish(
@@ -223,27 +204,25 @@ class ProgramTable:
         """
         turn = finish.turn
         self._leave(turn, finish.now_s)
-        self._note_finish(finish, answer)
-        if turn.is_last or (turn.one_off and not turn.tagged):
+        for mechanism in self._mechanisms:
+            mechanism.finished(finish, answer)
+        self._note_finish(finish)
+        if turn.tags.is_last_step or (turn.one_off and not turn.tagged):
             self._end_of_last(turn)
             return None
         hold = self._decide(finish)
         turn.blocks = None  # a policy may remember the turn, but not the memory of its request
-        return self.pins.allowed(hold, turn.soft_hold_s if self.policy.soft_holds else 0.0, blocks, turn.client)
+        soft_s = turn.tags.kv_ttl_s if self.policy.soft_holds else None
+        return self.pins.allowed(hold, soft_s or 0.0, blocks, turn.client)
 
-    def _note_finish(self, finish: TurnFinish, answer: Sequence[int]) -> None:
-        """Note in the program, and in what is learned of all programs, that its turn finished."""
+    def _note_finish(self, finish: TurnFinish) -> None:
+        """Note in the program that its turn finished."""
         turn, program, now_s = finish.turn, finish.turn.program, finish.now_s
-        self.identity.programs.prompts.finished(program, answer, turn.blocks or ())
-        self.one_offs.finished(turn, finish.context_tokens, finish.output_tokens)
         program.turns_finished += 1
         program.last_finish_s, program.last_tool = now_s, finish.tool
         program.context_tokens, program.prompt_tokens = finish.context_tokens, turn.prompt_tokens
         program.root.served_s = max(program.root.served_s, turn.chain_s + turn.served(now_s))
         program.root.waited_s += turn.waited(now_s)
-        if not turn.one_off:
-            shared = (program.shared_blocks or 0) * self.policy.machine.block_size
-            self.fitting.finished(max(0, finish.context_tokens - shared), turn.served(now_s))
 
     def _end_of_last(self, turn: TurnState) -> None:
         """End the program of a turn after which none follows. A policy never knew that of a one-off."""
@@ -255,14 +234,14 @@ class ProgramTable:
     def _decide(self, finish: TurnFinish) -> Hold:
         """Return the policy's hold."""
         turn, program, tool = finish.turn, finish.turn.program, finish.tool
-        if tool is None and turn.tool_hint is not None:  # for this decision only: it names no sample
-            tool = hinted(turn.tool_hint)
+        if tool is None and turn.tags.pred_tool is not None:  # for this decision only: it names no sample
+            tool = hinted(turn.tags.pred_tool)
         large = program.recognised_by == "prompt" and not self.one_offs.is_small(turn.prompt_tokens)
         if turn.one_off and not large:
             program.policy_state = None  # the policy sees the program's next turn as its first
             return NO_HOLD
         share = self._returns.share(program, tool, finish.now_s)
-        self._returns.finished(program, tool, finish.now_s)
+        self._returns.answered(program, tool, finish.now_s)
         return self.policy.turn_finished(replace(finish, tool=tool, return_share=share))
 
     def tool_event(self, program: ProgramState, event: ToolEvent, now_s: float) -> None:
@@ -272,7 +251,8 @@ class ProgramTable:
         """
         if program.turn is not None:
             if program.turn.running and event.predicted_s is not None:
-                program.turn.tool_hint_s, program.turn.tool_hint_p90_s = event.predicted_s, event.p90_s
+                tags = program.turn.tags
+                tags.pred_tool_s, tags.pred_tool_p90_s = event.predicted_s, event.p90_s
             return
         pin = self.pins.firm(program)
         ttl_s = None if pin is None else self.policy.predictions.told(program, event, now_s)
@@ -286,10 +266,9 @@ class ProgramTable:
         and asks again would keep its place in the queue, and be served for ever without ending a turn.
         """
         program = self._leave(turn, now_s)
-        self.one_offs.worked(turn, context_tokens, output_tokens)
-        self.identity.programs.prompts.failed(program)
+        for mechanism in self._mechanisms:
+            mechanism.lost(turn, context_tokens, output_tokens)
         program.last_finish_s = None
-        self.identity.programs.note_failed(program, turn.index, turn.prompt)
         self.policy.turn_lost(turn)
         turn.blocks = None  # as in ``finish``
         if output_tokens and not program.turns_finished:
@@ -310,13 +289,11 @@ class ProgramTable:
 
     def _leave(self, turn: TurnState, now_s: float = -math.inf) -> ProgramState:
         program = turn.program
-        self.tenants.left(turn, now_s)
+        for mechanism in self._mechanisms:
+            mechanism.left(turn, now_s)
         del self._turns[turn.request_id]
-        self._waiting.remove(turn)
         turn.gone = True
         program.turn = None
-        program.root.family_requests -= 1
-        self.identity.programs.note_idle(program)
         self.act_soon()
         return program
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import itemgetter
 
@@ -104,6 +104,8 @@ class Programs:
         self._programs: dict[str, ProgramState] = {}
         """By ``program_id``, the most recently used last."""
         self._resumed: dict[str, TurnNumbers] = {}
+        self._counted: dict[ProgramState, str] = {}
+        """The value of ``recognised_by`` under which each program is counted."""
 
     def __len__(self) -> int:
         return len(self._programs)
@@ -185,10 +187,9 @@ class Programs:
         branch.turns_arrived = branch.turns_finished = turns
         program.turns_arrived -= turns
         program.turns_finished = max(0, program.turns_finished - turns)
-        branch.recognised_by, branch.shared_blocks = program.recognised_by, program.shared_blocks
-        branch.prompt_tokens, branch.last_prompt_tokens = program.prompt_tokens, program.last_prompt_tokens
-        branch.context_tokens, branch.history = program.context_tokens, program.history
-        branch.marks, branch.head, branch.last_tool = program.marks, program.head, program.last_tool
+        branch.recognised_by, branch.last_tool = program.recognised_by, program.last_tool
+        branch.prompt_tokens, branch.context_tokens = program.prompt_tokens, program.context_tokens
+        branch.last_prompt = replace(program.last_prompt, left_at=None, left=None)
         self._count(branch, branch.recognised_by)
         self.note_idle(branch)
 
@@ -217,9 +218,10 @@ class Programs:
             del self._ids[program.id_key]
 
     def _count(self, program: ProgramState, by: str | None) -> None:
-        before, program.counted_by = program.counted_by, by
-        self.recognised[before] -= 1
+        self.recognised[self._counted.pop(program, None)] -= 1
         self.recognised[by] += 1
+        if by is not None:
+            self._counted[program] = by
 
     def superfluous(self, program: ProgramState) -> list[ProgramState]:
         """Return programs beyond the limits for this program's id and for all ids, which the caller forgets if idle."""
@@ -248,12 +250,13 @@ def kept_of(program: ProgramState, prompt: Prompt) -> Kept:
     """Return how much of the program's last prompt ``prompt`` repeats."""
     if prompt.blocks is None:
         return Kept(goes_on=True, blocks=-1)
-    if not program.marks:  # its last prompt did not fill a block
-        return Kept(prompt.tokens > program.last_prompt_tokens, 0)
-    for index, block in program.marks:
+    last = program.last_prompt
+    if not last.marks:  # it did not fill a block
+        return Kept(prompt.tokens > last.tokens, 0)
+    for index, block in last.marks:
         if index < len(prompt.blocks) and prompt.blocks[index] == block:
             return Kept(goes_on=True, blocks=index + 1)
-    compacted = bool(prompt.blocks) and prompt.blocks[0] == program.head and 2 * prompt.tokens <= program.context_tokens
+    compacted = bool(prompt.blocks) and prompt.blocks[0] == last.head and 2 * prompt.tokens <= program.context_tokens
     return Kept(compacted, 0, compacted)
 
 

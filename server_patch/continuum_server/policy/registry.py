@@ -1,4 +1,4 @@
-"""Policies by name: those in ``rules/``, and users' policies by entry point or as ``module:Class``."""
+"""Policies by name: those in ``rules/`` and its folders, and users' policies by entry point or as ``module:Class``."""
 
 from __future__ import annotations
 
@@ -41,16 +41,17 @@ class UnknownPolicy(PolicyError):
 
 
 def _policies_in(module: ModuleType) -> Iterator[type[Policy]]:
-    """Yield the policies that the module itself defines."""
+    """Yield the policies that the module itself defines, without base classes."""
     for value in vars(module).values():
-        if inspect.isclass(value) and issubclass(value, Policy) and value.__module__ == module.__name__:
+        own = inspect.isclass(value) and issubclass(value, Policy) and value.__module__ == module.__name__
+        if own and not inspect.isabstract(value):
             yield value
 
 
 def _our_policies() -> dict[str, type[Policy]]:
-    """Import all policies in ``rules/``. Stock vLLM is the first, bounds are the last."""
-    modules = [import_module(f"{rules.__name__}.{module.name}") for module in pkgutil.iter_modules(rules.__path__)]
-    policies = [policy for module in modules for policy in _policies_in(module)]
+    """Import all policies in ``rules/`` and its folders. Stock vLLM is the first, bounds are the last."""
+    names = [module.name for module in pkgutil.walk_packages(rules.__path__, f"{rules.__name__}.")]
+    policies = [policy for name in names for policy in _policies_in(import_module(name))]
     policies.sort(key=lambda policy: (policy.label == "bound", policy.name != "vllm", policy.name))
     return {policy.name: policy for policy in policies}
 

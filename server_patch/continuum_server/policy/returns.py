@@ -7,8 +7,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from continuum_server.policy.estimate import RecentMean, RecentShare
-from continuum_server.policy.facts import ProgramState
+from continuum_server.policy.facts import ProgramState, TurnState
 from continuum_server.policy.lru import Lru
+from continuum_server.policy.mechanism import Mechanism
 
 RECENT = 256
 """Number of answers over which shares are averaged."""
@@ -31,7 +32,7 @@ class OpenAnswer:
     open: bool = True
 
 
-class Returns:
+class Returns(Mechanism):
     """The share of answers after which their program sent another turn.
 
     Args:
@@ -52,10 +53,13 @@ class Returns:
             share = (kind.successes + PRIOR * share) / (kind.trials + PRIOR)
         return share
 
-    def finished(self, program: ProgramState, tool: str | None, now_s: float) -> None:
-        """Note a program's answer, which calls this tool."""
+    def answered(self, program: ProgramState, tool: str | None, now_s: float) -> None:
+        """Note a program's answer after which it may go on, which calls this tool."""
         program.answer = OpenAnswer(now_s, self._kinds(program, tool))
         self._waiting.append(program.answer)
+
+    def arrived(self, turn: TurnState, now_s: float) -> None:
+        self.returned(turn.program, now_s)
 
     def returned(self, program: ProgramState, now_s: float) -> None:
         """Note that the program goes on."""

@@ -27,6 +27,7 @@ from operator import attrgetter
 from typing import Any
 
 from continuum_server.policy.facts import Machine, TurnState
+from continuum_server.policy.mechanism import Mechanism
 from continuum_server.policy.pins import Pins
 
 USUAL_PROMPT = 8192
@@ -70,24 +71,25 @@ class Tenant:
 _VIRTUAL_S = attrgetter("virtual_s")
 
 
-class Tenants:
+class Tenants(Mechanism):
     """The virtual times of API keys, and what follows from them.
 
     Args:
         pins: the pins of all keys.
         lag: by how much a key may be ahead of another one that waits: the seconds to compute prompts that fill the KV
             pool, times ``lag``. Infinite: keys do not matter.
+        context_tokens: returns the present context of a running turn, in tokens.
+        seats: number of requests that can run at once. Each takes at least one of so many parts of the engine.
     """
 
-    def __init__(self, machine: Machine, pins: Pins, lag: float) -> None:
+    def __init__(
+        self, machine: Machine, pins: Pins, lag: float, context_tokens: Callable[[TurnState], int], seats: int
+    ) -> None:
         curve = machine.prefill
         self.lag_s = lag * machine.kv_tokens * curve.marginal_prefill_s(USUAL_PROMPT) / USUAL_PROMPT
-        self.context_tokens: Callable[[TurnState], int] = lambda turn: turn.prompt_tokens
-        """Returns the present context of a running turn, in tokens."""
         self.changes = 0
         """Number of arrivals, starts, ends and charges. Until the next one, the same keys may go on."""
-        self.seats = 1024
-        """Number of requests that can run at once. Each takes at least one of so many parts of the engine."""
+        self.seats, self._context_tokens = seats, context_tokens
         self._prefill_s, self._kv_tokens, self._pins = curve.marginal_prefill_s, machine.kv_tokens, pins
         self._tenants: dict[Key, Tenant] = {}
         self._present_s = 0.0
@@ -142,7 +144,7 @@ class Tenants:
         """
         self._present_s = max(self._present_s, min((each.virtual_s for each in self if each.waiting), default=0.0))
 
-    def started(self, turn: TurnState, hit_tokens: int) -> None:
+    def started(self, turn: TurnState, now_s: float, hit_tokens: int) -> None:
         """Charge a turn's prompt, unless it was preempted and starts again."""
         self.changes += 1
         tenant = self._tenants[turn.program.namespace]
@@ -201,7 +203,7 @@ class Tenants:
     # ------------------------------------------------------------------------------------- memory
 
     def _size(self, turn: TurnState) -> float:
-        return max(self.context_tokens(turn), self._kv_tokens / self.seats)
+        return max(self._context_tokens(turn), self._kv_tokens / self.seats)
 
     def _share(self, tokens: float) -> float:
         return min(1.0, tokens / self._kv_tokens)

@@ -73,19 +73,19 @@ class ToolSamples(Generic[Samples]):
     def note_return(self, turn: TurnState, now_s: float) -> None:
         """Record the time since the program's previous turn, if it ended well.
 
-        The tool is the one that the output called. If the output called no tool, the client's ``ran`` and ``ran_s`` are
-        recorded under a name of their own (``hinted``).
+        The tool is the one that the output called. If the output called no tool, the client's ``last_func_call`` and
+        ``last_tool_duration_s`` are recorded under a name of their own (``hinted``).
         """
-        program, key = turn.program, turn.program.namespace
+        program, key, tags = turn.program, turn.program.namespace, turn.tags
         if program.last_finish_s is None:
             return
         tool_s = now_s - program.last_finish_s
-        if program.last_tool is not None or turn.ran is None:
+        if program.last_tool is not None or tags.last_func_call is None:
             self.add(program.last_tool or UNKNOWN_TOOL, tool_s, key=key)
             return
-        name = hinted(turn.ran)
-        ran_s = tool_s if turn.ran_s is None else min(turn.ran_s, tool_s)
-        self.add(name if self._has_room(name, key) else UNKNOWN_TOOL, tool_s, ran_s, key)
+        name = hinted(tags.last_func_call)
+        own_s = tool_s if tags.last_tool_duration_s is None else min(tags.last_tool_duration_s, tool_s)
+        self.add(name if self._has_room(name, key) else UNKNOWN_TOOL, tool_s, own_s, key)
 
     def items(self) -> Iterator[tuple[str | None, str, Samples]]:
         """Yield API key, tool and samples. Of a key's tools, the one that was called last comes last."""

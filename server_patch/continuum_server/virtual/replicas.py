@@ -166,7 +166,7 @@ class ReplicaLoops:
             kept_tokens=program.turns[index].kept_tokens,
             shared_prefix_id=program.shared_prefix_id,
             shared_prefix_tokens=program.shared_prefix_tokens,
-            is_last=index == len(program.turns) - 1,
+            is_last_step=index == len(program.turns) - 1,
             parent_id=program.parent_id,
         )
 

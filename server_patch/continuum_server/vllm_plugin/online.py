@@ -143,7 +143,7 @@ class Online:
         scheduler = self._scheduler
         table, now_s = scheduler.table, self._clock()
         scheduler.held.release_expired(now_s)
-        believed = table.policy.state()
+        estimates = table.policy.state()
         own = name_of("", namespace)
         return {
             "policy": table.policy.name,
@@ -169,17 +169,15 @@ class Online:
             "recognised_by": dict(+table.identity.programs.recognised),
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),
-            "delay_s": believed.get("delay_estimate_seconds"),
-            "eta": believed.get("eta"),
             "tools": {
                 tool.removeprefix(own): count
-                for tool, count in believed.get("tools", {}).items()
+                for tool, count in table.policy.tool_counts().items()
                 if tool.startswith(own)
             },
             "gauges": {
-                name: {"value": believed[name], "help": text}
+                name: {"value": estimates[name], "help": text}
                 for name, text in table.policy.gauges.items()
-                if name in believed
+                if name in estimates
             },
             "metrics": self._metrics.to_json(),
             "tags_rejected": scheduler.tags.rejected,
@@ -210,7 +208,7 @@ class Online:
             None if pin is None else pin.deadline_s,
             program.hit_share,
             None if program.family is None else program.family.name.removeprefix(name_of("", namespace)),
-            None if program.left is None else astuple(program.left),
+            None if program.last_prompt.left is None else astuple(program.last_prompt.left),
         )
 
     # ----------------------------------------------------------------------------- files

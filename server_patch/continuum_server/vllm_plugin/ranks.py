@@ -106,7 +106,7 @@ class Ranks:
             len(tokens),
             shared_prefix_id=str(hash(tuple(tokens[:long]))),
             shared_prefix_tokens=min(long, len(tokens)),
-            is_last=bool(tags.is_last_step),
+            is_last_step=bool(tags.is_last_step),
             parent_id=None if tags.parent_id is None else name_of(tags.parent_id, caller.namespace),
         )
 

@@ -132,10 +132,14 @@ class ProgramSchedulerMixin(Scheduler):
                 machine.prefill.source,
             )
         policy = make_policy(settings.policy, settings.policy_options, machine)
-        table = ProgramTable(policy, settings.guards, kv_tokens, kv_groups.block_tokens(self))
-        table.tenants.context_tokens = lambda turn: self.requests[turn.request_id].num_tokens
-        table.tenants.seats = self.max_num_running_reqs
-        return table
+        return ProgramTable(
+            policy,
+            settings.guards,
+            kv_tokens,
+            kv_groups.block_tokens(self),
+            context_tokens=lambda turn: self.requests[turn.request_id].num_tokens,
+            seats=self.max_num_running_reqs,
+        )
 
     def _share(self) -> None:
         """Let two or more API keys share the engine."""
@@ -300,7 +304,7 @@ class ProgramSchedulerMixin(Scheduler):
             self.held.release_program(turn.program, now_s, "pressure")
         program = turn.program
         by, root = program.recognised_by or None, None if program.family is None else program.family.name
-        seen = {"recognised_by": by, "root_id": root, "left_at": program.left_at}
+        seen = {"recognised_by": by, "root_id": root, "left_at": program.last_prompt.left_at}
         self._emit(now_s, "arrive", turn, prompt_tokens=turn.prompt_tokens, **seen)
         self._open.add(turn.request_id)
 
@@ -357,7 +361,7 @@ class ProgramSchedulerMixin(Scheduler):
         now_s = self.clock()
         stopped = touch_points.is_aborted(request) and self.stop_string(request) is not None
         well = stopped or touch_points.ended_well(request)
-        tool = (self.output_tool(request) or turn.this_func_call) if well else None
+        tool = (self.output_tool(request) or turn.tags.this_func_call) if well else None
         self._emit(
             now_s,
             "finish",
@@ -374,7 +378,7 @@ class ProgramSchedulerMixin(Scheduler):
             self.held.release_program(turn.program, now_s, "abort")
 
     def _finished_well(self, request: Request, turn: TurnState, tool: str | None, now_s: float) -> None:
-        siblings = self.table.identity.programs.with_key(turn.program.id_key) if turn.is_last else []
+        siblings = self.table.identity.programs.with_key(turn.program.id_key) if turn.tags.is_last_step else []
 
         @cache
         def kept() -> kv_groups.Kept:  # there are many blocks, so they are only read if the policy wants a hold
@@ -386,9 +390,9 @@ class ProgramSchedulerMixin(Scheduler):
 
         stored = self._stored(request)
         # the old pin can be released now, because the request still references its blocks
-        self.held.release_program(turn.program, now_s, "last" if turn.is_last else "hit")
+        self.held.release_program(turn.program, now_s, "last" if turn.tags.is_last_step else "hit")
         # a look-up, which a last turn does not need; a turn of which nothing would be found is counted below
-        findable = None if turn.is_last or kv_groups.is_plain(self) else kept().tokens or None
+        findable = None if turn.tags.is_last_step or kv_groups.is_plain(self) else kept().tokens or None
         finish = TurnFinish(
             turn, now_s, request.num_tokens, request.num_output_tokens, tool, stored, findable_tokens=findable
         )
@@ -398,8 +402,7 @@ class ProgramSchedulerMixin(Scheduler):
             self.held.hold(turn.program, kept().blocks)
             pin = self.table.pins.add(turn, now_s, hold, ids(), kept().tokens)
             if hold.ttl_s > 0.0:
-                estimates = {"delay_estimate_s": hold.delay_estimate_s, "eta": hold.eta}
-                self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.kept_tokens, **estimates)
+                self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.kept_tokens, **(hold.notes or {}))
         for program in siblings:
             self.held.release_program(program, now_s, "last")
             self.table.end_program(program)
@@ -416,8 +419,7 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _obey(self, now_s: float) -> None:
         """Get the policy's orders for the next step, and carry them out."""
-        tokens = touch_points.batch_tokens(self) if self.table.policy.wants_batch else 0
-        orders = self.table.step(Step(now_s, tokens))
+        orders = self.table.step(Step(now_s, lambda: touch_points.batch_tokens(self)))
         for program in orders.release:
             pin = self.table.pins.firm(program)
             if pin is not None:
@@ -492,7 +494,7 @@ class ProgramSchedulerMixin(Scheduler):
         name, index = turn.program.name, turn.index
         if kind == "finish":
             self._open.discard(turn.request_id)
-        self.tell(SchedulerEvent(now_s, kind, name, index, turn.request_id, turn_id=turn.turn_id, **facts))
+        self.tell(SchedulerEvent(now_s, kind, name, index, turn.request_id, turn_id=turn.tags.turn_id, **facts))
 
     def tell(self, event: SchedulerEvent) -> None:
         self.wall.attempt("record of an event", self.sink.write, event)

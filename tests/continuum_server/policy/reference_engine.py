@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import isnan
+from typing import Any
 
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Step, Stored, TurnFinish, TurnState
 from continuum_server.policy.order import Class, Place
@@ -15,6 +16,7 @@ from continuum_server.policy.program_table import Guards, ProgramTable
 from continuum_server.policy.recognise import Prompt
 from continuum_server.policy.registry import make_policy
 from continuum_server.policy.rules.bounds import Foreseeing, Future
+from continuum_traces.schema import Tags
 
 BLOCKS = 64
 BLOCK_SIZE = 16
@@ -62,11 +64,14 @@ class Engine:
 
     # --------------------------------------------------------------------------------- requests
 
-    def arrive(self, name: str, chain: tuple[str, ...], parent: str | None = None, **tags: object) -> Request:
+    def arrive(
+        self, name: str, chain: tuple[str, ...], parent: str | None = None, tagged: bool = True, **tags: Any
+    ) -> Request:
         tokens = len(chain) * BLOCK_SIZE
         program = self.table.identity.program_for(name, self.now_s, parent, Prompt(tokens, chain))
         sequence = self.table.identity.next_sequence()
-        turn = TurnState(program, 0, str(sequence), self.now_s, tokens, sequence, blocks=chain, **tags)  # type: ignore[arg-type]
+        facts = (program, 0, str(sequence), self.now_s, tokens, sequence, Tags(**tags))
+        turn = TurnState(*facts, tagged=tagged, blocks=chain)
         self.table.arrive(turn, self.now_s)
         self.waiting.append(Request(turn, chain))
         return self.waiting[-1]
@@ -74,7 +79,7 @@ class Engine:
     def finish(self, request: Request, output: tuple[str, ...], tool: str | None) -> None:
         turn, chain = request.turn, request.chain + output
         self.running.remove(request)
-        siblings = self.table.identity.programs.with_key(turn.program.id_key) if turn.is_last else []
+        siblings = self.table.identity.programs.with_key(turn.program.id_key) if turn.tags.is_last_step else []
         self.unpin_program(turn.program.program_id)
         turn.blocks = chain
         tokens = len(chain) * BLOCK_SIZE
@@ -115,7 +120,7 @@ class Engine:
                 self.unpin(pin)
         if self.table.policy.steps:
             batch = sum(len(request.chain) for request in self.running) * BLOCK_SIZE
-            for program in self.table.step(Step(self.now_s, batch)).release:
+            for program in self.table.step(Step(self.now_s, lambda: batch)).release:
                 self.unpin_program(program.program_id)
         self.look()
         held_back = all(self._place(request) is None for request in self.waiting)
@@ -132,7 +137,7 @@ class Engine:
             self.table.order.preempted_for(request.turn, running, self.now_s)
         next_event_s = self.table.next_deadline_s()
         assert next_event_s is None or not isnan(next_event_s)
-        policy.state()
+        policy.state(), policy.tool_counts()
         policy.export_statistics()
 
     def _place(self, request: Request) -> Place | None:

@@ -37,9 +37,9 @@ def test_continuum_holds_in_proportion_to_the_share_of_programs_that_go_on(
 def test_a_program_has_ended_when_it_is_late(away_s: float, late_s: float) -> None:
     """Three times the mean time between turns, at least 30 s, at most the longest hold."""
     returns, program, gone = Returns(600.0), ProgramState("p", 0.0, 1), ProgramState("gone", 0.0, 2)
-    returns.finished(program, "ls", 0.0)
+    returns.answered(program, "ls", 0.0)
     returns.returned(program, away_s)
-    returns.finished(gone, "ls", 1000.0)
+    returns.answered(gone, "ls", 1000.0)
     before = returns.share(program, "ls", 1000.0)
     assert returns.share(program, "ls", 1000.0 + late_s) == before
     assert returns.share(program, "ls", 1000.0 + late_s + 0.001) < before
@@ -55,7 +55,7 @@ def test_a_share_begins_with_four_answers_that_were_followed(
     """One answer was not: of all answers with a tool (or without) four of five were, and of those that name this tool
     four of five as many."""
     returns = Returns(600.0)
-    returns.finished(ProgramState("gone", 0.0, 2), ended, 0.0)
+    returns.answered(ProgramState("gone", 0.0, 2), ended, 0.0)
     assert returns.share(ProgramState("p", 0.0, 1), asked, 31.0) == pytest.approx(share)
 
 
@@ -63,7 +63,7 @@ def test_a_share_begins_with_four_answers_that_were_followed(
 def test_a_program_is_late_two_standard_deviations_after_its_prediction(p90_s: float | None, deviation: float) -> None:
     """The deviation of the logarithm follows from the predicted P90, if that is longer; else the usual one counts."""
     turn = finish("ls", 1.0).turn
-    turn.tool_hint_s, turn.tool_hint_p90_s = 1.0, p90_s
+    turn.tags.pred_tool_s, turn.tags.pred_tool_p90_s = 1.0, p90_s
     hold_s = Predictions().hold_s(turn, 0.0, even_s=100.0, learned_s=0.0)
     assert hold_s == pytest.approx(1.25 * exp(2.0 * deviation))
 
@@ -74,11 +74,11 @@ def test_a_prediction_that_costs_counts_as_much_as_two_that_save(saved: int, bel
     predictions, now_s = Predictions(), 0.0
     for predicted_s, learned_s in (*[(5.0, 0.0)] * saved, (500.0, 5.0)):
         turn = finish("ls", 1.0).turn
-        turn.tool_hint_s, turn.program.last_finish_s = predicted_s, now_s
+        turn.tags.pred_tool_s, turn.program.last_finish_s = predicted_s, now_s
         predictions.hold_s(turn, now_s, 10.0, learned_s)
         predictions.returned(turn, now_s + 5.0)
         now_s += 100.0
-    turn.tool_hint_s = 500.0
+    turn.tags.pred_tool_s = 500.0
     assert predictions.hold_s(turn, now_s, 10.0, learned_s=5.0) == (0.0 if believed else 5.0)
 
 

@@ -14,8 +14,8 @@ EVEN_S = Holds(POOL).break_even_s(100)
 def test_as_many_programs_fit_as_fill_the_pool_while_they_need_it() -> None:
     fitting = Fitting(POOL)
     assert fitting.programs is None
-    fitting.finished(100, 2.0)
-    fitting.finished(300, 4.0)
+    fitting.ran(100, 2.0)
+    fitting.ran(300, 4.0)
     assert fitting.programs == 5.0  # of 200 tokens each
     fitting.returned(100, EVEN_S / 2)
     assert fitting.programs == pytest.approx(5.0)  # the KV is needed until then
@@ -27,7 +27,7 @@ def test_as_many_programs_fit_as_fill_the_pool_while_they_need_it() -> None:
 def test_who_comes_back_after_hours_counts_as_somebody_who_comes_after_minutes() -> None:
     minutes, hours = Fitting(POOL), Fitting(POOL)
     for fitting, gap_s in ((minutes, LONGEST_S), (hours, 60 * LONGEST_S)):
-        fitting.finished(100, 1.0)
+        fitting.ran(100, 1.0)
         fitting.returned(100, gap_s)
     assert hours.programs == minutes.programs
 

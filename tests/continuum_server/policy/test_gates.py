@@ -72,7 +72,7 @@ def test_thunderagent_resumes_at_its_next_check_what_fits_by_then() -> None:
     first, second = driver.start(driver.arrive("a", 9_000)), driver.arrive("b", 5_000)
     driver.step(1.1)
     assert driver.waits(second) == [True]
-    first.is_last = True
+    first.tags.is_last_step = True
     driver.finish(first)
     driver.step(1.1)
     assert driver.waits(second) == [False]

@@ -36,9 +36,9 @@ def test_true_predictions_decide(policy: str) -> None:
     driver = learned(policy)
     for _ in range(10):
         for tool_s in (5.0, 500.0):
-            played(driver, "p", tool_s, tool_hint_s=tool_s)
-    assert 5.0 <= played(driver, "p", 5.0, tool_hint_s=5.0) < 12.0
-    assert played(driver, "p", 500.0, tool_hint_s=500.0) == 0.0
+            played(driver, "p", tool_s, pred_tool_s=tool_s)
+    assert 5.0 <= played(driver, "p", 5.0, pred_tool_s=5.0) < 12.0
+    assert played(driver, "p", 500.0, pred_tool_s=500.0) == 0.0
     assert 2.0 <= played(driver, "other", 1.0) < 50.0  # no prediction: what was learned of gaps decides
 
 
@@ -48,10 +48,10 @@ def test_wrong_predictions_soon_lose_their_weight(policy: str) -> None:
     without = played(honest, "p", 2.0)
     assert without >= 2.0
     for _ in range(20):  # well believed
-        played(driver, "p", 5.0, tool_hint_s=5.0)
+        played(driver, "p", 5.0, pred_tool_s=5.0)
     for _ in range(4):
-        played(driver, "p", 2.0, tool_hint_s=500.0)
-    assert played(driver, "p", 2.0, tool_hint_s=500.0) == pytest.approx(without, rel=0.05)
+        played(driver, "p", 2.0, pred_tool_s=500.0)
+    assert played(driver, "p", 2.0, pred_tool_s=500.0) == pytest.approx(without, rel=0.05)
 
 
 def test_the_score_of_a_client_is_its_own_and_the_least_recent_is_forgotten() -> None:
@@ -60,7 +60,7 @@ def test_the_score_of_a_client_is_its_own_and_the_least_recent_is_forgotten() ->
     def believed(key: str, away_s: float | None = None) -> bool:
         """Whether 5 s are held where it would be 1 s. If ``away_s`` is given, the program returns then."""
         turn = Driver("vllm").arrive("p", key=key)
-        turn.tool_hint_s, turn.program.last_finish_s = 5.0, 0.0
+        turn.tags.pred_tool_s, turn.program.last_finish_s = 5.0, 0.0
         held_s = predictions.hold_s(turn, 0.0, 10.0, 1.0)
         if away_s is not None:
             predictions.returned(turn, away_s)
@@ -73,7 +73,13 @@ def test_the_score_of_a_client_is_its_own_and_the_least_recent_is_forgotten() ->
 
 
 names, seconds = st.sampled_from(("ls", "make", "x")), st.floats(0.0, 1e5)
-said = {"tool_hint": names, "tool_hint_s": seconds, "tool_hint_p90_s": seconds, "ran": names, "ran_s": seconds}
+said = {
+    "pred_tool": names,
+    "pred_tool_s": seconds,
+    "pred_tool_p90_s": seconds,
+    "last_func_call": names,
+    "last_tool_duration_s": seconds,
+}
 hints = st.fixed_dictionaries({}, optional=said)
 
 
@@ -110,7 +116,7 @@ def test_the_value_of_a_hint_does_not_change_the_worth_of_memory(
         driver = Driver("working-set", replace(MACHINE, decode=DecodeLine(1.0, 4e-5)))
         holds = []
         for tool_s in tools:
-            for tags in ({"tool_hint_s": said_s}, {}):
+            for tags in ({"pred_tool_s": said_s}, {}):
                 turn = driver.start(driver.arrive(str(tags.keys()), **tags))
                 driver.now_s += 1.0
                 holds.append(driver.finish(turn, "ls", context=9000))
@@ -129,7 +135,7 @@ def test_no_prediction_holds_longer_than_a_rebuild_is_worth(
     for away_s in samples:
         times.add(away_s)
     turn = Driver("vllm").arrive("p")
-    turn.tool_hint_s = predicted_s
+    turn.tags.pred_tool_s = predicted_s
     learned_s = times.best_hold_s(even_s)
     hold_s = Predictions().hold_s(turn, 0.0, even_s, learned_s)
     assert 0.0 <= hold_s <= even_s
@@ -143,8 +149,8 @@ def test_an_event_says_what_a_prediction_in_the_request_says(policy: str) -> Non
     """An event that comes while the answer is generated counts as the turn's own prediction. The seconds of a later
     event count from the event on."""
     asked, streams, later = (learned(policy) for _ in range(3))
-    hinted_s = played(asked, "p", 0.0, tool_hint_s=2.0)
-    unsure_s = played(asked, "p", 0.0, tool_hint_s=2.0, tool_hint_p90_s=3.0)
+    hinted_s = played(asked, "p", 0.0, pred_tool_s=2.0)
+    unsure_s = played(asked, "p", 0.0, pred_tool_s=2.0, pred_tool_p90_s=3.0)
     turn = streams.start(streams.arrive("p"))
     assert streams.tell("p", 2.0) is None
     hold = streams.finish(turn, context=9000)
@@ -227,7 +233,7 @@ def test_an_event_moves_no_hold_that_no_prediction_moves() -> None:
     assert short.policy.predictions._clients.of(None).score.count == 0  # the event came too late to save anything
     turn = short.arrive("q")
     assert short.tell("q", 1.0) is not None
-    assert turn.tool_hint_s is None  # of the tool before, whose event comes late
+    assert turn.tags.pred_tool_s is None  # of the tool before, whose event comes late
 
 
 def test_a_client_that_moves_a_hold_for_ever_takes_no_memory() -> None:
@@ -247,18 +253,18 @@ def test_a_client_that_moves_a_hold_for_ever_takes_no_memory() -> None:
 
 def test_a_predicted_name_is_no_sample() -> None:
     driver = Driver("continuum")
-    played(driver, "p", 1.0, tool="ls", tool_hint="make")
-    played(driver, "p", 1.0, tool=None, tool_hint="make")
+    played(driver, "p", 1.0, tool="ls", pred_tool="make")
+    played(driver, "p", 1.0, tool=None, pred_tool="make")
     played(driver, "p", 1.0)
-    assert driver.policy.state()["tools"] == {"ls": 1, "(unknown)": 1}
+    assert driver.policy.tool_counts() == {"ls": 1, "(unknown)": 1}
 
 
 def test_where_the_output_names_no_tool_the_client_s_word_counts_up_to_the_gap() -> None:
     driver = Driver("continuum")
     played(driver, "p", 60.0, tool=None)
-    played(driver, "p", 3.0, tool=None, ran="make", ran_s=2.0)
-    played(driver, "p", 7.0, tool="ls", ran="make", ran_s=500.0)
-    played(driver, "p", 1.0, tool="ls", ran="make", ran_s=0.0)
+    played(driver, "p", 3.0, tool=None, last_func_call="make", last_tool_duration_s=2.0)
+    played(driver, "p", 7.0, tool="ls", last_func_call="make", last_tool_duration_s=500.0)
+    played(driver, "p", 1.0, tool="ls", last_func_call="make", last_tool_duration_s=0.0)
     found = driver.policy.export_statistics()
     assert {name: times["recent_s"] for name, times in found["tools"].items()} == {
         "make (hint)": [2.0, 3.0],
@@ -272,5 +278,11 @@ def test_names_that_only_clients_say_push_no_tool_out() -> None:
     played(driver, "p", 1.0)
     played(driver, "p", 1.0, tool=None)
     for number in range(5):
-        played(driver, "p", 1.0, None, **{"ran": f"tool-{number}", "ran_s": 1.0} if number else {})
-    assert set(driver.policy.state()["tools"]) == {"ls", "(unknown)"}
+        played(
+            driver,
+            "p",
+            1.0,
+            None,
+            **{"last_func_call": f"tool-{number}", "last_tool_duration_s": 1.0} if number else {},
+        )
+    assert set(driver.policy.tool_counts()) == {"ls", "(unknown)"}

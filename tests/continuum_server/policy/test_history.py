@@ -48,7 +48,7 @@ class Session:
             program = identity.program_for(prompt_id, 0.0, prompt=prompt)
         identity.programs.note_busy(program, None, ids)
         program.turns_arrived += 1
-        program.prompt_tokens = program.last_prompt_tokens = len(ids)
+        program.prompt_tokens = program.last_prompt.tokens = len(ids)
         answer = words(("answer", number), 40)
         program.context_tokens = len(ids) + len(answer)
         identity.programs.prompts.finished(program, answer, prompt_of([*ids, *answer]).blocks or ())
@@ -65,7 +65,7 @@ def test_a_line_that_changes_does_not_end_a_conversation(known_agent: bool, rule
     lines = [words(("left", number), 12 * number) for number in range(4)] + [words("date", 36), words("other", 36), []]
     programs = [session.turn(line) for line in lines]
     assert len(set(programs)) == 1
-    left = programs[-1].left
+    left = programs[-1].last_prompt.left
     assert left is not None
     assert left.turn == 6
     assert left.times >= 5  # the first change may be in the last eighth

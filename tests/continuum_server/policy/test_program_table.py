@@ -39,7 +39,7 @@ def test_soft_holds_cost_no_memory_and_no_search() -> None:
     """Conversations with one id that all ask for a soft hold: beside the latest, four are remembered, as without it."""
     driver = Driver("program-fcfs", POOL)
     for number in range(50):
-        turn(driver, "user", [str(number)], soft_hold_s=100.0)
+        turn(driver, "user", [str(number)], kv_ttl_s=100.0)
     assert len(driver.table.identity.programs) == 5
     assert (len(driver.table.pins.soft), driver.table.pins.soft_tokens) == (50, 50 * 16)
     assert all(pin.blocks == () for pin in driver.table.pins.values())

@@ -11,7 +11,7 @@ from continuum_server.policy.estimate import Moments
 from continuum_server.policy.facts import PrefillCurve, TurnFinish
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.registry import POLICIES, make_policy
-from continuum_server.policy.rules.continuum_v1 import bernstein_bound
+from continuum_server.policy.rules.papers.continuum_v1 import bernstein_bound
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_driver import MACHINE, Driver

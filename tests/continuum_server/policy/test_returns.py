@@ -24,7 +24,7 @@ class Life:
             while due and due[0][0] <= self.now_s:
                 self.returns.returned(due.pop(0)[1], self.now_s)
             each = program(namespace)
-            self.returns.finished(each, tool, self.now_s)
+            self.returns.answered(each, tool, self.now_s)
             if away_s is not None:
                 due.append((self.now_s + away_s, each))
         for at_s, each in due:
@@ -78,7 +78,7 @@ def test_an_api_key_has_shares_of_its_own() -> None:
 
 def test_a_program_whose_end_was_told_is_no_sample() -> None:
     life, told = Life(), program()
-    life.returns.finished(told, "bash", 0.0)
+    life.returns.answered(told, "bash", 0.0)
     life.returns.ended(told)
     life.now_s = 1e3
     assert life.share("bash") == 1.0

@@ -93,7 +93,7 @@ def test_merging_counts_everybody_and_keeps_some_of_each() -> None:
     small = Driver("continuum", sample_window=6).policy
     small.import_statistics(merged)
     assert small.tools.times_for("never seen").recent() == merged["all"]["recent_s"][-6:]
-    assert small.state()["tools"] == {tool: given["count"] for tool, given in merged["tools"].items()}
+    assert small.tool_counts() == {tool: given["count"] for tool, given in merged["tools"].items()}
 
 
 HEAD = {"schema": "continuum-tool-statistics", "version": 1}
@@ -158,11 +158,13 @@ def test_another_key_s_tools_cannot_keep_yours_from_being_learned() -> None:
     wanted = [("them", f"p{number}", f"tool-{number}", 1) for number in range(400)]
     for key, program_id, tool, turns in [*wanted, ("me", "p", "build", 8)]:
         for number in range(1 + turns):
-            driver.turn(program_id, None, 1.0, key=key, ran=tool if number else None, ran_s=1.0)
-    assert driver.policy.state()["tools"]["me:build (hint)"] == 8
+            driver.turn(
+                program_id, None, 1.0, key=key, last_func_call=tool if number else None, last_tool_duration_s=1.0
+            )
+    assert driver.policy.tool_counts()["me:build (hint)"] == 8
     again = make_policy("continuum", {}, MACHINE)
     again.import_statistics(json.loads(json.dumps(driver.policy.export_statistics())))
-    assert again.state()["tools"] == driver.policy.state()["tools"]
+    assert again.tool_counts() == driver.policy.tool_counts()
 
 
 # A file may be edited, or written by somebody else. What passes as statistics makes no policy fail.

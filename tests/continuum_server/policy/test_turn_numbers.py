@@ -48,7 +48,7 @@ def test_a_turn_tried_again_is_no_tool_time() -> None:
     driver.finish(driver.start(again))
     driver.now_s += 1.0
     assert driver.arrive("p").index == 2
-    assert driver.table.policy.state()["tools"] == {"ls": 2}
+    assert driver.table.policy.tool_counts() == {"ls": 2}
 
 
 steps = st.tuples(st.none() | st.integers(0, 30).map(str), st.integers(0, 30), st.booleans())

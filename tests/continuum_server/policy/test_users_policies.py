@@ -71,7 +71,7 @@ def test_what_a_policy_shows(folder: Path) -> None:
     gauges: ClassVar[Mapping[str, str]] = {"longest_hold_seconds": "Longest TTL so far", "not_yet": "Unknown at first"}
 
     def state(self) -> dict[str, Any]:
-        return {"longest_hold_seconds": 1.5, "tools": {}}
+        return {"longest_hold_seconds": 1.5}
 """
     imports = "from collections.abc import Mapping\nfrom typing import Any\n"
     (folder / "my_policy.py").write_text(f"{imports}{CODE}{gauges}")

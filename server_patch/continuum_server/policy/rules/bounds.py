@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from continuum_server.policy.base import Options, Rank
 from continuum_server.policy.facts import NO_HOLD, Hold, Machine, ProgramState, TurnFinish, TurnState
-from continuum_server.policy.rules.continuum import Continuum
+from continuum_server.policy.rules.continuum import Continuum, ttl_notes
 from continuum_server.policy.rules.working_set import WorkingSet
 
 
@@ -54,7 +54,7 @@ class OracleTtl(Foreseeing, Continuum):
         delay_s, eta = self.delay.mean_s, self.memory.eta
         gain_s = delay_s * eta + self.machine.rebuild_s(finish.kept_tokens, finish.stored)
         tool_s = self.future(finish.turn).tool_s
-        return Hold(tool_s, delay_s, eta) if tool_s < gain_s else NO_HOLD
+        return Hold(tool_s, notes=ttl_notes(delay_s, eta)) if tool_s < gain_s else NO_HOLD
 
 
 class OracleHold(Foreseeing, WorkingSet):

@@ -31,6 +31,11 @@ class ContinuumOptions(Options):
     """Files of tool statistics from earlier runs to start from, separated by commas."""
 
 
+def ttl_notes(delay_s: float, eta: float) -> Mapping[str, float]:
+    """Return the estimates of the TTL formula that the record of a hold contains."""
+    return {"delay_estimate_s": delay_s, "eta": eta}
+
+
 class Continuum(ProgramFcfs):
     """KV is held for the tau that maximises P(tau, f) * (T * eta + C) - tau over the recorded times of the tool: the
     papers' v4 rule."""
@@ -72,13 +77,16 @@ class Continuum(ProgramFcfs):
             gain_s = (delay_s * eta + rebuild_s) * self.return_share(finish)
             times = self.tools.times_for(finish.tool or UNKNOWN_TOOL, finish.turn.program.namespace)
             ttl_s = times.best_ttl(gain_s)
-        return Hold(self.predictions.hold_s(finish.turn, finish.now_s, gain_s, ttl_s), delay_s, eta)
+        return Hold(self.predictions.hold_s(finish.turn, finish.now_s, gain_s, ttl_s), notes=ttl_notes(delay_s, eta))
 
     def program_finished(self, program: ProgramState) -> None:
         self.memory.add(program.turns_finished)
 
     def state(self) -> dict[str, Any]:
-        return {"delay_estimate_seconds": self.delay.mean_s, "eta": self.memory.eta, "tools": self.tools.counts()}
+        return {"delay_estimate_seconds": self.delay.mean_s, "eta": self.memory.eta}
+
+    def tool_counts(self) -> Mapping[str, int]:
+        return self.tools.counts()
 
     def export_statistics(self) -> dict[str, Any]:
         return export_statistics(self.tools, self.memory)

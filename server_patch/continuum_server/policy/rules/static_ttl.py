@@ -9,6 +9,7 @@ from continuum_server.policy.base import Options
 from continuum_server.policy.estimate import QueueDelay, cold_start_ttl
 from continuum_server.policy.facts import Hold, Machine, TurnFinish, TurnStart
 from continuum_server.policy.limits import Seconds, Window
+from continuum_server.policy.rules.continuum import ttl_notes
 from continuum_server.policy.rules.program_fcfs import ProgramFcfs
 
 
@@ -41,4 +42,4 @@ class StaticTtl(ProgramFcfs):
         if self.options.ttl_s is not None:
             return Hold(self.options.ttl_s)
         rebuild_s = self.machine.rebuild_s(finish.kept_tokens, finish.stored)
-        return Hold(cold_start_ttl(self.delay.mean_s + rebuild_s), self.delay.mean_s, 1.0)
+        return Hold(cold_start_ttl(self.delay.mean_s + rebuild_s), notes=ttl_notes(self.delay.mean_s, 1.0))

@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar
 
 from continuum_server.policy.base import Options
 from continuum_server.policy.facts import Machine, Orders, ProgramState, Step, TurnStart, TurnState
-from continuum_server.policy.gate import Gate
 from continuum_server.policy.limits import Range
+from continuum_server.policy.rules.papers.gate import Gate
 
 Share = Annotated[float, Range(0.0, 1.0)]
 
@@ -44,7 +44,6 @@ class Concur(Gate):
         "programs_window": "Programs that may be inside at once",
         "programs_alive": "Programs inside and outside",
     }
-    wants_batch: ClassVar[bool] = True
     options: ConcurOptions
 
     def __init__(self, machine: Machine, options: Options | None = None) -> None:
@@ -84,7 +83,7 @@ class Concur(Gate):
 
     def step(self, step: Step) -> Orders:
         if self._check_s is not None and step.now_s > self._check_s:
-            self._check(step.batch_tokens / self.machine.kv_tokens)
+            self._check(step.batch_tokens() / self.machine.kv_tokens)
             self._check_s = None
             self._plan_check(step.now_s)
         if self._changed:

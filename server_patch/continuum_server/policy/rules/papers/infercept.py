@@ -38,7 +38,6 @@ class InferCept(ProgramFcfs):
     name: ClassVar[str] = "infercept"
     options_type: ClassVar[type] = InferCeptOptions
     steps: ClassVar[bool] = True
-    wants_batch: ClassVar[bool] = True
     options: InferCeptOptions
 
     def __init__(self, machine: Machine, options: Options | None = None) -> None:
@@ -93,7 +92,7 @@ class InferCept(ProgramFcfs):
     # -------------------------------------------------------------------------------- each step
 
     def step(self, step: Step) -> Orders:
-        self._others = step.batch_tokens
+        self._others = step.batch_tokens()
         if not self._preserved:
             return NO_ORDERS
         over = [

@@ -20,8 +20,8 @@ from continuum_server.policy.facts import (
     TurnFinish,
     TurnState,
 )
-from continuum_server.policy.gate import Gate
 from continuum_server.policy.limits import Count, Range, Seconds
+from continuum_server.policy.rules.papers.gate import Gate
 
 
 @dataclass(frozen=True, slots=True)
