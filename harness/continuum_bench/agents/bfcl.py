@@ -13,10 +13,10 @@ from continuum_agents.recorded_web import read_web
 from continuum_traces.names import which
 from msgspec import Meta, Struct
 
-from continuum_bench.agents.batch import Work
+from continuum_bench.agents.batch import run_batch
 from continuum_bench.agents.environment import Environment, environment_of
 from continuum_bench.agents.results import Results
-from continuum_bench.agents.run import run_batch
+from continuum_bench.agents.runner import Work
 from continuum_bench.agents.tasks import Task
 from continuum_bench.errors import BenchError
 from continuum_bench.json_files import documents, objects, read_as

@@ -23,7 +23,7 @@ from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import conclude, print_verdict
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.sweep.plan import Cell, group_of
-from continuum_bench.sweep.run import exit_code, play_missing
+from continuum_bench.sweep.play_cells import exit_code, play_missing
 from continuum_bench.sweep.store import SweepStore
 
 MOST_SEEDS = 100

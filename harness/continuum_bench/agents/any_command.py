@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 
-from continuum_bench.agents.batch import Work
-from continuum_bench.agents.run import run_batch
+from continuum_bench.agents.batch import run_batch
+from continuum_bench.agents.runner import Work
 from continuum_bench.agents.tasks import Task, read_tasks
 from continuum_bench.errors import BenchError
 from continuum_bench.options.agent import CommandOptions

@@ -12,11 +12,11 @@ from typing import Any
 from continuum_agents.protocol import BUBBLEWRAP, DOCKER
 from continuum_traces.json_io import write_text
 
-from continuum_bench.agents.batch import Work, batch_label
+from continuum_bench.agents.batch import run_batch
 from continuum_bench.agents.containers import pull_images, remove_containers
 from continuum_bench.agents.environment import Environment, environment_of
 from continuum_bench.agents.results import Results
-from continuum_bench.agents.run import run_batch
+from continuum_bench.agents.runner import Work, batch_label
 from continuum_bench.agents.tasks import Task, read_tasks
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import default_out
