@@ -198,7 +198,7 @@ def _on_server(name: str, options: RunOptions, live: LiveOptions, level: str, st
 
 def _grid(name: str, engine: str, level: str, live: LiveOptions | None) -> Grid:
     plot = {"x": AT_A_TIME, "y": [THROUGHPUT, TOKENS, *DRAWN], "panels": [], "slo": level}
-    return Grid(name, engine, (), serve={}, plot=plot, live=live)
+    return Grid(name, engine, (), plot=plot, live=live)
 
 
 def mean_context(programs: Sequence[Program]) -> float:

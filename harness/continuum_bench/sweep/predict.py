@@ -78,7 +78,7 @@ def predict(store: SweepStore, grid: Grid, cells: Sequence[Cell], players: Playe
         return 130
     predicted = predicted_cells(cells, grid)
     points = tuple({cell.group.folder: cell.group.point for cell in predicted}.values())
-    virtual = Grid(f"{grid.name}, predicted", "virtual", points, serve={}, plot=grid.plot)
+    virtual = Grid(f"{grid.name}, predicted", "virtual", points, plot=grid.plot)
     below = SweepStore(store.path / PREDICTED)
     with below.locked():
         below.write_plan(virtual, predicted, utc_now())
