@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from continuum_agents.environments import Framework, find_framework
 from continuum_agents.protocol import CHECK, Start, to_line
 from continuum_traces.schema import Engine, Manifest, Workload
 
-from continuum_bench.agents.environment import environment_of
+from continuum_bench.agents.environment import Environment, environment_of
 from continuum_bench.agents.results import Results, show_results
 from continuum_bench.agents.runner import ArrivingTask, BatchSettings, Work, play
 from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
@@ -33,21 +33,38 @@ WORKERS = 4
 
 def run_openhands(options: OpenHandsOptions) -> int:
     """Play tasks on code. Returns the exit code, as ``run_batch``."""
-    tasks = read_tasks(options.tasks, options.repos)
-    return run_batch(options, options.tasks, lambda: Work(tasks))
+    environment = environment_for(options)
+    return run_batch(options, environment, options.tasks, Work(read_tasks(options.tasks, options.repos)))
 
 
-def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work]) -> int:
+def environment_for(options: AgentOptions) -> Environment:
+    """Check the options that all frameworks have, and return the framework's environment.
+
+    Raises:
+        BenchError: the options exclude each other, or tasks cannot arrive so.
+        AgentEnvironmentError: the framework is not installed.
+    """
+    environment = environment_of(options.framework)
+    arrivals = options.arrivals
+    if options.workers is not None and options.workers != at_once(options):
+        raise BenchError(f"--workers {options.workers}, --arrivals {arrivals}: give one of them")
+    if arrivals.startswith("recorded"):
+        raise BenchError(f"--arrivals {arrivals}: tasks have no recorded arrivals")
+    arrival_times(arrivals)
+    if arrivals.startswith("steps"):
+        raise BenchError(f"--arrivals {arrivals}: agents start one at a time; give concurrency:N")
+    return environment
+
+
+def run_batch(options: AgentOptions, environment: Environment, tasks: Path, work: Work) -> int:
     """Play and record a batch. Returns the exit code: 0, 1 if programs failed, 130 after Ctrl-C.
 
     Args:
         options: the user's options.
+        environment: as ``environment_for`` returns it.
         tasks: file that the tasks come from, for the manifest.
-        find_work: reads the tasks; called after the options were checked.
+        work: the tasks.
     """
-    environment = environment_of(options.framework)
-    _check(options)
-    work = find_work()
     endpoint = probe_server(options.base_url, os.environ.get("OPENAI_API_KEY") or None, options.model)
     start = _start(options, endpoint, work.config)
     if options.config:
@@ -56,15 +73,14 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
     out = (options.out or default_out(options.framework)).absolute()
     manifest = _manifest(options, tasks, environment.framework, endpoint, start, work)
     with Results(out, manifest, start, environment.framework.distribution, work.answers) as results:
-        arrivals = _arrivals(options, work.tasks, results)
+        arrivals, complete = _arrivals(options, work.tasks, results), True
         finished = len(work.tasks) - len(arrivals)
         again = f", {finished} finished before" if finished else ""
         rate = pace(options.arrivals, options.jps)
         print_notice(f"{len(arrivals)} programs {rate} against {endpoint.base_url}{again}, into {out}")
-        complete, results.to_run = True, len(arrivals)
         if arrivals:
             batch = BatchSettings(environment, work, start, out, at_once(options), options.time_limit_s)
-            costs = {arrival.program_id: 1.0 for arrival in arrivals}
+            costs, results.to_run = {arrival.program_id: 1.0 for arrival in arrivals}, len(arrivals)
             with RunsDisplay(costs, finished, quiet=False, what="programs") as results.display:
                 complete = asyncio.run(play(batch, arrivals, results))
         write_fixes(out, work.tasks, results.predictions)
@@ -74,16 +90,6 @@ def run_batch(options: AgentOptions, tasks: Path, find_work: Callable[[], Work])
     if not complete:
         return 130
     return 0 if all(record.finished for record in results.records) else 1
-
-
-def _check(options: AgentOptions) -> None:
-    if options.workers is not None and options.workers != at_once(options):
-        raise BenchError(f"--workers {options.workers}, --arrivals {options.arrivals}: give one of them")
-    if options.arrivals.startswith("recorded"):
-        raise BenchError(f"--arrivals {options.arrivals}: tasks have no recorded arrivals")
-    arrival_times(options.arrivals)
-    if options.arrivals.startswith("steps"):
-        raise BenchError(f"--arrivals {options.arrivals}: agents start one at a time; give concurrency:N")
 
 
 def at_once(options: AgentOptions) -> int:
@@ -110,21 +116,17 @@ def _arrivals(options: AgentOptions, tasks: list[Task], results: Results) -> lis
     order = list(tasks)
     rng.shuffle(cast(Any, order))
     left = [task for task in order if task.instance_id not in results.predictions]
-    return [
-        ArrivingTask(task, results.new_program_id(task.instance_id), at_s)
-        for task, at_s in zip(left, _times(options, rng, left), strict=True)
-    ]
-
-
-def _times(options: AgentOptions, rng: np.random.Generator, tasks: Sequence[Task]) -> list[float | None]:
-    """Return the second at which each program arrives; None: when a worker is free."""
     lanes = lanes_of(options.arrivals)
+    times: Sequence[float | None] = []
     if lanes is not None:
         step_s = lanes.ramp_s / lanes.number
-        return [place * step_s if place < lanes.number else None for place in range(len(tasks))]
-    if not tasks:
-        return []
-    return [float(at_s) for at_s in arrival_times(options.arrivals)(rng, options.jps, cast(Any, tasks))]
+        times = [place * step_s if place < lanes.number else None for place in range(len(left))]
+    elif left:
+        times = arrival_times(options.arrivals)(rng, options.jps, cast(Any, left)).tolist()
+    return [
+        ArrivingTask(task, results.new_program_id(task.instance_id), at_s)
+        for task, at_s in zip(left, times, strict=True)
+    ]
 
 
 def _manifest(
