@@ -50,7 +50,6 @@ def environment_for(options: AgentOptions) -> Environment:
         raise BenchError(f"--workers {options.workers}, --arrivals {arrivals}: give one of them")
     if arrivals.startswith("recorded"):
         raise BenchError(f"--arrivals {arrivals}: tasks have no recorded arrivals")
-    arrival_times(arrivals)
     if arrivals.startswith("steps"):
         raise BenchError(f"--arrivals {arrivals}: agents start one at a time; give concurrency:N")
     return environment

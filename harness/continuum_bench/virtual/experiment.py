@@ -15,7 +15,7 @@ from continuum_server.step_times.catalog import find_gpu
 from continuum_traces.run_dir import MANIFEST, begin
 
 from continuum_bench.invocation import default_out, utc_now
-from continuum_bench.option_values import read_percent
+from continuum_bench.options.forms import UNTIL
 from continuum_bench.options.policies import arms_of, read_policy_options
 from continuum_bench.options.run import DEFAULT_POLICIES, RunOptions
 from continuum_bench.options.sweep import PlayerOptions
@@ -35,7 +35,7 @@ def run_policies(name: str, options: RunOptions) -> int:
     grid = Grid(name, "virtual", (Point({}, options, name, _arms(options)),))
     find_gpu(options.gpu)
     group = replace(group_of(grid.points[0], grid), folder="")
-    wanted = inf if options.until is None else read_percent(options.until)
+    wanted = inf if options.until is None else UNTIL.read(options.until)[1][0] / 100
     store = SweepStore(options.out or default_out(name))
     with store.locked(other=SWEEP):
         cells, outcome = _play(store, grid, group, wanted)
