@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 from continuum_bench.options.traces import ImportLogOptions
-from continuum_bench.request_logs.importer import Conversation, conversations_of, experiment_of, program_of
+from continuum_bench.request_logs.import_log import Conversation, conversations_of, experiment_of, program_of
 from continuum_bench.request_logs.logs import read_log
 from continuum_bench.request_logs.served import LoggedRun, Served
 from continuum_bench.virtual.engine_options import engine_of

@@ -36,12 +36,12 @@ from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
 from continuum_analysis.sweep.ratios import ratio_panels, sweep_ratios
 from continuum_analysis.sweep.tables import GroupSummary, PlayedCell, Sweep, read_sweep
-from continuum_bench.figures.command import BASES
+from continuum_bench.figures.play_figure import BASES
 from continuum_bench.figures.spec import load_figure
 from continuum_bench.options.traces import SynthOptions
 from continuum_bench.sweep.grid import Grid, read_grid
 from continuum_bench.sweep.plan import Cell, plan
-from continuum_bench.traces import synth_traces
+from continuum_bench.trace_commands import synth_traces
 from continuum_traces.importers.registry import ImportLog, read_any
 from continuum_traces.json_io import read_json
 from continuum_traces.jsonl import write_programs

@@ -30,7 +30,7 @@ def setup(
 @add_command(agent_app, name="mini-swe")
 def mini_swe(options: MiniSweOptions) -> int:
     """Run mini-swe-agent on code in local folders or on SWE-bench's tasks, and record it."""
-    from continuum_bench.agents.swebench import run_mini_swe  # noqa: PLC0415
+    from continuum_bench.agents.mini_swe import run_mini_swe  # noqa: PLC0415
 
     return run_mini_swe(options)
 
@@ -46,7 +46,7 @@ def bfcl(options: BfclOptions) -> int:
 @add_command(agent_app)
 def openhands(options: OpenHandsOptions) -> int:
     """Run OpenHands on code in local folders or on Multi-SWE-bench's tasks, and record it."""
-    from continuum_bench.agents.run import run_openhands  # noqa: PLC0415
+    from continuum_bench.agents.batch import run_openhands  # noqa: PLC0415
 
     return run_openhands(options)
 
@@ -62,6 +62,6 @@ def any_command(
     ],
 ) -> int:
     """Run any program as an agent behind continuum-proxy, and record it."""
-    from continuum_bench.agents.command import run_command  # noqa: PLC0415
+    from continuum_bench.agents.any_command import run_command  # noqa: PLC0415
 
     return run_command(options, words)

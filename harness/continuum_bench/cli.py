@@ -77,10 +77,10 @@ def _play(workload: str, options: RunOptions, live: LiveOptions) -> int:
 
         return find_how_many(workload, options, live)
     if live.base_url is not None:
-        from continuum_bench.live.command import run_live  # noqa: PLC0415
+        from continuum_bench.live.live_run import run_live  # noqa: PLC0415
 
         return run_live(workload, live.base_url, options, live)
-    from continuum_bench.virtual.command import run_policies  # noqa: PLC0415
+    from continuum_bench.virtual.experiment import run_policies  # noqa: PLC0415
 
     return run_policies(workload, options)
 
@@ -126,7 +126,7 @@ def run(
 @add_command(app)
 def sweep(options: SweepOptions) -> int:
     """Play every cell of a grid of run options. The same command again plays only the cells that are missing."""
-    from continuum_bench.sweep.command import run_sweep  # noqa: PLC0415
+    from continuum_bench.sweep.play_sweep import run_sweep  # noqa: PLC0415
 
     return run_sweep(options)
 
@@ -134,7 +134,7 @@ def sweep(options: SweepOptions) -> int:
 @add_command(app)
 def figure(options: FigureOptions) -> int:
     """Play, tabulate and draw one of the papers' experiments. The same command again plays what is missing."""
-    from continuum_bench.figures.command import run_figure  # noqa: PLC0415
+    from continuum_bench.figures.play_figure import run_figure  # noqa: PLC0415
 
     return run_figure(options)
 
@@ -145,7 +145,7 @@ def figure(options: FigureOptions) -> int:
 @add_command(app, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def serve(context: typer.Context, options: ServeOptions) -> int:
     """Start a vLLM server that holds agents' KV between turns. Options not listed here are passed on to vLLM."""
-    from continuum_bench.serve.command import serve_until_stopped  # noqa: PLC0415
+    from continuum_bench.serve.foreground import serve_until_stopped  # noqa: PLC0415
 
     return serve_until_stopped(options, tuple(context.args))
 
@@ -184,7 +184,7 @@ def doctor(options: DoctorOptions) -> int:
 @add_command(app)
 def analyze(options: AnalyzeOptions, slo: SloOptions) -> int:
     """Compute the metrics of recorded runs from their files."""
-    from continuum_bench.reports import analyze_runs  # noqa: PLC0415
+    from continuum_bench.report_commands import analyze_runs  # noqa: PLC0415
 
     return analyze_runs(options, slo)
 
@@ -192,7 +192,7 @@ def analyze(options: AnalyzeOptions, slo: SloOptions) -> int:
 @add_command(app)
 def report(options: ReportOptions) -> int:
     """Write summary.json, summary.csv and report.html again."""
-    from continuum_bench.reports import write_reports  # noqa: PLC0415
+    from continuum_bench.report_commands import write_reports  # noqa: PLC0415
 
     return write_reports(options)
 
@@ -200,7 +200,7 @@ def report(options: ReportOptions) -> int:
 @add_command(app)
 def compare(options: CompareOptions, slo: SloOptions, gate: GateOptions) -> int:
     """Compare runs. All directories count as one experiment with more seeds, policies, loads or routers."""
-    from continuum_bench.reports import compare_runs  # noqa: PLC0415
+    from continuum_bench.report_commands import compare_runs  # noqa: PLC0415
 
     return compare_runs(options, slo, gate)
 
@@ -211,7 +211,7 @@ def compare(options: CompareOptions, slo: SloOptions, gate: GateOptions) -> int:
 @add_command(traces_app, name="import")
 def import_(options: ImportOptions) -> int:
     """Turn a file, or the files of a folder, in other formats into a trace file."""
-    from continuum_bench.traces import import_traces  # noqa: PLC0415
+    from continuum_bench.trace_commands import import_traces  # noqa: PLC0415
 
     return import_traces(options.source, options.target, options.form, options.overwrite)
 
@@ -219,7 +219,7 @@ def import_(options: ImportOptions) -> int:
 @add_command(traces_app, name="import-log")
 def import_log(options: ImportLogOptions) -> int:
     """Turn a server's request log into a run directory, and an experiment that plays the same requests."""
-    from continuum_bench.request_logs.importer import import_log as run  # noqa: PLC0415
+    from continuum_bench.request_logs.import_log import import_log as run  # noqa: PLC0415
 
     return run(options)
 
@@ -227,7 +227,7 @@ def import_log(options: ImportLogOptions) -> int:
 @add_command(traces_app)
 def synth(options: SynthOptions) -> int:
     """Synthesize programs from a profile."""
-    from continuum_bench.traces import synth_traces  # noqa: PLC0415
+    from continuum_bench.trace_commands import synth_traces  # noqa: PLC0415
 
     return synth_traces(options)
 
@@ -235,7 +235,7 @@ def synth(options: SynthOptions) -> int:
 @add_command(traces_app)
 def fit(options: FitOptions) -> int:
     """Fit a profile to a trace. It holds statistics only, no text."""
-    from continuum_bench.traces import fit_profile  # noqa: PLC0415
+    from continuum_bench.trace_commands import fit_profile  # noqa: PLC0415
 
     return fit_profile(options)
 
@@ -243,7 +243,7 @@ def fit(options: FitOptions) -> int:
 @add_command(traces_app)
 def stats(options: StatsOptions) -> int:
     """Show turns, tool times, tokens and tails of a trace, beside the papers' Table 2."""
-    from continuum_bench.traces import show_stats  # noqa: PLC0415
+    from continuum_bench.trace_commands import show_stats  # noqa: PLC0415
 
     return show_stats(options.source, options.form, options.json_output)
 
@@ -251,7 +251,7 @@ def stats(options: StatsOptions) -> int:
 @add_command(traces_app)
 def validate(source: Annotated[Path, typer.Argument(help="Trace file to read.")]) -> int:
     """Show every fault of a trace file with its line and field, or whether a file in another format can be imported."""
-    from continuum_bench.traces import validate_trace  # noqa: PLC0415
+    from continuum_bench.trace_commands import validate_trace  # noqa: PLC0415
 
     return validate_trace(source)
 
@@ -259,7 +259,7 @@ def validate(source: Annotated[Path, typer.Argument(help="Trace file to read.")]
 @add_command(traces_app)
 def convert(options: ConvertOptions) -> int:
     """Convert a trace to another format, or a run's scheduler_timestamps to the preview's form and back."""
-    from continuum_bench.traces import convert_trace  # noqa: PLC0415
+    from continuum_bench.trace_commands import convert_trace  # noqa: PLC0415
 
     return convert_trace(options)
 

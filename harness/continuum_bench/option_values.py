@@ -22,24 +22,6 @@ from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import Declared
 from continuum_bench.options.policies import arms_of
 from continuum_bench.options.run import RunOptions
-from continuum_bench.workload.arrivals import arrival_times
-from continuum_bench.workload.hints import hint_error, hint_kind
-from continuum_bench.workload.started import read_shares
-from continuum_bench.workload.tool_times import tool_times
-from continuum_bench.workload.window import read_cool_down, read_warm_up
-
-
-def read_percent(text: str) -> float:
-    """Read ``3%`` as 0.03.
-
-    Raises:
-        BenchError: the text has another form, or is not above 0.
-    """
-    number = text.removesuffix("%")
-    if number == text or not number.replace(".", "", 1).isdecimal() or float(number) == 0:
-        raise BenchError(f"--until {text}: expected a share above 0, such as 3%")
-    return float(number) / 100
-
 
 READERS: Mapping[str, Callable[[Any], object]] = {
     "policy": arms_of,
@@ -48,14 +30,6 @@ READERS: Mapping[str, Callable[[Any], object]] = {
     "profile": lambda path: read_profile(Path(path)),
     "speculative": read_speculation,
     "offload": lambda preset: read_offload(preset, RunOptions.gpu),
-    "arrivals": arrival_times,
-    "tool_times": tool_times,
-    "hints": hint_kind,
-    "hint_error": hint_error,
-    "start_within": read_shares,
-    "warm_up": read_warm_up,
-    "cool_down": read_cool_down,
-    "until": read_percent,
 }
 """The function that parses an option's value, by field name. Its error may begin with ``--option VALUE:``."""
 

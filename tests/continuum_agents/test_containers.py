@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from continuum_agents.protocol import BATCH_LABEL
-from continuum_bench.agents.batch import batch_label
 from continuum_bench.agents.containers import pull_images, remove_containers
+from continuum_bench.agents.runner import batch_label
 from continuum_bench.errors import BenchError
 from fake_docker import install, put
 

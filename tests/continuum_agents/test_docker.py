@@ -15,7 +15,7 @@ from agent_batches import SCENARIOS, Batch, finished, scripted, wait_for, write_
 from agent_checks import a_replay_has_the_same_turns_and_tokens, programs_of, the_trace_is_what_the_server_saw
 from code_agents import MEND, MINI, NAP, OUTSIDE
 from continuum_agents.protocol import BATCH_LABEL, PROGRAM_LABEL
-from continuum_bench.agents.batch import batch_label
+from continuum_bench.agents.runner import batch_label
 from continuum_traces.records import read_turns
 from live_server import Live
 from real_docker import Docker, real_docker

@@ -39,7 +39,7 @@ from continuum_agents.protocol import (
 )
 from continuum_agents.recorded_web import query_key, read_web
 from continuum_bench.agents.bfcl import read_entries
-from continuum_bench.agents.swebench import run_mini_swe, with_image
+from continuum_bench.agents.mini_swe import run_mini_swe, with_image
 from continuum_bench.agents.tasks import Task, TaskError, prepare_workspace, read_tasks, write_fixes
 from continuum_bench.cli import app
 from continuum_bench.errors import BenchError

@@ -16,7 +16,7 @@ import pytest
 from agent_batches import SCENARIOS, Batch, finished, task_file, write_lines
 from code_agents import MINI, OUTSIDE
 from continuum_agents.protocol import BATCH_LABEL, PROGRAM_LABEL
-from continuum_bench.agents.batch import batch_label
+from continuum_bench.agents.runner import batch_label
 from fake_docker import install, put
 from live_server import Live
 

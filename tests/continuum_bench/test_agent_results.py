@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from continuum_agents.protocol import Start
-from continuum_bench.agents.batch import ProgramRecord
 from continuum_bench.agents.results import Results, show_results
+from continuum_bench.agents.runner import ProgramRecord
 from continuum_traces.json_io import RunDirError
 from continuum_traces.schema import Hardware, Manifest, Workload
 

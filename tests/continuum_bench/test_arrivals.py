@@ -76,13 +76,12 @@ def test_a_trace_is_read_once_whatever_the_rate_and_again_once_it_changed(tmp_pa
 def test_who_counts_between_warm_up_and_cool_down(warm_up: str, cool_down: str, counted: list[int] | None) -> None:
     """Seconds from the first instant, and before the last arrival; or so many programs."""
     jobs = [Job(program, at_s) for program, at_s in zip(programs(4), (30.0, 10.0, 40.0, 20.0), strict=True)]
-    options = ArrivalOptions(warm_up=warm_up, cool_down=cool_down)
     if counted is None:
         with pytest.raises(BenchError, match="--warm-up"):
-            in_window(jobs, options)
+            in_window(jobs, ArrivalOptions(warm_up=warm_up, cool_down=cool_down))
     else:
-        kept = in_window(jobs, options)
+        kept = in_window(jobs, ArrivalOptions(warm_up=warm_up, cool_down=cool_down))
         assert [replace(job, counted=True) for job in kept] == jobs
         assert sorted(job.arrival_s for job in kept if job.counted) == counted
-    closed = in_window(jobs, replace(options, arrivals="concurrency:2", warm_up="41s", cool_down="1"))
+    closed = in_window(jobs, ArrivalOptions(arrivals="concurrency:2", warm_up="41s", cool_down="1"))
     assert [job.counted for job in closed] == [True, True, False, True]  # seconds are of turns there

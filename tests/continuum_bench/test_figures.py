@@ -10,7 +10,7 @@ import pytest
 from bench_cli import bench, succeeded
 from continuum_analysis.metrics import METRICS, is_overloaded
 from continuum_analysis.sweep.plots import Plot
-from continuum_bench.figures.command import OF_TRACES
+from continuum_bench.figures.play_figure import OF_TRACES
 from continuum_bench.figures.spec import figure_names, load_figure
 from continuum_bench.sweep.grid import AXES
 from continuum_bench.virtual.engine_options import engine_of

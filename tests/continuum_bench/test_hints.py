@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 from continuum_bench.errors import BenchError
-from continuum_bench.options.run import HINTS, ArrivalOptions, TraceOptions
+from continuum_bench.options.forms import HINTS
+from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.hints import KINDS, HintError, Lies, hint_kind, lies
 from continuum_bench.workload.workload import JobSource, load_workload
 from continuum_server.virtual.loop import play_of
@@ -29,7 +30,7 @@ def truths(jobs: Sequence[Job]) -> list[float]:
 
 
 def test_true_hints_say_what_the_trace_holds() -> None:
-    assert ("none", *KINDS) == HINTS
+    assert ("none", *KINDS) == HINTS.names
     jobs = workload("tool_s").jobs(0)
     assert told(jobs, "pred_tool_s") == told(jobs, "last_tool_duration_s") == truths(jobs)
     slowest = [turn.slowest_tool for job in jobs for turn in job.program.turns[:-1]]
@@ -49,7 +50,9 @@ def test_a_retention_time_is_above_0_and_at_most_a_day(hints: str, taken: bool) 
     if taken:
         assert hint_kind(f"kv_ttl:{hints}") is not None
     else:
-        with pytest.raises(BenchError, match=f"--hints kv_ttl:{hints}: expected kv_ttl:SECONDS"):
+        with pytest.raises(
+            BenchError, match=rf"--hints kv_ttl:{hints}: expected kv_ttl\[:SECONDS\], above 0 and at most a day"
+        ):
             hint_kind(f"kv_ttl:{hints}")
 
 

@@ -12,7 +12,7 @@ import pytest
 from bench_cli import succeeded
 from continuum_analysis.metrics import analyze_run
 from continuum_bench.options.traces import ImportLogOptions
-from continuum_bench.request_logs.importer import experiment_of
+from continuum_bench.request_logs.import_log import experiment_of
 from continuum_bench.request_logs.logs import read_log
 from continuum_bench.request_logs.served import LoggedRun
 from continuum_bench.virtual.engine_options import engine_of

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from continuum_bench.live.closing_notes import length_notes
 from continuum_bench.live.contexts import SentTexts, TokenRates
 from continuum_bench.live.http import StreamedAnswer
-from continuum_bench.live.load import LoadCounters
-from continuum_bench.live.results import length_notes
+from continuum_bench.live.load_settings import LoadCounters
 from continuum_traces.answers import Answer
 from continuum_traces.conversation import open_turn
 from continuum_traces.schema import Program, Turn

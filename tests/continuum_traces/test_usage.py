@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from continuum_traces.answers import Answer
-from continuum_traces.importers.usage import usage_of
+from continuum_traces.importers.described import usage_of
 from continuum_traces.usage import read_usage
 
 INPUT = {"input_tokens": 1370, "output_tokens": 9}

@@ -13,7 +13,7 @@ from typing import Any
 
 from continuum_traces.conversation import open_turn
 from continuum_traces.importers.dynamo import SCHEMA
-from continuum_traces.importers.rows import WHOLE
+from continuum_traces.importers.request_rows import WHOLE
 from continuum_traces.jsonl import compressed, replacing
 from continuum_traces.lines import encoded
 from continuum_traces.schema import Program, Turn

@@ -13,10 +13,10 @@ from continuum_agents.recorded_web import read_web
 from continuum_traces.names import which
 from msgspec import Meta, Struct
 
-from continuum_bench.agents.batch import Work
-from continuum_bench.agents.environment import Environment, environment_of
+from continuum_bench.agents.batch import environment_for, run_batch
+from continuum_bench.agents.environment import Environment
 from continuum_bench.agents.results import Results
-from continuum_bench.agents.run import run_batch
+from continuum_bench.agents.runner import Work
 from continuum_bench.agents.tasks import Task
 from continuum_bench.errors import BenchError
 from continuum_bench.json_files import documents, objects, read_as
@@ -34,21 +34,17 @@ SCORER = "continuum_agents.bfcl_score"
 
 def run_bfcl(options: BfclOptions) -> int:
     """Play, record and score the entries. Returns the exit code, as ``run_batch``."""
-    environment = environment_of(options.framework)
+    environment = environment_for(options)
     entries = (options.tasks or _installed_data(environment.python)) / ENTRIES
-    config = _config(options)
-
-    def find_work() -> Work:
-        return Work(
-            tasks=read_entries(entries, options.category, options.part),
-            answers=True,
-            scored=True,
-            conclude=lambda results: _score(environment, results, options),
-            facts={"category": options.category, "slice": options.part, "web": _web_facts(options.web)},
-            config=config,
-        )
-
-    return run_batch(options, entries, find_work)
+    work = Work(
+        config=_config(options),
+        tasks=read_entries(entries, options.category, options.part),
+        answers=True,
+        scored=True,
+        conclude=lambda results: _score(environment, results, options),
+        facts={"category": options.category, "slice": options.part, "web": _web_facts(options.web)},
+    )
+    return run_batch(options, environment, entries, work)
 
 
 def _installed_data(python: Path) -> Path:

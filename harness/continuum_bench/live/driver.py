@@ -21,7 +21,7 @@ from continuum_traces.urls import joined, root_of
 
 from continuum_bench.live.contexts import SentTexts, SentTokens, TokenRates
 from continuum_bench.live.http import RequestFailed, StreamedAnswer, StreamingClient, open_session, post
-from continuum_bench.live.load import LivePlay, LoadCounters, LoadOptions
+from continuum_bench.live.load_settings import LivePlay, LoadCounters, LoadOptions
 from continuum_bench.live.timers import Timers
 from continuum_client.tagging import merged_body, tag_body, tag_headers
 

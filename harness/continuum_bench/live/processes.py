@@ -24,7 +24,7 @@ from continuum_traces.closed_loop import Lanes
 
 from continuum_bench.errors import BenchError
 from continuum_bench.live.driver import LoadDriver, Sink
-from continuum_bench.live.load import LivePlay, LoadCounters, LoadOptions
+from continuum_bench.live.load_settings import LivePlay, LoadCounters, LoadOptions
 
 START_S = 0.2
 """Seconds between the moment when all processes are ready and instant 0."""

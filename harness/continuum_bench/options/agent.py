@@ -10,6 +10,7 @@ from continuum_agents.protocol import BUBBLEWRAP, DOCKER, LOCAL
 from msgspec import Meta
 
 from continuum_bench.options.declare import UNLISTED, WRITABLE, OptionGroup, named, one_of
+from continuum_bench.options.forms import ARRIVALS
 from continuum_bench.options.run import ArrivalOptions, Dialect, Jps, Json
 from continuum_bench.options.together import Needs
 
@@ -34,7 +35,7 @@ class AgentOptions(OptionGroup):
     """Model to request. Default: the first that the server lists. A server without a list needs it."""
     jps: Jps = ArrivalOptions.jps
     """Number of programs that arrive per second."""
-    arrivals: str = ArrivalOptions.arrivals
+    arrivals: Annotated[str, ARRIVALS] = ArrivalOptions.arrivals
     """How programs arrive: poisson, constant, gamma:CV (bursty), ramp:FACTOR (the rate grows), or
     concurrency:N[:RAMP_S] (N programs at a time)."""
     workers: Annotated[int | None, Meta(ge=1)] = None

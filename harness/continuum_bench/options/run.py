@@ -18,12 +18,21 @@ from msgspec import Meta
 from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import (
     ARGUMENT,
-    Limit,
     Option,
     OptionGroup,
     declared,
     named,
     one_of,
+)
+from continuum_bench.options.forms import (
+    ARRIVALS,
+    COOL_DOWN,
+    HINT_ERROR,
+    HINTS,
+    START_WITHIN,
+    TOOL_TIMES,
+    UNTIL,
+    WARM_UP,
 )
 from continuum_bench.options.scenarios import SCENARIOS, Scenario
 from continuum_bench.options.together import Needs, Without
@@ -36,10 +45,6 @@ WORKLOADS = ("swebench", "bfcl", "openhands")
 """Names of the bundled workloads, each a command."""
 
 DEFAULT_POLICIES = ("vllm", "program-fcfs", "static-ttl", "continuum", "working-set")
-
-HINTS = ("none", "tool", "tool_s", "kv_ttl")
-"""Kinds of hints. ``workload.hints.KINDS`` has a function for each."""
-KIND_OF_HINTS = Limit(lambda hints: hints in HINTS or hints.startswith("kv_ttl:"), "", HINTS)
 
 
 def uses_rate(arrivals: str) -> bool:
@@ -130,13 +135,13 @@ class ArrivalOptions(OptionGroup):
 
     jps: Jps = 0.13
     """Number of programs that arrive per second."""
-    arrivals: str = "poisson"
+    arrivals: Annotated[str, ARRIVALS] = "poisson"
     """How programs arrive: poisson, constant, gamma:CV (bursty), ramp:FACTOR (the rate grows), recorded[:SPEED] (at the
     times in the trace), concurrency:N[:RAMP_S] (N programs at a time, the next starts when one ends), or
     steps:N[:PAUSE_S] (N together, the next N when all have ended: roll-outs for training)."""
     concurrency: Annotated[int | None, Meta(ge=1)] = None
     """Programs at a time; short for --arrivals concurrency:N."""
-    start_within: str = "0:0"
+    start_within: Annotated[str, START_WITHIN] = "0:0"
     """In a closed loop, start each of the first programs within these shares of its turns (0.25:0.75), with its whole
     context as the first prompt. 0:0: at the first turn."""
     max_idle_all_s: Annotated[float | None, Meta(gt=0)] = None
@@ -144,14 +149,14 @@ class ArrivalOptions(OptionGroup):
     scenario: Annotated[str | None, one_of(*SCENARIOS)] = None
     """Set what the rules of a public benchmark say, where you give no other value: agentx (InferenceX AgentX) or
     mlperf-agentic (MLPerf). Needs --concurrency. The result says whether it is comparable, or why not."""
-    tool_times: str = "recorded"
-    """How long tools take: recorded, constant:S, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from the middle
-    program on), hang:SHARE[:S] (in this share of programs one tool takes an hour, or S seconds)."""
-    hints: Annotated[str, KIND_OF_HINTS] = "none"
+    tool_times: Annotated[str, TOOL_TIMES] = "recorded"
+    """How long tools take: recorded, constant:SECONDS, bimodal:SHARE:SHORT_S:LONG_S, shift:FACTOR (slower from the
+    middle program on), hang:SHARE[:SECONDS] (in this share of programs one tool takes an hour, or so long)."""
+    hints: Annotated[str, HINTS] = "none"
     """What clients tell the server in advance: none, tool (the name of the next tool), tool_s (its seconds too), kv_ttl
-    (how long to keep the KV if nobody else wants the memory: until the next turn), kv_ttl:S (the same, S seconds after
-    every turn)."""
-    hint_error: Annotated[str, Needs("hints")] = "0"
+    (how long to keep the KV if nobody else wants the memory: until the next turn), kv_ttl:SECONDS (the same, so long
+    after every turn)."""
+    hint_error: Annotated[str, HINT_ERROR, Needs("hints")] = "0"
     """How wrong hints are: a number (0: exact; with 0.5, two thirds of the hints are 0.61 to 1.65 times the truth),
     adversarial[:SHARE] (all programs, or this share, lie; the others tell the truth), or adversarial:SHARE:silent (the
     others send no hints)."""
@@ -160,11 +165,11 @@ class ArrivalOptions(OptionGroup):
     agents that do not know of Continuum)."""
     time_limit_s: Annotated[float | None, Meta(gt=0)] = None
     """Seconds after which the run stops. Programs that still run stay unfinished."""
-    warm_up: str = "0"
+    warm_up: Annotated[str, WARM_UP] = "0"
     """What to leave out of all metrics at the start: a number of programs (10), or all programs that arrive in the
     first seconds (60s); in a closed loop, with seconds all turns that are due in them, with requests (11r) all turns
     until so many requests for each program at a time have ended."""
-    cool_down: str = "0"
+    cool_down: Annotated[str, COOL_DOWN] = "0"
     """What to leave out of all metrics at the end, in the same form. In a closed loop, seconds need --time-limit-s, and
     lanes leaves out what is due after no next program could start."""
 
@@ -252,7 +257,7 @@ class ArmOptions(OptionGroup):
     """First seed. A seed decides when and in which order programs arrive."""
     seeds: Annotated[int, Meta(ge=1, le=10_000)] = 1
     """Number of seeds, each with an arrival sequence of its own. Three or more give 95% intervals."""
-    until: Annotated[str | None, SERVERS] = None
+    until: Annotated[str | None, UNTIL, SERVERS] = None
     """Add seeds until the 95% interval of every policy's JCT ratio is within this distance of its estimate: 3%."""
     how_many: Annotated[bool, AT_A_TIME, Without("until", "a search has the seeds that it is given")] = False
     """Play rising numbers of agents at a time, and say how many each policy serves within a service level. Default

@@ -20,7 +20,7 @@ from continuum_bench.options.sweep import PlayerOptions
 from continuum_bench.progress import RunsDisplay
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.sweep.plan import Cell, group_of
-from continuum_bench.sweep.run import SweepOutcome, play_missing
+from continuum_bench.sweep.play_cells import SweepOutcome, play_missing
 from continuum_bench.sweep.store import SweepStore
 
 FIRST_STEP, LONGEST_STEP = 1.25, 16.0

@@ -100,7 +100,7 @@ class Point:
     workload: str
     """swebench, bfcl, openhands, or the name of a trace file."""
     arms: tuple[Arm, ...]
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,9 @@ class Grid:
     engine: str
     """One of ``ENGINES``, or the URL of a running server, up to /v1."""
     points: tuple[Point, ...]
-    serve: Mapping[str, Any]
+    serve: Mapping[str, Any] = field(default_factory=dict)
     """For engines other than virtual: further options of ``continuum-bench serve``."""
-    plot: Mapping[str, Any]
+    plot: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the plot (``continuum_analysis.sweep.plots.Plot``)."""
     live: LiveOptions | None = None
     """How a running server is played against; None: as by default."""

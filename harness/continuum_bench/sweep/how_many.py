@@ -29,10 +29,10 @@ from continuum_bench.options.run import LiveOptions, RunOptions
 from continuum_bench.options.sweep import PlayerOptions
 from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import notices_once
-from continuum_bench.sweep.command import show_sweep
 from continuum_bench.sweep.grid import Arm, Grid, Point
 from continuum_bench.sweep.plan import Cell, group_of
-from continuum_bench.sweep.run import SweepOutcome, exit_code, play_missing
+from continuum_bench.sweep.play_cells import SweepOutcome, exit_code, play_missing
+from continuum_bench.sweep.play_sweep import show_sweep
 from continuum_bench.sweep.store import SweepStore
 from continuum_bench.workload.workload import load_workload
 
@@ -198,7 +198,7 @@ def _on_server(name: str, options: RunOptions, live: LiveOptions, level: str, st
 
 def _grid(name: str, engine: str, level: str, live: LiveOptions | None) -> Grid:
     plot = {"x": AT_A_TIME, "y": [THROUGHPUT, TOKENS, *DRAWN], "panels": [], "slo": level}
-    return Grid(name, engine, (), serve={}, plot=plot, live=live)
+    return Grid(name, engine, (), plot=plot, live=live)
 
 
 def mean_context(programs: Sequence[Program]) -> float:

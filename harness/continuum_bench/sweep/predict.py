@@ -34,7 +34,7 @@ from continuum_bench.show import print_notice
 from continuum_bench.sweep.grid import Arm, Grid, Point, is_url
 from continuum_bench.sweep.on_servers import config_of
 from continuum_bench.sweep.plan import Cell, Group, digest_of, folder_of, here
-from continuum_bench.sweep.run import exit_code, play_missing
+from continuum_bench.sweep.play_cells import exit_code, play_missing
 from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.engine_options import engine_of
 
@@ -78,7 +78,7 @@ def predict(store: SweepStore, grid: Grid, cells: Sequence[Cell], players: Playe
         return 130
     predicted = predicted_cells(cells, grid)
     points = tuple({cell.group.folder: cell.group.point for cell in predicted}.values())
-    virtual = Grid(f"{grid.name}, predicted", "virtual", points, serve={}, plot=grid.plot)
+    virtual = Grid(f"{grid.name}, predicted", "virtual", points, plot=grid.plot)
     below = SweepStore(store.path / PREDICTED)
     with below.locked():
         below.write_plan(virtual, predicted, utc_now())

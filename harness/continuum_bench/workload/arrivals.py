@@ -9,28 +9,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from continuum_traces.closed_loop import Lanes
-from continuum_traces.schema import CLOSED_LOOPS, Program
+from continuum_traces.schema import Program
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import MOST
+from continuum_bench.options.forms import ARRIVALS
 from continuum_bench.options.run import uses_rate
-from continuum_bench.workload.forms import read_form, refusal
 
 Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 Times = Callable[[np.random.Generator, float, Sequence[Program]], Seconds]
-
-LEAST, LARGEST = 1e-6, 1e6
-"""Of the number after the colon."""
-FORMS = {
-    "poisson": "poisson",
-    "constant": "constant",
-    "gamma": f"gamma:CV, a number from {LEAST:g} to {LARGEST:g}",
-    "ramp": f"ramp:FACTOR, a number above 1, at most {LARGEST:g}",
-    "recorded": f"recorded[:SPEED], a number from {LEAST:g} to {LARGEST:g}",
-    "concurrency": "concurrency:N[:RAMP_S], a number of programs, and seconds",
-    "steps": "steps:N[:PAUSE_S], a number of programs, and seconds",
-}
-"""How each form is written, and its limits."""
 
 
 def arrival_times(spec: str) -> Times:
@@ -45,26 +31,24 @@ def arrival_times(spec: str) -> Times:
     concurrency:N[:R], steps:N[:P]  all 0: a closed loop (``lanes_of``); jps is ignored
 
     Raises:
-        BenchError: the form is unknown, or a number is out of range. The returned function raises it for ``recorded``
-            if a program has no recorded arrival.
+        OptionError: the text has another form. For ``recorded`` the returned function raises ``BenchError`` if a
+            program has no recorded arrival.
     """
-    if lanes_of(spec) is not None:
-        return lambda rng, jps, programs: np.zeros(len(programs))
-    match read_form(spec):
+    match ARRIVALS.read(spec):
         case "poisson", []:
             return lambda rng, jps, programs: np.cumsum(rng.exponential(1.0 / jps, len(programs)))
         case "constant", []:
             return lambda rng, jps, programs: np.arange(1, len(programs) + 1) / jps
         case "recorded", []:
             return _recorded
-        case "recorded", [speed] if LEAST <= speed <= LARGEST:
+        case "recorded", [speed]:
             return lambda rng, jps, programs: _offsets(programs) / speed
-        case "gamma", [variation] if LEAST <= variation <= LARGEST:
+        case "gamma", [variation]:
             shape = 1.0 / variation**2
             return lambda rng, jps, programs: np.cumsum(rng.gamma(shape, 1.0 / (jps * shape), len(programs)))
-        case "ramp", [factor] if 1.0 < factor <= LARGEST:
+        case "ramp", [factor]:
             return lambda rng, jps, programs: _ramp(rng, jps, len(programs), factor)
-    raise refusal("--arrivals", spec, FORMS)
+    return lambda rng, jps, programs: np.zeros(len(programs))
 
 
 def lanes_of(spec: str) -> Lanes | None:
@@ -74,15 +58,14 @@ def lanes_of(spec: str) -> Lanes | None:
     steps:N[:PAUSE_S]       N programs start together, the next N PAUSE_S seconds after all of them have ended
 
     Raises:
-        BenchError: the numbers are invalid.
+        OptionError: the text has no form of arrivals.
     """
-    name, numbers = read_form(spec)
-    if name not in CLOSED_LOOPS:
-        return None
-    number, seconds, *_ = (*numbers, 0.0, 0.0)
-    if len(numbers) > 2 or not (number >= 1 and number.is_integer() and 0 <= seconds <= MOST):
-        raise refusal("--arrivals", spec, FORMS)
-    return Lanes(int(number), in_steps=True, pause_s=seconds) if name == "steps" else Lanes(int(number), ramp_s=seconds)
+    match ARRIVALS.read(spec):
+        case "concurrency", [number, *ramp_s]:
+            return Lanes(number, ramp_s=sum(ramp_s))
+        case "steps", [number, *pause_s]:
+            return Lanes(number, in_steps=True, pause_s=sum(pause_s))
+    return None
 
 
 def pace(spec: str, jps: float) -> str:

@@ -18,12 +18,9 @@ from continuum_traces.conversation import Job
 from continuum_traces.schema import Program, Tags
 from continuum_traces.wire import MAX_HINT_S
 
-from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import number_in
+from continuum_bench.options.forms import HINT_ERROR, HINTS
 
-NONE, ADVERSARIAL, SILENT = "none", "adversarial", "silent"
-RETENTION = "kv_ttl:SECONDS, above 0 and at most a day"
-ERRORS = "a number from 0 to 10, or adversarial[:SHARE[:silent]] with a share from 0 to 1"
+NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +105,10 @@ def hint_kind(spec: str) -> Kind | None:
     """Read ``--hints``: a name in ``KINDS``, or ``kv_ttl:S``. None: no hints.
 
     Raises:
-        BenchError: S is no number, or out of range.
+        OptionError: the text has another form.
     """
-    if spec in (NONE, *KINDS):
-        return None if spec == NONE else KINDS[spec]
-    wished_s = number_in(spec.removeprefix("kv_ttl:"))
-    if not 0.0 < wished_s <= MAX_HINT_S:
-        raise BenchError(f"--hints {spec}: expected {RETENTION}")
-    return partial(_retention, wished_s)
+    name, wished_s = HINTS.read(spec)
+    return partial(_retention, *wished_s) if wished_s else KINDS.get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +130,14 @@ def hint_error(spec: str) -> HintError:
     adversarial:SHARE:silent   as above, but the others send no hints
 
     Raises:
-        BenchError: the form is unknown, or a number is out of range.
+        OptionError: the text has another form.
     """
-    name, *rest = spec.split(":")
-    if name == ADVERSARIAL and (len(rest) < 2 or rest[1:] == [SILENT]):
-        error = HintError(adversaries=number_in(rest[0]) if rest else 1.0, silent=len(rest) == 2)
-    else:
-        error = HintError(sigma=number_in(spec))
-    if not (0.0 <= error.sigma <= 10.0 and 0.0 <= error.adversaries <= 1.0):
-        raise BenchError(f"--hint-error {spec}: expected {ERRORS}")
-    return error
+    match HINT_ERROR.read(spec):
+        case "noise", [sigma]:
+            return HintError(sigma)
+        case _, [share, *silent]:
+            return HintError(adversaries=share, silent=bool(silent))
+    return HintError(adversaries=1.0)
 
 
 def with_hints(jobs: Sequence[Job], kind: Kind, error: HintError, seed: int) -> list[Job]:

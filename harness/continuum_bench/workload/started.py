@@ -14,8 +14,7 @@ from dataclasses import replace
 from continuum_traces.conversation import Job
 from continuum_traces.schema import Program
 
-from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import number_in
+from continuum_bench.options.forms import START_WITHIN
 
 ALL = "0:0"
 
@@ -24,13 +23,10 @@ def read_shares(text: str) -> tuple[float, float]:
     """Read ``0.25:0.75``.
 
     Raises:
-        BenchError: the text has another form.
+        OptionError: the text has another form.
     """
-    low, _, high = text.partition(":")
-    shares = number_in(low), number_in(high)
-    if not 0 <= shares[0] <= shares[1] <= 1:
-        raise BenchError(f"--start-within {text}: expected two shares of a program's turns, such as 0.25:0.75")
-    return shares
+    _, (low, high) = START_WITHIN.read(text)
+    return low, high
 
 
 def under_way(jobs: Sequence[Job], number: int, text: str, seed: int) -> list[Job]:

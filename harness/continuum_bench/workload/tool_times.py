@@ -12,22 +12,13 @@ from dataclasses import replace
 
 from continuum_traces.schema import Program, Turn
 
-from continuum_bench.options.declare import MOST_S
-from continuum_bench.workload.forms import read_form, refusal
+from continuum_bench.options.forms import TOOL_TIMES
 
 Change = Callable[[random.Random, Sequence[Program]], list[Program]]
 """Takes a run's programs in the order of their arrival, and returns them with other tool times."""
 
 RECORDED = "recorded"
 HANG_S = 3600.0
-FORMS = {
-    RECORDED: RECORDED,
-    "constant": f"constant:SECONDS, seconds from 0 to {MOST_S:g}",
-    "bimodal": "bimodal:SHARE:SHORT_S:LONG_S, a share from 0 to 1, the short time below the long one",
-    "shift": f"shift:FACTOR, a factor above 0, at most {MOST_S:g}",
-    "hang": f"hang:SHARE[:SECONDS], a share from 0 to 1, seconds from 0 to {MOST_S:g}",
-}
-"""Each form with the limits of its numbers."""
 
 
 def tool_times(spec: str) -> Change:
@@ -43,23 +34,18 @@ def tool_times(spec: str) -> Change:
     Tools keep their names. Turns without tools, and time between turns outside of tools, stay as they are.
 
     Raises:
-        BenchError: the form is unknown, or a number is out of range.
+        OptionError: the text has another form.
     """
-    name, numbers = read_form(spec)
-    if not all(0 <= number <= MOST_S for number in numbers):
-        raise refusal("--tool-times", spec, FORMS)
-    match name, numbers:
-        case "recorded", []:
-            return lambda rng, programs: list(programs)
+    match TOOL_TIMES.read(spec):
         case "constant", [seconds]:
             return lambda rng, programs: [_each_turn(program, lambda: seconds) for program in programs]
-        case "bimodal", [share, short_s, long_s] if share <= 1 and short_s < long_s:
-            return lambda rng, programs: [_each_turn(program, lambda: _mixed(rng, *numbers)) for program in programs]
-        case "shift", [factor] if factor > 0:
+        case "bimodal", shares:
+            return lambda rng, programs: [_each_turn(program, lambda: _mixed(rng, *shares)) for program in programs]
+        case "shift", [factor]:
             return lambda rng, programs: _shifted(programs, factor)
-        case "hang", [share] | [share, _] if share <= 1:
-            return lambda rng, programs: _hanging(rng, programs, *numbers)
-    raise refusal("--tool-times", spec, FORMS)
+        case "hang", shares:
+            return lambda rng, programs: _hanging(rng, programs, *shares)
+    return lambda rng, programs: list(programs)
 
 
 def _mixed(rng: random.Random, share: float, short_s: float, long_s: float) -> float:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from continuum_traces.conversation import Job
-from continuum_traces.schema import LANES, REQUESTS
+from continuum_traces.schema import LANES
 
 from continuum_bench.errors import BenchError
-from continuum_bench.options.declare import MOST, number_in
+from continuum_bench.options.forms import COOL_DOWN, WARM_UP
 from continuum_bench.options.run import ArrivalOptions
 from continuum_bench.workload.arrivals import lanes_of
 
@@ -28,46 +28,25 @@ def in_window(jobs: Sequence[Job], given: ArrivalOptions) -> list[Job]:
     """
     if (given.warm_up, given.cool_down) == ("0", "0"):
         return list(jobs)
-    warm_up, cool_down = given.warm_up, given.cool_down
-    closed = given.arrivals.startswith("concurrency")
-    if not closed and (REQUESTS.fullmatch(warm_up) or cool_down == LANES):
-        raise BenchError(f"--warm-up {warm_up}, --cool-down {cool_down}: requests and lanes need --concurrency")
-    (warm, warm_is_time), (cool, cool_is_time) = read_warm_up(warm_up), read_cool_down(cool_down)
-    if lanes_of(given.arrivals) is not None:
-        if cool_is_time and given.time_limit_s is None:
-            raise BenchError(f"--cool-down {given.cool_down}: seconds in a closed loop need --time-limit-s")
-        warm, cool = (0 if warm_is_time else warm), (0 if cool_is_time else cool)
-        warm_is_time = cool_is_time = False
+    (warm_by, warm), (cool_by, cool) = WARM_UP.read(given.warm_up), COOL_DOWN.read(given.cool_down)
+    if not given.arrivals.startswith("concurrency") and (warm_by == "requests" or cool_by == LANES):
+        words = f"--warm-up {given.warm_up}, --cool-down {given.cool_down}"
+        raise BenchError(f"{words}: requests and lanes need --concurrency")
+    arrive = lanes_of(given.arrivals) is None
+    if not arrive and cool_by == "seconds" and given.time_limit_s is None:
+        raise BenchError(f"--cool-down {given.cool_down}: seconds in a closed loop need --time-limit-s")
     order = sorted(range(len(jobs)), key=lambda index: jobs[index].arrival_s)
     times_s = [jobs[index].arrival_s for index in order]
-    first = sum(time_s < warm for time_s in times_s) if warm_is_time else int(warm)
-    end = len(order) - (sum(time_s > times_s[-1] - cool for time_s in times_s) if cool_is_time else int(cool))
+    first, end = 0, len(order)
+    if warm_by == "programs":
+        first = warm[0]
+    elif arrive:
+        first = sum(time_s < warm[0] for time_s in times_s)
+    if cool_by == "programs":
+        end -= cool[0]
+    elif arrive:
+        end -= sum(time_s > times_s[-1] - cool[0] for time_s in times_s)
     if first >= end:
         raise BenchError(f"--warm-up {given.warm_up}, --cool-down {given.cool_down}: no program is left to count")
     counted = set(order[first:end])
     return [replace(job, counted=index in counted) for index, job in enumerate(jobs)]
-
-
-def read_warm_up(text: str) -> tuple[float, bool]:
-    """Read ``10`` (programs), ``60s``, or ``11r`` (requests of a closed loop, which leave out no whole program).
-
-    Returns:
-        The number of programs or seconds, and whether it means seconds.
-
-    Raises:
-        BenchError: the text has another form.
-    """
-    return (0.0, False) if REQUESTS.fullmatch(text) else _read_edge("--warm-up", text)
-
-
-def read_cool_down(text: str) -> tuple[float, bool]:
-    """Read ``10``, ``60s``, or ``lanes`` (of a closed loop, which leaves out no whole program), as ``read_warm_up``."""
-    return (0.0, False) if text == LANES else _read_edge("--cool-down", text)
-
-
-def _read_edge(option: str, text: str) -> tuple[float, bool]:
-    seconds = text.endswith("s")
-    number = number_in(text.removesuffix("s"))
-    if not (0 <= number <= MOST and (seconds or number.is_integer())):
-        raise BenchError(f"{option} {text}: expected a number of programs (10) or seconds (60s)")
-    return number, seconds

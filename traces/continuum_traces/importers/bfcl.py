@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from continuum_traces.importers.described import Imported, RequestUsage
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.usage import Imported, RequestUsage
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 from continuum_traces.assumptions import Assumptions
-from continuum_traces.importers.usage import Imported, RequestUsage, turns_from_usage
+from continuum_traces.importers.described import Imported, RequestUsage, turns_from_usage
 from continuum_traces.schema import Program
 
 BRANCHES = "shared by prompts of several programs, not kept: prompts branch more than once"

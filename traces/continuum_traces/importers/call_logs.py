@@ -16,10 +16,7 @@ from itertools import pairwise, takewhile
 from typing import Any
 
 from continuum_traces.assumptions import Assumptions
-from continuum_traces.importers.dialogue import first, instant
-from continuum_traces.importers.importer import Importer, Signs, Source, cell
-from continuum_traces.importers.texts import message_text
-from continuum_traces.importers.usage import (
+from continuum_traces.importers.described import (
     UNKNOWN,
     Imported,
     RequestUsage,
@@ -30,6 +27,9 @@ from continuum_traces.importers.usage import (
     number,
     request_of,
 )
+from continuum_traces.importers.dialogue import first, instant
+from continuum_traces.importers.importer import Importer, Signs, Source, cell
+from continuum_traces.importers.text_tokens import message_text
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program
 from continuum_traces.truth import TOOLS

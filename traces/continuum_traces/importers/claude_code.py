@@ -9,9 +9,10 @@ from typing import Any
 
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
+from continuum_traces.importers.described import Imported, RequestUsage, estimate_tokens, inner, number, usage_of
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.texts import message_text, reasoning_tokens
-from continuum_traces.importers.timeline import (
+from continuum_traces.importers.text_tokens import message_text, reasoning_tokens
+from continuum_traces.importers.timed_requests import (
     AnsweredRequest,
     Thread,
     TimedCall,
@@ -19,7 +20,6 @@ from continuum_traces.importers.timeline import (
     programs_on_timeline,
     seconds,
 )
-from continuum_traces.importers.usage import Imported, RequestUsage, estimate_tokens, inner, number, usage_of
 
 Line = Mapping[str, Any]
 

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from continuum_traces.assumptions import Assumptions
+from continuum_traces.importers.described import (
+    Imported,
+    RequestUsage,
+    count_of,
+    inner,
+)
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.timeline import (
+from continuum_traces.importers.timed_requests import (
     AnsweredRequest,
     Thread,
     TimedCall,
     call_of,
     programs_on_timeline,
     seconds,
-)
-from continuum_traces.importers.usage import (
-    Imported,
-    RequestUsage,
-    count_of,
-    inner,
 )
 
 COPIED_S = 1.0

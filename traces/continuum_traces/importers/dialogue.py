@@ -13,10 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from continuum_traces.assumptions import Assumptions
-from continuum_traces.importers.importer import Source
-from continuum_traces.importers.texts import message_text, message_tokens, reasoning_tokens
-from continuum_traces.importers.timeline import NO_COUNTS, AnsweredRequest, Thread, TimedCall, call_of, seconds
-from continuum_traces.importers.usage import (
+from continuum_traces.importers.described import (
     CHARACTERS,
     ESTIMATED,
     TOTAL_DIFFERS,
@@ -25,6 +22,9 @@ from continuum_traces.importers.usage import (
     number,
     request_of,
 )
+from continuum_traces.importers.importer import Source
+from continuum_traces.importers.text_tokens import message_text, message_tokens, reasoning_tokens
+from continuum_traces.importers.timed_requests import NO_COUNTS, AnsweredRequest, Thread, TimedCall, call_of, seconds
 from continuum_traces.jsonl import TraceError
 from continuum_traces.usage import Usage, read_usage
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.assumptions import Assumption, Assumptions
-from continuum_traces.importers.usage import Imported, Row
+from continuum_traces.importers.described import Imported, Row
 from continuum_traces.jsonl import TraceError, json_object, text_lines, whole_text
 
 Wanted = type | tuple[type, ...] | str

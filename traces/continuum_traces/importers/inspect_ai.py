@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.assumptions import Assumptions
+from continuum_traces.importers.described import Imported, inner, listed, usage_of
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.timeline import AnsweredRequest, Thread, call_of, programs_on_timeline, seconds
-from continuum_traces.importers.usage import Imported, inner, listed, usage_of
+from continuum_traces.importers.timed_requests import AnsweredRequest, Thread, call_of, programs_on_timeline, seconds
 from continuum_traces.jsonl import TraceError, json_object
 
 try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from continuum_traces.importers.described import Imported, in_order, listed, rows_by
 from continuum_traces.importers.dialogue import (
     IDENT,
     USAGE,
@@ -17,9 +18,8 @@ from continuum_traces.importers.dialogue import (
     spoken_calls,
 )
 from continuum_traces.importers.importer import Importer, Signs, Source, cell
-from continuum_traces.importers.texts import message_tokens, prompt_head_tokens
-from continuum_traces.importers.timeline import programs_on_timeline
-from continuum_traces.importers.usage import Imported, in_order, listed, rows_by
+from continuum_traces.importers.text_tokens import message_tokens, prompt_head_tokens
+from continuum_traces.importers.timed_requests import programs_on_timeline
 
 BESIDE = ("ui_messages.json", "wire.jsonl")
 """Files that have the same conversation as a list of messages beside them, with its token counts."""

@@ -17,10 +17,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
-from continuum_traces.importers.texts import message_text, message_tokens
-from continuum_traces.importers.usage import (
+from continuum_traces.importers.described import (
     CHARACTERS,
     ESTIMATED,
     Imported,
@@ -32,6 +29,9 @@ from continuum_traces.importers.usage import (
     number,
     usage_of,
 )
+from continuum_traces.importers.importer import Importer, Signs, Source
+from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
+from continuum_traces.importers.text_tokens import message_text, message_tokens
 from continuum_traces.jsonl import TraceError, json_object
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall

@@ -17,8 +17,16 @@ from typing import Any
 
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
+from continuum_traces.importers.described import (
+    UNKNOWN,
+    Imported,
+    RequestUsage,
+    differing_totals,
+    inner,
+    listed,
+    usage_of,
+)
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.usage import UNKNOWN, Imported, RequestUsage, differing_totals, inner, listed, usage_of
 from continuum_traces.jsonl import TraceError
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall

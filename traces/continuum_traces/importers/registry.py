@@ -46,10 +46,10 @@ from continuum_traces import importers
 from continuum_traces.assumptions import NO_DURATION, Assumptions, from_header, of_tool_times
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.block_ids import SharedBlocks
-from continuum_traces.importers.identity import Read, each_once
+from continuum_traces.importers.described import Imported, RequestUsage
 from continuum_traces.importers.importer import Importer, Signs, Source, head_of
+from continuum_traces.importers.same_run import Read, each_once
 from continuum_traces.importers.shared_prefix import with_shared_prefixes
-from continuum_traces.importers.usage import Imported, RequestUsage
 from continuum_traces.jsonl import TraceError, read_header, read_programs, text_lines
 from continuum_traces.lines import is_sound, program_line, read_program, read_turn, turn_line
 from continuum_traces.names import which

@@ -9,7 +9,7 @@ from os.path import commonprefix
 
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
-from continuum_traces.importers.usage import estimate_tokens
+from continuum_traces.importers.described import estimate_tokens
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
+from continuum_traces.importers.described import TOTAL_DIFFERS, Imported, count_of, counts_of, request_of
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.timeline import AnsweredRequest, Thread, TimedCall, programs_on_timeline, seconds
-from continuum_traces.importers.usage import TOTAL_DIFFERS, Imported, count_of, counts_of, request_of
+from continuum_traces.importers.timed_requests import AnsweredRequest, Thread, TimedCall, programs_on_timeline, seconds
 from continuum_traces.usage import Usage
 
 Facts = Mapping[str, Any]

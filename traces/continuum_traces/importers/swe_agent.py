@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.usage import (
+from continuum_traces.importers.described import (
     CHARACTERS,
     ESTIMATED,
     Imported,
@@ -19,6 +18,7 @@ from continuum_traces.importers.usage import (
     listed,
     number,
 )
+from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program

@@ -16,8 +16,7 @@ from typing import Any, TypeGuard
 
 from continuum_traces.assumptions import Assumption, Assumptions
 from continuum_traces.grouped import grouped
-from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.usage import (
+from continuum_traces.importers.described import (
     UNKNOWN,
     Imported,
     RequestUsage,
@@ -27,6 +26,7 @@ from continuum_traces.importers.usage import (
     number,
     usage_of,
 )
+from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.usage import (
+from continuum_traces.importers.described import (
     Imported,
     RequestUsage,
     count_of,
@@ -17,6 +16,7 @@ from continuum_traces.importers.usage import (
     listed,
     number,
 )
+from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.schema import Program, ToolCall
 
 Object = Mapping[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from continuum_analysis.compare.summary import ArmSummary
 from continuum_traces.names import counted
 
-from continuum_bench.live.load import LoadCounters
+from continuum_bench.live.load_settings import LoadCounters
 from continuum_bench.show import print_notice
 
 

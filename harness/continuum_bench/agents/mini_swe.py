@@ -12,11 +12,10 @@ from typing import Any
 from continuum_agents.protocol import BUBBLEWRAP, DOCKER
 from continuum_traces.json_io import write_text
 
-from continuum_bench.agents.batch import Work, batch_label
+from continuum_bench.agents.batch import environment_for, run_batch
 from continuum_bench.agents.containers import pull_images, remove_containers
-from continuum_bench.agents.environment import Environment, environment_of
-from continuum_bench.agents.results import Results
-from continuum_bench.agents.run import run_batch
+from continuum_bench.agents.environment import Environment
+from continuum_bench.agents.runner import Work, batch_label
 from continuum_bench.agents.tasks import Task, read_tasks
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import default_out
@@ -30,27 +29,19 @@ _SWE_BENCH = re.compile(r"[\w.-]+__[\w.-]+-\d+")
 def run_mini_swe(options: MiniSweOptions) -> int:
     """Play tasks of a file or of a dataset. Returns the exit code, as ``run_batch``."""
     _check(options)
-    agent, file, out = environment_of(options.framework), options.tasks, options.out
+    environment, file, out = environment_for(options), options.tasks, options.out
     if file is None:
         out = out or default_out(options.framework)
-        file = _load(agent, options, out)
-    tasks = read_tasks(file, options.repos)
-    in_docker = options.environment == DOCKER
-    if in_docker:
-        tasks = [with_image(file, task) for task in tasks]
-
-    def prepare() -> Work:
-        if in_docker:
-            if out is not None:
-                remove_containers(batch_label(out))
-            if options.pull:
-                pull_images(dict.fromkeys(task.image for task in tasks if task.image))
-        return Work(tasks, conclude=conclude if in_docker else None, facts=_facts(options))
-
-    def conclude(done: Results) -> None:
-        remove_containers(batch_label(done.out))
-
-    return run_batch(replace(options, out=out), file, prepare)
+        file = _load(environment, options, out)
+    work = Work(read_tasks(file, options.repos), facts=_facts(options))
+    if options.environment == DOCKER:
+        tasks = [with_image(file, task) for task in work.tasks]
+        if out is not None:
+            remove_containers(batch_label(out))
+        if options.pull:
+            pull_images(dict.fromkeys(task.image for task in tasks if task.image))
+        work = replace(work, tasks=tasks, conclude=lambda done: remove_containers(batch_label(done.out)))
+    return run_batch(replace(options, out=out), environment, file, work)
 
 
 def _check(options: MiniSweOptions) -> None:
@@ -81,10 +72,10 @@ def _facts(options: MiniSweOptions) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value} if options.subset is not None else {}
 
 
-def _load(agent: Environment, options: MiniSweOptions, out: Path) -> Path:
+def _load(environment: Environment, options: MiniSweOptions, out: Path) -> Path:
     """Write the dataset's tasks to a file in ``out``, and return its path."""
     chosen = ["--subset", str(options.subset), "--split", options.split]
     chosen += [f"--slice={options.slice_spec}", f"--filter={options.filter_spec}"]
     chosen += ["--shuffle"] if options.shuffle else []
-    tasks = agent.run(LOADER, *chosen, asked=f"--subset {options.subset}")
+    tasks = environment.run(LOADER, *chosen, asked=f"--subset {options.subset}")
     return write_text(out / TASKS, tasks)

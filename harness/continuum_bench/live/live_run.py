@@ -18,11 +18,11 @@ from continuum_traces.schema import Engine, Manifest
 
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import default_out
+from continuum_bench.live.closing_notes import client_side, length_notes, report_generator
 from continuum_bench.live.endpoint import Endpoint, plugin_errors, probe_server
-from continuum_bench.live.load import LoadCounters, LoadOptions, plays_of
+from continuum_bench.live.load_settings import LoadCounters, LoadOptions, plays_of
 from continuum_bench.live.processes import play
 from continuum_bench.live.recording import LiveRecorder, remove_unfinished, take_scheduler_records
-from continuum_bench.live.results import client_side, length_notes, report_generator
 from continuum_bench.live.server_metrics import server_metrics
 from continuum_bench.lock import locked
 from continuum_bench.options.run import LiveOptions, RunOptions

@@ -12,6 +12,7 @@ from typing import Any
 
 from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
+from continuum_traces.importers.described import Imported, inner, listed
 from continuum_traces.importers.dialogue import (
     AT,
     IDENT,
@@ -25,8 +26,7 @@ from continuum_traces.importers.dialogue import (
     say_estimates,
 )
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.timeline import programs_on_timeline
-from continuum_traces.importers.usage import Imported, inner, listed
+from continuum_traces.importers.timed_requests import programs_on_timeline
 from continuum_traces.shell import first_program
 
 FORKED = "what it shares with the session before counts as new input"

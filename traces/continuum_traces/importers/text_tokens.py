@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from continuum_traces.importers.usage import estimate_tokens
+from continuum_traces.importers.described import estimate_tokens
 
 Assume = Callable[[str, str], object]
 """Notes that something (in the singular) was counted in some way."""

@@ -7,10 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from continuum_traces.assumptions import Assumptions
-from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.importers.texts import message_tokens
-from continuum_traces.importers.timeline import AnsweredRequest, Thread, TimedCall, programs_on_timeline, seconds
-from continuum_traces.importers.usage import (
+from continuum_traces.importers.described import (
     UNKNOWN,
     Imported,
     RequestUsage,
@@ -22,6 +19,9 @@ from continuum_traces.importers.usage import (
     rows_by,
     usage_of,
 )
+from continuum_traces.importers.importer import Importer, Signs, Source
+from continuum_traces.importers.text_tokens import message_tokens
+from continuum_traces.importers.timed_requests import AnsweredRequest, Thread, TimedCall, programs_on_timeline, seconds
 from continuum_traces.truth import OUTPUT
 
 Object = Mapping[str, Any]

@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 
-from continuum_bench.agents.batch import Work
-from continuum_bench.agents.run import run_batch
+from continuum_bench.agents.batch import environment_for, run_batch
+from continuum_bench.agents.runner import Work
 from continuum_bench.agents.tasks import Task, read_tasks
 from continuum_bench.errors import BenchError
 from continuum_bench.options.agent import CommandOptions
@@ -19,9 +19,11 @@ def run_command(options: CommandOptions, words: Sequence[str]) -> int:
         raise BenchError("--tool-limit: the command runs its own tools; limit them there")
     if shutil.which(words[0]) is None:
         raise BenchError(f"-- {words[0]}: there is no such command")
+    environment = environment_for(options)
     tasks = [_with_check(task, options.check) for task in read_tasks(options.tasks, options.repos)]
     facts = {"command": list(words), "check": options.check}
-    return run_batch(options, options.tasks, lambda: Work(tasks, facts=facts, config=tuple(words), scored=True))
+    work = Work(tasks, facts=facts, config=tuple(words), scored=True)
+    return run_batch(options, environment, options.tasks, work)
 
 
 def _with_check(task: Task, check: str | None) -> Task:

@@ -13,10 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.importers.importer import Importer, Signs, Source, Wanted, is_table
-from continuum_traces.importers.texts import message_text, message_tokens, prompt_head_tokens
-from continuum_traces.importers.timeline import seconds
-from continuum_traces.importers.usage import (
+from continuum_traces.importers.described import (
     CHARACTERS,
     CHARS_PER_TOKEN,
     ESTIMATED,
@@ -35,6 +32,9 @@ from continuum_traces.importers.usage import (
     number,
     rows_by,
 )
+from continuum_traces.importers.importer import Importer, Signs, Source, Wanted, is_table
+from continuum_traces.importers.text_tokens import message_text, message_tokens, prompt_head_tokens
+from continuum_traces.importers.timed_requests import seconds
 from continuum_traces.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.truth import OUTPUT, PROMPT

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from continuum_traces.assumptions import Assumptions
-from continuum_traces.importers.usage import UNKNOWN, Imported, RequestUsage
+from continuum_traces.importers.described import UNKNOWN, Imported, RequestUsage
 from continuum_traces.lines import digest
 from continuum_traces.schema import Program, ToolCall
 

@@ -33,10 +33,10 @@ from continuum_bench.figures.spec import FigureSpec, figure_names, load_figure
 from continuum_bench.invocation import command_line
 from continuum_bench.options.sweep import FigureOptions
 from continuum_bench.show import print_bars, print_notice, print_table, print_verdict
-from continuum_bench.sweep.command import play_grid
 from continuum_bench.sweep.goodput import GoodputStudy
 from continuum_bench.sweep.grid import Grid
-from continuum_bench.sweep.run import exit_code
+from continuum_bench.sweep.play_cells import exit_code
+from continuum_bench.sweep.play_sweep import play_grid
 from continuum_bench.sweep.store import SweepStore
 
 BASES = {"ratios": "continuum", "hints": "no hints"}

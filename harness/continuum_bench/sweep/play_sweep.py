@@ -17,8 +17,8 @@ from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import print_json, print_notice, print_table, print_verdict
 from continuum_bench.sweep.grid import Grid, read_grid
 from continuum_bench.sweep.plan import Cell, plan
+from continuum_bench.sweep.play_cells import exit_code, play_missing
 from continuum_bench.sweep.predict import predict, with_profiles
-from continuum_bench.sweep.run import exit_code, play_missing
 from continuum_bench.sweep.store import SweepStore
 
 CTRL_C = 130
