@@ -1,4 +1,8 @@
-"""Build dataclass instances from JSON with pydantic. Every fault names its field."""
+"""Build dataclass instances from JSON. Every fault of a line is named, with its field; unknown fields are faults.
+
+Therefore pydantic: msgspec, which reads everything else (options, answers of servers, other people's logs), stops at
+the first fault, and ignores unknown fields of dataclasses.
+"""
 
 from __future__ import annotations
 
