@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice, takewhile
+from itertools import chain, islice
 
 EVERY = 128
 """The hashes of so many blocks from the start are kept, then those of every second one, and so on: a place is known to
@@ -30,6 +30,8 @@ OCCURRENCES = 32
 SHORTEST = 256
 """Number of tokens of the shortest prompt of which samples are kept."""
 ITEM = array("q").itemsize
+PLACES = (*range(EVERY), *(at for n in range(23) for at in range(EVERY << n, EVERY << n + 1, 2 << n)))
+"""The numbers of the blocks whose hashes are kept, up to the 2^30th."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class History:
 
     tokens: int
     hashes: array[int]
-    """Hashes of blocks at ``_places``. Each covers the whole prefix up to its block."""
+    """Hashes of blocks at ``PLACES``. Each covers the whole prefix up to its block."""
     samples: bytes = b""
     """Tokens at ``_positions``; empty: the prompt is shorter than ``SHORTEST``, or its tokens are unknown."""
     ends: tuple[bytes, ...] = ()
@@ -60,10 +62,10 @@ class History:
 
     def repeated(self, blocks: Sequence[Hashable], block_size: int) -> int:
         """Return how many leading tokens a prompt with these blocks certainly repeats. Less by at most 1/64."""
-        hashes, places = self.hashes, list(islice(_places(), len(self.hashes)))
-        known = range(bisect_left(places, len(blocks)))
-        first = bisect_left(known, True, key=lambda at: hash(blocks[places[at]]) != hashes[at])
-        return (places[first - 1] + 1) * block_size if first else 0
+        hashes = self.hashes
+        known = range(min(len(hashes), bisect_left(PLACES, len(blocks))))
+        first = bisect_left(known, True, key=lambda at: hash(blocks[PLACES[at]]) != hashes[at])
+        return (PLACES[first - 1] + 1) * block_size if first else 0
 
     def moved(self, ids: Sequence[int], head: int) -> float:
         """Return the share of this prompt that another prompt repeats: its head, and the rest at another place.
@@ -123,20 +125,14 @@ def history_of(ids: Sequence[int] | None, blocks: Sequence[Hashable] | None, tok
     """Return what is kept of a prompt; None: nothing is known of it."""
     if blocks is None:
         return None
-    hashes = array("q", (hash(blocks[at]) for at in takewhile(len(blocks).__gt__, _places())))
+    places = PLACES[: bisect_left(PLACES, len(blocks))]
+    hashes = array("q", map(hash, map(blocks.__getitem__, places)))
     if ids is None or tokens < SHORTEST:
         return History(tokens, hashes)
-    samples = array("q", [token for at in _positions(tokens) for token in ids[at : at + WINDOW]])
+    samples = array("q", chain.from_iterable([ids[at : at + WINDOW] for at in _positions(tokens)]))
     stops = range(tokens, tokens - OPENING, -2)
     ends = tuple(array("q", ids[stop - ENDS : stop]).tobytes() for stop in stops)
     return History(tokens, hashes, samples.tobytes(), ends)
-
-
-def _places() -> Iterator[int]:
-    """Yield the numbers of the blocks whose hashes are kept."""
-    yield from range(EVERY)
-    for step in (2**power for power in count(1)):
-        yield from range(EVERY * step // 2, EVERY * step, step)
 
 
 def _positions(tokens: int) -> list[int]:
