@@ -286,8 +286,8 @@ class Footprint:
     """Tokens of ``Machine.kv_tokens`` for each block of the pool."""
 
     def blocks(self, tokens: int) -> int:
-        wanted = ((-(-tokens // size), most) for size, most in self.groups)
-        return sum(blocks if most is None else min(blocks, most) for blocks, most in wanted)
+        wanted = ((-(-tokens // size), limit) for size, limit in self.groups)
+        return sum(blocks if limit is None else min(blocks, limit) for blocks, limit in wanted)
 
 
 @dataclass(slots=True)

@@ -104,7 +104,7 @@ def find_model(name: str) -> Model:
     if model is None and base is not None and base.expert_bytes_each is None:
         model = base if base.weight_bytes_each == 1.0 else _variant(base, "-fp8", "fp8 weights", weight_bytes_each=1.0)
     if model is None or rest:
-        names = {alias: each.name for alias, each in models.items()}
+        names = {alias: model.name for alias, model in models.items()}
         raise UnknownPair(_unknown("model", name, _plain(stem), names))
     return _variant(model, FP8_KV, "fp8 KV", kv_bytes_each=1.0) if fp8_kv else model
 
