@@ -83,7 +83,7 @@ class TurnState:
     sequence: int
     """Number of the request among all requests in order of arrival."""
     tags: Tags = field(default_factory=Tags)
-    """What the client says of the turn."""
+    """What the client says of the turn. A ``ToolEvent`` while it runs changes the predicted times."""
     priority: int = 0
     """The smallest comes first, whatever the policy says. Above 0: work in the background."""
     start_s: float | None = None
