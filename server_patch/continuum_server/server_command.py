@@ -252,7 +252,7 @@ def _check_reachable(vllm_arguments: Sequence[str]) -> None:
 def _check_parser(option: str, name: str | None, kind: str, vllm_arguments: Sequence[str]) -> None:
     """Refuse a parser that vLLM does not have, unless a file of the user's may add it."""
     adding = ("tool-parser", "reasoning-parser-", "config")  # vLLM takes beginnings of its options too
-    if not name or any(_passed_on(each, vllm_arguments) for each in adding):
+    if not name or any(_passed_on(argument, vllm_arguments) for argument in adding):
         return
     names = names_of(kind)
     if names and name not in names:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from continuum_server.policy import one_offs
-from continuum_server.policy.one_offs import RECENT, SHARE
+from continuum_server.policy.one_offs import ONE_OFFS_SHARE, RECENT_TURNS
 from continuum_server.policy.order import Class, Place
 from continuum_server.policy.program_table import Guards
 from continuum_server.vllm_plugin.queue import PlacedQueue
@@ -84,8 +84,8 @@ def test_one_offs_are_first_while_they_take_less_than_their_share() -> None:
         took(driver, f"chat-{number}", 0.05 * WINDOW_S, tagged=False)
     assert not driver.table.one_offs.first(None)
     for number in range(100):  # agents take twice what is left of the share
-        took(driver, "agent", (1.0 - SHARE) * 0.2 * WINDOW_S, tagged=True)
-        took(driver, f"chat-{number}", SHARE * 0.1 * WINDOW_S, tagged=False)
+        took(driver, "agent", (1.0 - ONE_OFFS_SHARE) * 0.2 * WINDOW_S, tagged=True)
+        took(driver, f"chat-{number}", ONE_OFFS_SHARE * 0.1 * WINDOW_S, tagged=False)
     assert driver.table.one_offs.first(None)
     assert not Driver("program-fcfs", guards=FCFS).table.one_offs.first(None)
 
@@ -97,16 +97,16 @@ def test_small_first_turns_are_one_offs_only_if_few_of_them_go_on() -> None:
     assert driver.arrive("single", prompt=small, last=True).one_off
     assert not driver.arrive("large", prompt=large, last=True).one_off
     assert driver.arrive("untagged", prompt=large, tagged=False).one_off
-    for number in range(3 * RECENT):
+    for number in range(3 * RECENT_TURNS):
         driver.turn(f"chat-{number}")
     turn = driver.arrive("new", prompt=small)
     assert turn.one_off
     driver.finish(driver.start(turn))
     assert not driver.arrive("new", prompt=small).one_off  # its second turn
-    for number in range(3 * RECENT):
+    for number in range(3 * RECENT_TURNS):
         driver.turn(f"agent-{number}")
         driver.turn(f"agent-{number}")
-    for number in range(3 * RECENT):  # sub-agents count neither way
+    for number in range(3 * RECENT_TURNS):  # sub-agents count neither way
         driver.finish(driver.start(driver.arrive(f"child-{number}", parent="new", prompt=small)))
     assert not driver.arrive("later", prompt=small).one_off
 
@@ -114,7 +114,7 @@ def test_small_first_turns_are_one_offs_only_if_few_of_them_go_on() -> None:
 def test_programs_with_many_turns_count_as_going_on_once() -> None:
     """One of eight programs goes on, for 20 turns. It counts once, so new programs are expected to be one-offs."""
     driver = Driver("program-fcfs", guards=Guards())
-    for number in range(3 * RECENT):
+    for number in range(3 * RECENT_TURNS):
         for _ in range(20 if number % 8 == 0 else 1):
             driver.turn(f"program-{number}")
     assert driver.arrive("new").one_off

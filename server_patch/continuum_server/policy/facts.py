@@ -83,7 +83,7 @@ class TurnState:
     sequence: int
     """Number of the request among all requests in order of arrival."""
     tags: Tags = field(default_factory=Tags)
-    """What the client says of the turn."""
+    """What the client says of the turn. A ``ToolEvent`` while it runs changes the predicted times."""
     priority: int = 0
     """The smallest comes first, whatever the policy says. Above 0: work in the background."""
     start_s: float | None = None
@@ -286,8 +286,8 @@ class Footprint:
     """Tokens of ``Machine.kv_tokens`` for each block of the pool."""
 
     def blocks(self, tokens: int) -> int:
-        wanted = ((-(-tokens // size), most) for size, most in self.groups)
-        return sum(blocks if most is None else min(blocks, most) for blocks, most in wanted)
+        wanted = ((-(-tokens // size), limit) for size, limit in self.groups)
+        return sum(blocks if limit is None else min(blocks, limit) for blocks, limit in wanted)
 
 
 @dataclass(slots=True)

@@ -5,8 +5,8 @@ API key at a time is its *guest*, in order of arrival. After its first turn it s
 
 Only the first programs of families are guests, and none is while a sub-agent of its key waits: an earlier program waits
 for that one. Requests in the background (``TurnState.priority``) do not count. The prompts of a key's guests take at
-most ``SHARE`` of the engine's time. So a client that begins a new program with every request, however large, delays
-earlier programs by that share and no more.
+most ``GUESTS_SHARE`` of the engine's time. So a client that begins a new program with every request, however large,
+delays earlier programs by that share and no more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from continuum_server.policy.facts import Machine, TurnState
 from continuum_server.policy.lru import Lru
 
-SHARE = 0.125
+GUESTS_SHARE = 0.125
 """Share of the engine's time that prompts of a key's guests may take."""
 BURST_S = 10.0
 """So many engine seconds of prompts of guests may be ahead of their share: what a key saves up while it has none."""
@@ -87,7 +87,9 @@ class Guests:
         if key.guest is not None or key.children or key.paid_s > now_s or not key.newcomers:
             return None
         turn = key.guest = next(iter(key.newcomers.values()))
-        key.paid_s = max(key.paid_s, now_s - BURST_S / SHARE) + self._prefill_s(turn.prompt_tokens) / SHARE
+        key.paid_s = (
+            max(key.paid_s, now_s - BURST_S / GUESTS_SHARE) + self._prefill_s(turn.prompt_tokens) / GUESTS_SHARE
+        )
         return turn
 
     def next_s(self) -> float | None:

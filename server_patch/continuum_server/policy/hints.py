@@ -16,7 +16,7 @@ from continuum_server.policy.lru import Lru
 
 CLIENTS = 1024
 """Number of clients remembered. The client that sent no prediction for longest is forgotten first."""
-RECENT = 8
+PREDICTIONS = 8
 """Number of predictions over which a client's score and error are averaged."""
 LOSS = 2.0
 """Weight of a loss in the score, against a saving."""
@@ -24,7 +24,7 @@ DELAY_S = 0.25
 """Added to times before their ratio is taken, because a prediction does not include the agent's own delay."""
 USUAL_ERROR = 0.1
 """Assumed mean squared error of the logarithm of predicted times, until a client's is known."""
-LATE = 2.0
+LATE_DEVIATIONS = 2.0
 """KV is held until the program is this many standard deviations late, measured on the logarithm of the time."""
 
 
@@ -75,7 +75,9 @@ class Predictions:
     """
 
     def __init__(self) -> None:
-        self._clients = Lru[str | None, Client](lambda: Client(RecentMean(RECENT), RecentMean(RECENT)), CLIENTS)
+        self._clients = Lru[str | None, Client](
+            lambda: Client(RecentMean(PREDICTIONS), RecentMean(PREDICTIONS)), CLIENTS
+        )
 
     def hold_s(self, turn: TurnState, now_s: float, even_s: float, learned_s: float) -> float:
         """Return how long to hold the KV of a turn that ends now, which is ``learned_s`` without a prediction.
@@ -136,4 +138,4 @@ def _late_s(predicted_s: float, p90_s: float | None, client: Client) -> float:
         deviation = log((p90_s + DELAY_S) / (predicted_s + DELAY_S)) / 1.2816  # the normal distribution's P90
     else:
         deviation = (client.error.value if client.error.count else USUAL_ERROR) ** 0.5
-    return (predicted_s + DELAY_S) * exp(LATE * deviation)
+    return (predicted_s + DELAY_S) * exp(LATE_DEVIATIONS * deviation)

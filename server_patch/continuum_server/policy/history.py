@@ -21,7 +21,7 @@ EVEN, TAIL = 24, 8
 """Number of samples that are spread over a prompt, and of those that cover its end."""
 TAIL_REPEATED = 6
 """Number of the samples of the end that a prompt of the same conversation has."""
-OPENING = 8
+LOOSE_END = 8
 """Number of tokens at the end of a prompt that may open the answer otherwise than the next prompt repeats it."""
 ENDS = 24
 """Number of tokens that are sought to find where the earlier prompt ends in another one."""
@@ -130,14 +130,14 @@ def history_of(ids: Sequence[int] | None, blocks: Sequence[Hashable] | None, tok
     if ids is None or tokens < SHORTEST:
         return History(tokens, hashes)
     samples = array("q", chain.from_iterable([ids[at : at + WINDOW] for at in _positions(tokens)]))
-    stops = range(tokens, tokens - OPENING, -2)
+    stops = range(tokens, tokens - LOOSE_END, -2)
     ends = tuple(array("q", ids[stop - ENDS : stop]).tobytes() for stop in stops)
     return History(tokens, hashes, samples.tobytes(), ends)
 
 
 def _positions(tokens: int) -> list[int]:
     """Return where the samples of a prompt begin: those that are spread over it, then those of its end."""
-    end = tokens - OPENING - TAIL * WINDOW
+    end = tokens - LOOSE_END - TAIL * WINDOW
     return [end * part // EVEN for part in range(EVEN)] + [end + WINDOW * part for part in range(TAIL)]
 
 

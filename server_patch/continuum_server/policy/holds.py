@@ -19,7 +19,7 @@ USUAL_WORTH = 0.27
 """Worth of memory if decode times are unknown: about that of Llama-3.1-8B with 440K tokens on an A100 or an H100."""
 TIMES = 1024
 """Number of most recent times between turns from which a hold is shortened."""
-RECENT = 256
+RECENT_HOLDS = 256
 """Number of turns that count most in the means of ``Holds``."""
 
 
@@ -50,7 +50,7 @@ class Holds:
         self._decode_worth = (decode.memory_worth(machine.kv_tokens) if decode is not None else 0.0) or USUAL_WORTH
         self.tool_times = RecentToolTimes(TIMES)
         """The recent tool times."""
-        self.kept_s, self.served_s = RecentMean(RECENT), RecentMean(RECENT)
+        self.kept_s, self.served_s = RecentMean(RECENT_HOLDS), RecentMean(RECENT_HOLDS)
         """Means: seconds for which KV is held after a turn, and seconds of a turn in the batch."""
         self._ends: list[_End] = []
         """A heap of the times at which programs that are away count as finished."""

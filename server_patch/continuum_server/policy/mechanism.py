@@ -11,7 +11,7 @@ from continuum_server.policy.facts import TurnFinish, TurnState
 
 
 class Mechanism:
-    """Overrides the events that it needs. The table changes its own fields of turns and programs after each event."""
+    """Subclasses override the events that they need. The table changes its own fields of turns and programs later."""
 
     def arrived(self, turn: TurnState, now_s: float) -> None:
         """A turn enters the waiting queue. ``turns_arrived`` does not count it yet."""

@@ -15,17 +15,17 @@ from continuum_server.policy.facts import Machine, TurnFinish, TurnState
 from continuum_server.policy.lru import Lru
 from continuum_server.policy.mechanism import Mechanism
 
-SHARE = 0.92
+ONE_OFFS_SHARE = 0.92
 """Share of the engine's work up to which one-offs run first."""
 WINDOW_S = 40.0
 """Engine seconds of work over which the share is averaged. The latest count most."""
 
-SMALL = 1 / 64
+SMALL_PROMPT = 1 / 64
 """Share of the KV pool up to which the first prompt of a program is small."""
 FEW = 1 / 3
 """Programs are one-offs at first if a smaller share of those with such a first prompt sent a second turn. It is learned
 of small prompts with an id and of larger ones without."""
-RECENT = 64
+RECENT_TURNS = 64
 """Number of first and second turns from which that share is learned."""
 SHAPES = 4096
 """Number of shapes of first prompts remembered. The shape that was not seen for longest is forgotten first."""
@@ -46,20 +46,20 @@ class OneOffs(Mechanism):
 
     def __init__(self, machine: Machine, enabled: bool) -> None:
         self._enabled = enabled
-        self._small_tokens = SMALL * machine.kv_tokens
+        self._small_tokens = SMALL_PROMPT * machine.kv_tokens
         self._prefill = machine.prefill
         self._token_s = None if machine.decode is None else machine.decode.full_token_s(machine.kv_tokens)
         self._taken: defaultdict[str | None, float] = defaultdict(lambda: 1.0)
         """Share of one-offs in the engine's recent work, by API key."""
-        self._named = Lru[str | None, RecentShare](lambda: RecentShare(RECENT, *UNKNOWN_NAMED), SHAPES)
+        self._named = Lru[str | None, RecentShare](lambda: RecentShare(RECENT_TURNS, *UNKNOWN_NAMED), SHAPES)
         """Of an API key's programs that send an id and begin with a small prompt, the share that sent a second turn."""
-        self._shapes = Lru[Hashable, RecentShare](lambda: RecentShare(RECENT, *UNKNOWN), SHAPES)
+        self._shapes = Lru[Hashable, RecentShare](lambda: RecentShare(RECENT_TURNS, *UNKNOWN), SHAPES)
         """The share of programs without ids that sent a second turn, by the shape of their first prompt: its first
         block, which is the same for all runs of an agent, or about its size."""
 
     def first(self, key: str | None) -> bool:
         """Whether the one-offs of an API key now run before its programs."""
-        return self._enabled and self._taken[key] < SHARE
+        return self._enabled and self._taken[key] < ONE_OFFS_SHARE
 
     def _includes(self, turn: TurnState) -> bool:
         """Whether a turn that arrives is a one-off: it names no program, or begins one that will hardly go on.

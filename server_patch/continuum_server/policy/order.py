@@ -142,27 +142,27 @@ class Order:
             asker: the turn that does not fit.
             must_free: without a release no request could run, or a running request would be preempted.
         """
-        own = self.now(self.place(asker))
-        found = [
+        place = self.now(self.place(asker))
+        claims = [
             (claim, pin)
             for pin in self._pins.values()
-            if not pin.soft and (claim := self._claim(asker, own, pin, must_free)) is not None
+            if not pin.soft and (claim := self._claim(asker, place, pin, must_free)) is not None
         ]
-        found.sort(key=lambda each: (each[1].priority, self._policy.position(each[1].program)), reverse=True)
-        found.sort(key=lambda each: each[0])
-        return [*self._pins.soft, *(pin for _, pin in found)]
+        claims.sort(key=lambda claim: (claim[1].priority, self._policy.position(claim[1].program)), reverse=True)
+        claims.sort(key=lambda claim: claim[0])
+        return [*self._pins.soft, *(pin for _, pin in claims)]
 
-    def _claim(self, asker: TurnState, own: Place, pin: Pin, must_free: bool) -> tuple[int, int] | None:
+    def _claim(self, asker: TurnState, place: Place, pin: Pin, must_free: bool) -> tuple[int, int] | None:
         """Return the claim by which a turn takes a pin; None: the pin does not yield. The smallest claim comes first.
 
         Args:
-            own: the turn's place.
+            place: the turn's.
         """
         if pin.program is asker.program:
             return (len(Claim), 0) if must_free else None
         key, holder = asker.program.namespace, pin.program.namespace
-        claim, place = self._tenants.claim(asker, holder), self.place_of(pin)
-        before = own < place or (place.kind is not Class.AWAY and self._tenants.ahead(holder, key))
+        claim, of_pin = self._tenants.claim(asker, holder), self.place_of(pin)
+        before = place < of_pin or (of_pin.kind is not Class.AWAY and self._tenants.ahead(holder, key))
         yields = must_free or claim is Claim.ALWAYS or (claim is Claim.AS_THE_POLICY and before)
         return (claim, holder == key) if yields else None
 

@@ -11,7 +11,7 @@ from continuum_server.policy.estimate import RecentMean
 from continuum_server.policy.facts import PrefillCurve, TurnState
 from continuum_server.policy.mechanism import Mechanism
 
-RECENT = 16
+RECENT_WAITS = 16
 """Number of first turns over which their waits are averaged."""
 
 
@@ -30,7 +30,7 @@ class WaitingTurns(Mechanism):
         self._targets: list[tuple[float, int, TurnState]] = []
         """A heap of the waiting first turns, by the latest instants at which they can start and meet the target."""
         self._ties = count()
-        self._urgent_wait_s = RecentMean(RECENT)
+        self._urgent_wait_s = RecentMean(RECENT_WAITS)
         """Mean seconds until such a turn started, once it came before all later requests."""
         self._urgent_s: dict[str, float] = {}
         """When the turns that did not start yet became overdue because of the target."""

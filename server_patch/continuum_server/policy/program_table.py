@@ -131,8 +131,8 @@ class ProgramTable:
         yield from (turn.program for turn in turns if turn.running)
         yield from (turn.program for turn in turns if not turn.running)
         yield from (pin.program for pin in self.pins.values() if pin.program.turn is None)
-        others = (each for each in self.identity.programs.latest() if each.program_id not in self.pins)
-        yield from (each for each in others if each.turn is None)
+        others = (program for program in self.identity.programs.latest() if program.program_id not in self.pins)
+        yield from (program for program in others if program.turn is None)
         yield from reversed(self._ended)
 
     def arrive(self, turn: TurnState, now_s: float) -> None:

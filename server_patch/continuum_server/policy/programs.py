@@ -23,7 +23,7 @@ from continuum_server.policy.recognise import Prompt, Recogniser
 IDLE_PROGRAMS_OF_AN_ID = 4
 """Number of idle programs remembered per id: a conversation and its side conversations. The longest idle are forgotten
 first."""
-RECENT = 8
+REMEMBERED = 8
 """Number of turn ids and of failed turns remembered per program. The oldest are forgotten first."""
 
 
@@ -61,12 +61,12 @@ class TurnNumbers:
         if turn_id is not None:
             self._by_id.pop(turn_id, None)
             self._by_id[turn_id] = number
-            if len(self._by_id) > RECENT:
+            if len(self._by_id) > REMEMBERED:
                 del self._by_id[next(iter(self._by_id))]
 
     def failed(self, number: int, prompt: Hashable) -> None:
         """Note that the turn failed. A later request with an equal prompt and no turn id is a retry of this turn."""
-        self._failed = [*self._failed, (prompt, number)][-RECENT:]
+        self._failed = [*self._failed, (prompt, number)][-REMEMBERED:]
 
     def _failed_with(self, prompt: Hashable) -> int | None:
         return next((number for failed, number in self._failed if failed == prompt), None)
@@ -268,8 +268,8 @@ def marks_of(blocks: Sequence[Hashable] | None, shared_blocks: int) -> tuple[tup
     if not blocks:
         return ()
     last = len(blocks) - 1
-    own = max(0, last - shared_blocks)
-    indices = [min(last, shared_blocks + own * eighths // 8) for eighths in EIGHTHS]
+    own_blocks = max(0, last - shared_blocks)
+    indices = [min(last, shared_blocks + own_blocks * eighths // 8) for eighths in EIGHTHS]
     return tuple((index, blocks[index]) for index in indices)
 
 

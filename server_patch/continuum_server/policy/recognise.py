@@ -138,7 +138,7 @@ class Recogniser:
                 longer = [(at, mark) for at, mark in places if len(ids) > at and mark not in equal]
                 left, answered = self._answered(after, longer)
                 found = self._bare(after, longer)
-                bare = max(filter(None, (bare, found)), key=lambda each: each[0], default=None)
+                bare = max(filter(None, (bare, found)), key=lambda match: match[0], default=None)
             if answered is not None:
                 if bare is not None and bare[0] > left:  # a later turn is repeated too, but not its answer
                     break
@@ -158,7 +158,7 @@ class Recogniser:
         mark's prompt; None: there is none."""
         span = min(SOUGHT, ANSWER + max((mark.answered for _, mark in places), default=0))
         repeated = ((after.repeated(mark, at, span), at, mark) for at, mark in places)
-        return max((each for each in repeated if each[0]), key=self._preference, default=(0, 0, None))[1:]
+        return max((answer for answer in repeated if answer[0]), key=self._preference, default=(0, 0, None))[1:]
 
     def _bare(self, after: _After, places: Sequence[tuple[int, Mark]]) -> tuple[int, Match] | None:
         """Return up to where the prompt repeats a mark's prompt, but not the answer, and the match; None: with none.
@@ -173,7 +173,7 @@ class Recogniser:
             return at, Match(mark, continues=True, bare=True)
         if not whole:
             return None
-        at, mark = max(reversed(whole), key=lambda each: each[0])
+        at, mark = max(reversed(whole), key=lambda place: place[0])
         return at, Match(mark, self._continues_bare(mark), bare=True)
 
     def _candidates(self, scope: Hashable, blocks: Sequence[Hashable]) -> Iterator[tuple[int, list[Mark]]]:
@@ -195,9 +195,9 @@ class Recogniser:
             if len(seen) > MOST_MARKS:
                 return
 
-    def _preference(self, each: tuple[int, int, Mark]) -> tuple[int, int, bool, bool]:
+    def _preference(self, answer: tuple[int, int, Mark]) -> tuple[int, int, bool, bool]:
         """Return the order of preference of marks: those of which the prompt repeats most, then idle programs."""
-        repeated, at, mark = each
+        repeated, at, mark = answer
         return at, repeated, mark.program.turn is None, self._waits(mark)
 
     def _decide(self, mark: Mark) -> Match:
@@ -272,9 +272,9 @@ class Recogniser:
     def split(self, mark: Mark, branch: ProgramState) -> None:
         """Let the prompts that a program sent since the mark be those of another program."""
         history, later = self._histories[mark.program], self.later(mark)
-        for each in later:
-            history.marks.remove(each)
-            each.program = branch
+        for mark in later:
+            history.marks.remove(mark)
+            mark.program = branch
         self._histories[branch] = _History(history.scope, deque(later), history.bare)
 
     def in_scope(self, scope: Hashable) -> list[ProgramState]:

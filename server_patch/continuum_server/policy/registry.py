@@ -43,8 +43,8 @@ class UnknownPolicy(PolicyError):
 def _policies_in(module: ModuleType) -> Iterator[type[Policy]]:
     """Yield the policies that the module itself defines, without base classes."""
     for value in vars(module).values():
-        own = inspect.isclass(value) and issubclass(value, Policy) and value.__module__ == module.__name__
-        if own and not inspect.isabstract(value):
+        is_own = inspect.isclass(value) and issubclass(value, Policy) and value.__module__ == module.__name__
+        if is_own and not inspect.isabstract(value):
             yield value
 
 

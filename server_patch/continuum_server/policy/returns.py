@@ -11,13 +11,13 @@ from continuum_server.policy.facts import ProgramState, TurnState
 from continuum_server.policy.lru import Lru
 from continuum_server.policy.mechanism import Mechanism
 
-RECENT = 256
+RECENT_ANSWERS = 256
 """Number of answers over which shares are averaged."""
 PRIOR = 4.0
 """An API key's share begins as if so many of its answers had been like everybody's. Everybody's begins as 1."""
 KINDS = 1024
 """Number of kinds of answers remembered. The kind that was not seen for longest is forgotten first."""
-LATE = 3.0
+LATE_TIMES = 3.0
 """A program has ended when it has been away for this many times the mean time between turns,"""
 LEAST_S = 30.0
 """and for at least so many seconds."""
@@ -41,9 +41,9 @@ class Returns(Mechanism):
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
-        self._all = Lru[Hashable, RecentShare](lambda: RecentShare(RECENT), KINDS)
+        self._all = Lru[Hashable, RecentShare](lambda: RecentShare(RECENT_ANSWERS), KINDS)
         self._waiting: deque[OpenAnswer] = deque()
-        self._away_s = RecentMean(RECENT)
+        self._away_s = RecentMean(RECENT_ANSWERS)
 
     def share(self, program: ProgramState, tool: str | None, now_s: float) -> float:
         """Return the share of answers that call this tool, or none, after which the program goes on: 0 to 1."""
@@ -81,7 +81,7 @@ class Returns(Mechanism):
 
     def _give_up(self, now_s: float) -> None:
         """Count the answers after which nobody came for long. Who comes later still counts as returned."""
-        late_s = min(self._most_s, max(LEAST_S, LATE * self._away_s.value))
+        late_s = min(self._most_s, max(LEAST_S, LATE_TIMES * self._away_s.value))
         while self._waiting and (not self._waiting[0].open or self._waiting[0].at_s + late_s < now_s):
             answer = self._waiting.popleft()
             if answer.open:

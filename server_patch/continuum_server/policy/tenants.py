@@ -127,7 +127,7 @@ class Tenants(Mechanism):
         tenant = self._tenants.setdefault(key, Tenant(key))
         tenant.weight = turn.weight
         if self._idle(tenant):
-            least_s = min((each.virtual_s for each in self if each.active), default=0.0)
+            least_s = min((other.virtual_s for other in self if other.active), default=0.0)
             tenant.virtual_s = max(tenant.virtual_s, self._present_s, least_s)
         elif not tenant.waiting:
             tenant.virtual_s = max(tenant.virtual_s, self._present_s - self.lag_s)
@@ -142,7 +142,7 @@ class Tenants(Mechanism):
         has a small stream running would always go before a request that needs the whole pool, and all turns behind
         that request would wait without end.
         """
-        self._present_s = max(self._present_s, min((each.virtual_s for each in self if each.waiting), default=0.0))
+        self._present_s = max(self._present_s, min((other.virtual_s for other in self if other.waiting), default=0.0))
 
     def started(self, turn: TurnState, now_s: float, hit_tokens: int) -> None:
         """Charge a turn's prompt, unless it was preempted and starts again."""
@@ -190,15 +190,15 @@ class Tenants(Mechanism):
 
     def _forget_idle(self) -> None:
         """Forget keys that will continue at the present virtual time. While nothing runs or waits, all keys do."""
-        idle = [each for each in self if self._idle(each)]
-        if not any(each.active for each in self):
-            self._present_s = max((self._present_s, *(each.virtual_s for each in idle)))
+        idle = [tenant for tenant in self if self._idle(tenant)]
+        if not any(tenant.active for tenant in self):
+            self._present_s = max((self._present_s, *(tenant.virtual_s for tenant in idle)))
         for tenant in idle:
             if tenant.virtual_s <= self._present_s:
                 del self._tenants[tenant.key]
 
     def _competing(self) -> bool:
-        return self.several and sum(each.active for each in self) > 1
+        return self.several and sum(tenant.active for tenant in self) > 1
 
     # ------------------------------------------------------------------------------------- memory
 
@@ -233,7 +233,8 @@ class Tenants(Mechanism):
         return self._level
 
     def _water_level(self) -> float:
-        wanted = sorted((self._wanted(each) / each.weight, each.weight) for each in self if not self._idle(each))
+        busy = (tenant for tenant in self if not self._idle(tenant))
+        wanted = sorted((self._wanted(tenant) / tenant.weight, tenant.weight) for tenant in busy)
         tokens, weights = float(self._kv_tokens), sum(weight for _, weight in wanted)
         for of_weight_1, weight in wanted:
             if of_weight_1 * weights >= tokens:
@@ -257,16 +258,16 @@ class Tenants(Mechanism):
             return []
         return [
             {
-                "key": each.key or "none",
-                "weight": each.weight,
-                "share": self.held(each.key) / self._kv_tokens,
-                "fair_share": self.fair(each.key) / self._kv_tokens,
-                "virtual_s": each.virtual_s,
-                "running": len(each.running),
-                "waiting": len(each.waiting),
-                "longest_wait_s": max((now_s - turn.since_s for turn in each.waiting.values()), default=0.0),
+                "key": tenant.key or "none",
+                "weight": tenant.weight,
+                "share": self.held(tenant.key) / self._kv_tokens,
+                "fair_share": self.fair(tenant.key) / self._kv_tokens,
+                "virtual_s": tenant.virtual_s,
+                "running": len(tenant.running),
+                "waiting": len(tenant.waiting),
+                "longest_wait_s": max((now_s - turn.since_s for turn in tenant.waiting.values()), default=0.0),
             }
-            for each in self
+            for tenant in self
         ]
 
     # ---------------------------------------------------------------------------------- decisions
@@ -289,7 +290,7 @@ class Tenants(Mechanism):
         key = asker.program.namespace
         if not self.several or self.ahead(key, holder):
             return Claim.IF_FORCED if self.several else Claim.AS_THE_POLICY
-        others = [each.key for each in self if not self._idle(each)] if holder == key else [holder]
+        others = [tenant.key for tenant in self if not self._idle(tenant)] if holder == key else [holder]
         if not any(self.ahead(other, key) for other in others):
             return Claim.AS_THE_POLICY
         if holder == key:
@@ -304,7 +305,7 @@ class Tenants(Mechanism):
         their shares. Those of the key with the largest virtual time come first, the latest of each key first.
         """
         key = asker.program.namespace
-        ahead = [each for each in self if each.running and self.ahead(each.key, key)]
+        ahead = [tenant for tenant in self if tenant.running and self.ahead(tenant.key, key)]
         if not ahead or not self._within_share(asker):
             return []
         turns: list[TurnState] = []
@@ -318,19 +319,19 @@ class Tenants(Mechanism):
                 turns.append(turn)
         return turns
 
-    def step_tokens(self, most: int, decode_tokens: Callable[[], int], decodes: Callable[[TurnState], bool]) -> int:
-        """Return how many tokens the next step may compute, at most ``most``.
+    def step_tokens(self, limit: int, decode_tokens: Callable[[], int], decodes: Callable[[TurnState], bool]) -> int:
+        """Return how many tokens the next step may compute, at most ``limit``.
 
         Args:
             decode_tokens: returns the tokens that all running requests decode in the step.
             decodes: whether a running turn's prompt is computed. From then on it is, until the turn is preempted.
         """
         if self._prompts_at != self.changes:
-            active = [each for each in self if each.active]
+            active = [tenant for tenant in self if tenant.active]
             least = min(active, key=_VIRTUAL_S) if len(active) > 1 else None
             self._prompts = [*least.running.values()] if least is not None and least.running else None
             self._prompts_at = self.changes
         if self._prompts is None:
-            return most
+            return limit
         self._prompts = [turn for turn in self._prompts if not decodes(turn)]
-        return most if self._prompts else min(most, STEP_TOKENS + decode_tokens())
+        return limit if self._prompts else min(limit, STEP_TOKENS + decode_tokens())

@@ -46,15 +46,15 @@ class ToolSamples(Generic[Samples]):
 
     def of(self, tool: str, key: str | None = None) -> Samples:
         """Return the tool's samples, and mark the tool as called. A new tool is added."""
-        own = self._keys.setdefault(key, OrderedDict())
-        if tool not in own:
-            own[tool] = self._make()
+        tools = self._keys.setdefault(key, OrderedDict())
+        if tool not in tools:
+            tools[tool] = self._make()
             if self._number > self._max_tools:
-                most = max(self._keys, key=lambda each: (len(self._keys[each]), each != key))
-                self._keys[most].popitem(last=False)
-                self._keys = {each: tools for each, tools in self._keys.items() if tools}
-        own.move_to_end(tool)
-        return own[tool]
+                largest = max(self._keys, key=lambda other: (len(self._keys[other]), other != key))
+                self._keys[largest].popitem(last=False)
+                self._keys = {other: named for other, named in self._keys.items() if named}
+        tools.move_to_end(tool)
+        return tools[tool]
 
     @property
     def _number(self) -> int:
@@ -62,8 +62,8 @@ class ToolSamples(Generic[Samples]):
 
     def _has_room(self, tool: str, key: str | None) -> bool:
         """Whether ``of`` removes no tool of the same key."""
-        own = self._keys.get(key, ())
-        return tool in own or self._number < self._max_tools or max(map(len, self._keys.values())) > len(own) + 1
+        tools = self._keys.get(key, ())
+        return tool in tools or self._number < self._max_tools or max(map(len, self._keys.values())) > len(tools) + 1
 
     def add(self, tool: str, seconds: float, own_s: float | None = None, key: str | None = None) -> None:
         """Add a tool time. ``own_s``: the time in this tool's own samples; None: ``seconds``."""
@@ -119,8 +119,8 @@ class ToolStatistics(ToolSamples[ToolTimes]):
 
     def times_for(self, tool: str, key: str | None = None) -> ToolTimes:
         """Return S[f] if it has more than K samples, otherwise S."""
-        own = self.get(tool, key)
-        return self.all if own is None or own.count <= self._cold else own
+        samples = self.get(tool, key)
+        return self.all if samples is None or samples.count <= self._cold else samples
 
     def counts(self) -> dict[str, int]:
         return {name_of(tool, key): times.count for key, tool, times in self.items()}

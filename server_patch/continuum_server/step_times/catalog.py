@@ -15,7 +15,6 @@ from typing import Any
 from continuum_traces.names import near
 
 from continuum_server import defaults
-from continuum_server.step_times.all_reduce import NOTE, slow_link
 from continuum_server.step_times.attention import BANDS, MixedAttention, kernel_of
 from continuum_server.step_times.cache_groups import layout_of
 from continuum_server.step_times.model import (
@@ -31,7 +30,7 @@ from continuum_server.step_times.overhead import Overhead, overhead_of
 from continuum_server.step_times.roofline import RooflineStepTimes
 from continuum_server.step_times.specs import EMBEDDING_BYTES, GPUS, MODELS, Gpu, Model
 from continuum_server.step_times.stages import layers_of_stages
-from continuum_server.step_times.table import TableStepTimes, table_from_json
+from continuum_server.step_times.table import SLOW_LINK, TableStepTimes, slow_link, table_from_json
 
 GIB = 1024**3
 TENSOR_PARALLEL = (1, 2, 4, 8)
@@ -104,7 +103,7 @@ def find_model(name: str) -> Model:
     if model is None and base is not None and base.expert_bytes_each is None:
         model = base if base.weight_bytes_each == 1.0 else _variant(base, "-fp8", "fp8 weights", weight_bytes_each=1.0)
     if model is None or rest:
-        names = {alias: each.name for alias, each in models.items()}
+        names = {alias: model.name for alias, model in models.items()}
         raise UnknownPair(_unknown("model", name, _plain(stem), names))
     return _variant(model, FP8_KV, "fp8 KV", kv_bytes_each=1.0) if fp8_kv else model
 
@@ -202,7 +201,7 @@ def _load(
     link = slow_link(gpu, model, tensor_parallel)
     table = read_table(gpu.name, model, tensor_parallel)
     if table is not None:
-        provenance = _provenance(table, model, stated, NOTE if link else "")
+        provenance = _provenance(table, model, stated, SLOW_LINK if link else "")
         longest = model.max_context_tokens
         return TableStepTimes(table_from_json(table), provenance, mixed, link, kernel.one_launch, longest)
     if gpu.link_gb_s < NVLINK_GB_S and tensor_parallel > PCIE_ROOFLINE_GPUS:

@@ -60,7 +60,7 @@ MEASURED_SHARES = msgspec.json.decode(files(__package__).joinpath("shares.json")
 """Fitted to decode steps and to steps of 1 to 2,048 tokens without attention. RTX PRO 6000 and RTX 4090: those of
 ``PROFILE_SOURCE`` (Llama-3.1-8B, and on the first Qwen3-32B); without attention the mean error is 3% and 4%, the
 largest 9% and 14%, where kernels change. L40S: the committed tables of Llama-3.1-8B and Qwen3-8B; mean error 4%,
-largest 17%. Communication is in none of them: that of the RTX PRO 6000 is from ``all_reduce``.
+largest 17%. Communication is in none of them: that of the RTX PRO 6000 is from ``table.slow_link``.
 """
 
 

@@ -166,8 +166,7 @@ def build_engine(
         of_loop["transfers"] = Transfers(scheduler, shape.offload, shape.gpus, shape.layout.block_bytes, clock)
     loop = VirtualLoop(scheduler, times, clock, on_turn, **of_loop)
     if isinstance(scheduler, ProgramSchedulerMixin):
-        scheduler.attach(clock, sink or Discard())
-        scheduler.output_tool = loop.output_tool
+        scheduler.attach(clock, sink or Discard(), loop.output_tool)
         show_future(scheduler, jobs, times)
     return VirtualEngine(scheduler, loop)
 

@@ -168,7 +168,7 @@ class ContinuumMiddleware:
         argument = {"program_id": program_id, "namespace": caller.namespace, "event": asdict(event)}
         answers = await self._ask(scope["app"].state, "event", argument, ANSWER_LIMIT_S)
         held = [answer["held"] for answer in answers or ()]
-        if all(each is None for each in held):
+        if all(answer is None for answer in held):
             return 404, {"error": "the server knows no program of yours with this id"}
         return 200, {"program_id": program_id, "held": any(held)}
 

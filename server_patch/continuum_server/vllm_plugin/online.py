@@ -71,9 +71,8 @@ class Online:
         self._clock = AnchoredClock()
         self._recorder = self._make_recorder()
         self._statistics = StatisticsFile(self._statistics_path(), scheduler.table.policy, self._clock)
-        scheduler.attach(self._clock, self)
         outputs = OutputTools(scheduler.vllm_config, settings.tool_parser, scheduler.table.policy.first_words)
-        scheduler.output_tool, scheduler.stop_string = outputs, outputs.stop_string
+        scheduler.attach(self._clock, self, outputs, outputs.stop_string)
         if self._recorder is not None:
             scheduler.table.identity.programs.resume_turns(self._recorder.resumed.turn_numbers)
             self._recorder.settle(self._clock())
@@ -144,7 +143,7 @@ class Online:
         table, now_s = scheduler.table, self._clock()
         scheduler.held.release_expired(now_s)
         estimates = table.policy.state()
-        own = name_of("", namespace)
+        prefix = name_of("", namespace)
         return {
             "policy": table.policy.name,
             "policy_options": self._settings.policy_options,
@@ -170,9 +169,9 @@ class Online:
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),
             "tools": {
-                tool.removeprefix(own): count
+                tool.removeprefix(prefix): count
                 for tool, count in table.policy.tool_counts().items()
-                if tool.startswith(own)
+                if tool.startswith(prefix)
             },
             "gauges": {
                 name: {"value": estimates[name], "help": text}
@@ -188,8 +187,8 @@ class Online:
 
     def _program_rows(self, namespace: str | None) -> list[tuple[Any, ...]]:
         """Return the programs that run, those that wait, those whose KV is held, others, and a few that have ended."""
-        own = islice(self._scheduler.table.programs(), SCANNED)
-        shown = (program for program in own if namespace is None or program.namespace == namespace)
+        programs = islice(self._scheduler.table.programs(), SCANNED)
+        shown = (program for program in programs if namespace is None or program.namespace == namespace)
         return [self._program_row(program, namespace) for program in islice(shown, LISTED)]
 
     def _program_row(self, program: ProgramState, namespace: str | None) -> tuple[Any, ...]:
@@ -246,8 +245,8 @@ def _state_of(program: ProgramState, pin: Pin | None) -> str:
 def _rows(pins: Iterable[Pin], namespace: str | None) -> list[tuple[Any, ...]]:
     """Return the values of ``PIN_ROW`` of the key's pins."""
     prefix = name_of("", namespace)
-    own = (pin for pin in pins if namespace is None or pin.program.namespace == namespace)
+    shown = (pin for pin in pins if namespace is None or pin.program.namespace == namespace)
     return [
         (pin.program.name.removeprefix(prefix), pin.turn_index, pin.kept_tokens, pin.since_s, pin.deadline_s)
-        for pin in islice(own, LISTED)
+        for pin in islice(shown, LISTED)
     ]

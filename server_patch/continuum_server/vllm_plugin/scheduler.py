@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("continuum")
 
 Clock = Callable[[], float]
+OutputReader = Callable[[Request], str | None]
 
 
 class BoundRefused(PluginError):
@@ -63,6 +64,10 @@ class Discard:
         return
 
 
+def _nothing(request: Request) -> str | None:
+    return None
+
+
 class ProgramSchedulerMixin(Scheduler):
     """The plugin's extension of ``Scheduler`` and ``AsyncScheduler``."""
 
@@ -80,12 +85,7 @@ class ProgramSchedulerMixin(Scheduler):
         if policy.label == "bound" and not self.knows_future:
             raise BoundRefused(f"policy {policy.name!r} {ONLY_IN_REPLAYS}")
         self.wall = Wall(self._give_up, self._start_over, catches=not self.knows_future)
-        self.clock: Clock = time.monotonic  # noqa: TID251 - the default of an injected clock
-        self.sink: EventSink = Discard()
-        self.output_tool: Callable[[Request], str | None] = _names_no_tool
-        """Returns the key of the tool that a finished request calls. A live server reads it from the output."""
-        self.stop_string: Callable[[Request], str | None] = _names_no_tool
-        """Returns the stop string that ended a request. A live server reads it from the output."""
+        self.attach(time.monotonic, Discard())  # noqa: TID251 - the default of an injected clock
         self.online: Online | None = None
         """``Online`` on a live server; None in the virtual engine."""
         self.tags = TagReader()
@@ -158,9 +158,16 @@ class ProgramSchedulerMixin(Scheduler):
         self.waiting = self._placed
         touch_points.preempt_the_last(self)
 
-    def attach(self, clock: Clock, sink: EventSink) -> None:
-        """Use this clock and this sink from now on."""
-        self.clock, self.sink = clock, sink
+    def attach(
+        self, clock: Clock, sink: EventSink, output_tool: OutputReader = _nothing, stop_string: OutputReader = _nothing
+    ) -> None:
+        """Use these from now on.
+
+        Args:
+            output_tool: returns the key of the tool that a finished request calls.
+            stop_string: returns the stop string that ended a request.
+        """
+        self.clock, self.sink, self.output_tool, self.stop_string = clock, sink, output_tool, stop_string
 
     # ------------------------------------------------------------------------- around vLLM's methods
 
@@ -175,19 +182,19 @@ class ProgramSchedulerMixin(Scheduler):
         if self._order_is_void and self._placed is not None:
             self._placed.in_order_of_arrival()
         self._order_is_void = False
-        most = self.wall.run("size of a step", None, self._step_tokens) or self.max_num_scheduled_tokens
-        with touch_points.tokens_of_step(self, most):
+        limit = self.wall.run("size of a step", None, self._step_tokens) or self.max_num_scheduled_tokens
+        with touch_points.tokens_of_step(self, limit):
             output = super().schedule(*args, **kwargs)
         self.wall.run("what comes after a step", None, self._after_step, output, now_s)
         return output
 
     def _step_tokens(self) -> int:
         """Return the largest number of tokens of the next step."""
-        most, tenants = self.max_num_scheduled_tokens, self.table.tenants
+        limit, tenants = self.max_num_scheduled_tokens, self.table.tenants
         if not (tenants.several and touch_points.cuts_prompts(self)):
-            return most
+            return limit
         return tenants.step_tokens(
-            most,
+            limit,
             lambda: touch_points.decode_tokens(self),
             lambda turn: touch_points.decodes(self.requests[turn.request_id]),
         )
@@ -456,10 +463,10 @@ class ProgramSchedulerMixin(Scheduler):
             return None
         program = max(
             programs,
-            key=lambda each: (
-                each.turn is None and each.program_id in pins,
-                each.turn is not None,
-                each.last_finish_s or 0.0,
+            key=lambda program: (
+                program.turn is None and program.program_id in pins,
+                program.turn is not None,
+                program.last_finish_s or 0.0,
             ),
         )
         self.table.tool_event(program, event, now_s)
@@ -498,10 +505,6 @@ class ProgramSchedulerMixin(Scheduler):
 
     def tell(self, event: SchedulerEvent) -> None:
         self.wall.attempt("record of an event", self.sink.write, event)
-
-
-def _names_no_tool(request: Request) -> str | None:
-    return None
 
 
 class ProgramScheduler(ProgramSchedulerMixin, Scheduler):

@@ -176,10 +176,6 @@ def tokens_of_step(scheduler: Scheduler, tokens: int) -> Iterator[None]:
         scheduler.max_num_scheduled_tokens = usual
 
 
-def is_preempted(request: Request) -> bool:
-    return bool(request.status == RequestStatus.PREEMPTED)
-
-
 def is_running(request: Request) -> bool:
     return bool(request.status == RequestStatus.RUNNING)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from continuum_server.policy.programs import RECENT, TurnNumbers
+from continuum_server.policy.programs import REMEMBERED, TurnNumbers
 from hypothesis import given
 from hypothesis import strategies as st
 from policy_driver import Driver
@@ -62,8 +62,8 @@ def test_numbers_are_dense_ids_keep_theirs_and_memory_is_bounded(arrivals: list[
         number = turns.arrived(turn_id, prompt)
         assert 0 <= number <= before  # none is skipped
         assert turns.following == max(before, number + 1)
-        if turn_id is not None and len(by_id) < RECENT:
+        if turn_id is not None and len(by_id) < REMEMBERED:
             assert by_id.setdefault(turn_id, number) == number
         if fails:
             turns.failed(number, prompt)
-        assert max(len(turns._by_id), len(turns._failed)) <= RECENT
+        assert max(len(turns._by_id), len(turns._failed)) <= REMEMBERED

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from continuum_server.policy.facts import DecodeLine, Machine, PrefillCurve, Stored, TurnState
-from continuum_server.policy.guests import BURST_S, SHARE, Guests
+from continuum_server.policy.guests import BURST_S, GUESTS_SHARE, Guests
 from continuum_server.policy.order import Class
 from continuum_server.policy.program_table import Guards
 from continuum_server.policy.rules.working_set import AHEAD, LATEST
@@ -178,8 +178,8 @@ def test_prompts_of_guests_take_a_share_of_the_engines_time(late_s: float, next_
     driver.finish(driver.start(guest), context=1000)
     driver.arrive("b", 1000)
     assert driver.invited() == []
-    assert driver.policy.next_event_s() == 1000.0 + 1.0 / SHARE
-    driver.now_s += 1.0 / SHARE
+    assert driver.policy.next_event_s() == 1000.0 + 1.0 / GUESTS_SHARE
+    driver.now_s += 1.0 / GUESTS_SHARE
     assert driver.invited(late_s) == next_one
 
 
@@ -194,7 +194,7 @@ def test_fresh_ids_with_large_prompts_are_guests_for_their_share_of_the_time() -
         driver.start(newcomer)
         driver.now_s += 1.0
         driver.finish(newcomer, context=900)
-    assert guests_s == pytest.approx(SHARE * 3600.0 + BURST_S, rel=0.01)
+    assert guests_s == pytest.approx(GUESTS_SHARE * 3600.0 + BURST_S, rel=0.01)
 
 
 def test_each_key_has_guests_of_its_own() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from continuum_server.step_times.all_reduce import slow_link
 from continuum_server.step_times.attention import BANDS, KERNELS, MixedAttention, kernel_of
 from continuum_server.step_times.catalog import available, find_gpu, find_model, load_step_times
 from continuum_server.step_times.model import PrefillChunk, StepTimesError
 from continuum_server.step_times.overhead import ASYNCHRONOUS, SYNCHRONOUS, is_asynchronous, overhead_of
 from continuum_server.step_times.specs import GPUS
+from continuum_server.step_times.table import slow_link
 from hypothesis import given
 from hypothesis import strategies as st
 

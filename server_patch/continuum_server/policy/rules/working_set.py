@@ -32,7 +32,7 @@ FOOTPRINTS = 256
 """Number of most recently finished programs from whose final contexts the size of others is expected."""
 LATEST = 64
 """Number of latest turns, of which the largest context is that of the giant beside which programs are small."""
-SMALL = 4
+SMALL_PART = 4
 """A program is small if it is expected to end at one part in so many of a giant's size, or less."""
 AHEAD = 128
 """A small program counts as if it had come so many requests earlier."""
@@ -71,7 +71,7 @@ class WorkingSet(ProgramFcfs):
         """
         final = self._finals.final_tokens(turn.prompt_tokens)
         giant = self._finals.final_tokens(max(self._latest, default=0))
-        return not turn.one_off and turn.prompt_tokens < final and SMALL * final <= giant
+        return not turn.one_off and turn.prompt_tokens < final and SMALL_PART * final <= giant
 
     def step(self, step: Step) -> Orders:
         invited = self.guests.invite(step.now_s)

@@ -122,8 +122,8 @@ class Autellix(Policy):
 
     def _until_below(self, turn: TurnState, queue: int, left_s: float) -> float:
         """Return the seconds in the batch until the call is in a lower queue than ``queue``."""
-        own = _call(turn).queue
-        return left_s + sum(self._quanta[own + 1 : queue + 1]) if own <= queue < len(self._quanta) else float("inf")
+        first = _call(turn).queue
+        return left_s + sum(self._quanta[first + 1 : queue + 1]) if first <= queue < len(self._quanta) else float("inf")
 
     # -------------------------------------------------------------------------------- starvation
 

@@ -55,11 +55,11 @@ class ContinuumV1(ProgramFcfs):
 
     def bound_s(self, tool: str, key: str | None = None) -> float:
         """Return B(r, f). With probability 1 - delta the mean time of ``tool`` is not above it."""
-        options, own = self.options, self.tools.get(tool, key)
+        options, samples = self.options, self.tools.get(tool, key)
         if self.tools.all.count < options.min_samples:
             return options.default_ttl_s
-        if own is not None and own.count >= max(1, options.min_samples):
-            return bernstein_bound(own, options.delta, options.longest_tool_s)
+        if samples is not None and samples.count >= max(1, options.min_samples):
+            return bernstein_bound(samples, options.delta, options.longest_tool_s)
         return bernstein_bound(self.tools.all, options.delta, options.longest_tool_s)
 
     def program_finished(self, program: ProgramState) -> None:
