@@ -200,9 +200,11 @@ class Hold:
     soft_s: float = 0.0
     """Seconds after the turn until which the KV is kept as long as nobody else wants the memory (a soft hold)."""
     notes: Mapping[str, float] | None = None
-    """What the record says of the hold besides: numbers by the names of ``SchedulerEvent``'s fields."""
+    """Numbers that the record has of the hold: those of ``NOTES``. Others are left out."""
 
 
+NOTES = ("delay_estimate_s", "eta")
+"""Fields of ``SchedulerEvent`` for a hold's notes."""
 NO_HOLD = Hold(0.0)
 
 

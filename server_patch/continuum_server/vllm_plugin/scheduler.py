@@ -21,7 +21,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
-from continuum_server.policy.facts import Machine, Step, Stored, ToolEvent, TurnFinish, TurnState
+from continuum_server.policy.facts import NOTES, Machine, Step, Stored, ToolEvent, TurnFinish, TurnState
 from continuum_server.policy.order import Place
 from continuum_server.policy.program_table import ProgramTable
 from continuum_server.policy.registry import ONLY_IN_REPLAYS, make_policy
@@ -409,7 +409,8 @@ class ProgramSchedulerMixin(Scheduler):
             self.held.hold(turn.program, kept().blocks)
             pin = self.table.pins.add(turn, now_s, hold, ids(), kept().tokens)
             if hold.ttl_s > 0.0:
-                self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.kept_tokens, **(hold.notes or {}))
+                notes = {name: hold.notes[name] for name in NOTES if name in hold.notes} if hold.notes else {}
+                self._emit(now_s, "pin", turn, ttl_s=hold.ttl_s, tokens=pin.kept_tokens, **notes)
         for program in siblings:
             self.held.release_program(program, now_s, "last")
             self.table.end_program(program)

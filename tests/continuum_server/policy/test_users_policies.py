@@ -65,6 +65,14 @@ def test_it_runs_on_vllms_scheduler_and_a_server_is_told_of_it(folder: Path, nam
     assert type(make_policy(settings.policy, settings.policy_options, MACHINE)) is find_policy(name)
 
 
+def test_notes_of_a_hold_that_no_record_has_are_left_out(folder: Path) -> None:
+    held = "return Hold(5.0, notes={'eta': 0.5, 'mood': 1.0})"
+    code = re.sub(r"return Hold\(.*\)", held, CODE)
+    (folder / "my_policy.py").write_text(code)
+    pins = play([Job(program("p", turns=3), 0.0)], PATH).of("pin")
+    assert [(pin.ttl_s, pin.eta) for pin in pins] == [(5.0, 0.5)] * 2
+
+
 def test_what_a_policy_shows(folder: Path) -> None:
     """``gauges`` name what of ``state()`` is in /continuum/state and /metrics."""
     gauges = """
