@@ -71,7 +71,7 @@ class Stock(Scheduler):
     """vLLM's scheduler without the plugin, with the attributes that ``VirtualLoop`` reads."""
 
     class _NoPrograms:
-        pins = Pins(block_size=16, max_tokens=0.0, max_ttl_s=0.0, max_per_client=None)
+        pins = Pins(block_tokens=16, max_tokens=0.0, max_ttl_s=0.0, max_per_client=None)
 
         def next_deadline_s(self) -> None:
             return None

@@ -33,7 +33,7 @@ class Driver:
 
     def __init__(self, policy: str, machine: Machine = MACHINE, guards: Guards = ENDLESS, **options: object) -> None:
         self.policy: Any = make_policy(policy, options, machine)
-        self.table = ProgramTable(self.policy, guards, machine.kv_tokens, block_size=1)
+        self.table = ProgramTable(self.policy, guards, machine.kv_tokens, block_tokens=1)
         self.now_s = 0.0
 
     def arrive(

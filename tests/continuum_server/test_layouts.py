@@ -235,7 +235,7 @@ def test_a_footprint_is_what_a_request_keeps_while_it_decodes(layout: str) -> No
             engine.step()
         kept = {block.block_id for block in touch_points.blocks_of(engine.scheduler, request) if not block.is_null}
         machine = engine.scheduler.table.policy.machine
-        room = machine.room(request.num_tokens) / engine.scheduler.table.block_size
+        room = machine.room(request.num_tokens) / engine.scheduler.table.block_tokens
         groups = engine.scheduler.kv_cache_config.kv_cache_groups
         assert len(kept) - 1 <= room
         assert layout == "llama-4" or room <= len(kept) + 2 * len(groups)  # a chunk is full at its end only

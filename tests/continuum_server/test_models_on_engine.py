@@ -61,7 +61,7 @@ def test_hashes_and_pool_of_a_model_with_two_kv_cache_groups() -> None:
     assert (scheduler.block_size, scheduler.table.policy.machine.block_size) == (32, 16)
     tokens = scheduler.table.policy.machine.kv_tokens
     assert 145_000 < tokens < 160_000, "a context takes a block for each 16 tokens, and some for its window"
-    assert scheduler.table.block_size == tokens / 10_000
-    assert scheduler.table.policy.machine.room(16_000) / scheduler.table.block_size == 1_000 + 33
+    assert scheduler.table.block_tokens == tokens / 10_000
+    assert scheduler.table.policy.machine.room(16_000) / scheduler.table.block_tokens == 1_000 + 33
     request = Request("r", [1] * 16_000, SamplingParams(max_tokens=1), None)
     assert 1_000 < blocks_wanted(scheduler, request, {}) < 1_100

@@ -49,16 +49,16 @@ class Pins(Mapping[str, Pin]):
     """Each program's pin, firm or soft, by ``ProgramState.program_id``.
 
     Args:
-        block_size: number of tokens of the KV pool per block of it.
+        block_tokens: number of tokens of the KV pool per block of it.
         max_tokens: number of tokens that firm pins may hold. A block that several share counts once.
         max_ttl_s: longest hold.
         max_per_client: number of firm pins of one API key; None: no limit.
     """
 
-    def __init__(self, block_size: float, max_tokens: float, max_ttl_s: float, max_per_client: int | None) -> None:
+    def __init__(self, block_tokens: float, max_tokens: float, max_ttl_s: float, max_per_client: int | None) -> None:
         self.soft_tokens: float = 0
         """Tokens in the blocks of all soft pins. A block that several share counts several times."""
-        self._block_size = block_size
+        self._block_tokens = block_tokens
         self._max_tokens = max_tokens
         self._max_ttl_s = max_ttl_s
         self._max_per_client = max_per_client
@@ -83,7 +83,7 @@ class Pins(Mapping[str, Pin]):
     @property
     def tokens(self) -> float:
         """Tokens of the KV pool in the blocks of all firm pins. A block that several pins share counts once."""
-        return len(self._blocks) * self._block_size
+        return len(self._blocks) * self._block_tokens
 
     @property
     def block_count(self) -> int:
@@ -126,7 +126,7 @@ class Pins(Mapping[str, Pin]):
         if ttl_s <= 0.0:
             return None
         room, wanted = self._max_tokens - self.tokens, blocks()
-        if len(wanted) * self._block_size > room and self._blocks.new(wanted) * self._block_size > room:
+        if len(wanted) * self._block_tokens > room and self._blocks.new(wanted) * self._block_tokens > room:
             return None
         if self._max_per_client is not None and self._of_client[client or ""] >= self._max_per_client:
             return None
@@ -140,7 +140,7 @@ class Pins(Mapping[str, Pin]):
         Args:
             kept_tokens: tokens of the context that the next turn can find in them; None: all of the blocks' tokens.
         """
-        tokens, soft_until_s = len(blocks) * self._block_size, now_s + hold.soft_s
+        tokens, soft_until_s = len(blocks) * self._block_tokens, now_s + hold.soft_s
         kept = int(tokens) if kept_tokens is None else kept_tokens
         ends_s, client = now_s + hold.ttl_s, turn.client or ""
         held = (turn.program, turn.index, now_s, ends_s, tokens, blocks, client, kept, soft_until_s)

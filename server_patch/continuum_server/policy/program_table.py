@@ -87,7 +87,7 @@ class ProgramTable:
 
     Args:
         kv_tokens: number of tokens that the KV pool holds.
-        block_size: number of tokens of ``kv_tokens`` per block of the KV pool.
+        block_tokens: number of tokens of ``kv_tokens`` per block of the KV pool.
         context_tokens, seats: see ``Tenants``.
     """
 
@@ -96,15 +96,15 @@ class ProgramTable:
         policy: Policy,
         guards: Guards,
         kv_tokens: int,
-        block_size: float = 16,
+        block_tokens: float = 16,
         context_tokens: Callable[[TurnState], int] = lambda turn: turn.prompt_tokens,
         seats: int = 1024,
     ) -> None:
         self.policy = policy
         self.guards = guards
-        self.block_size = block_size
+        self.block_tokens = block_tokens
         limits = guards.max_pinned_share * kv_tokens, guards.max_ttl_s, guards.max_pins_per_client
-        self.pins = Pins(block_size, *limits)
+        self.pins = Pins(block_tokens, *limits)
         """Each program's pin."""
         self.identity = Identity(guards.max_programs, policy.machine.block_size, self.pins)
         lag = guards.key_lag if guards.fair == "keys" else math.inf

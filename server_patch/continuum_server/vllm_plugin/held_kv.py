@@ -96,7 +96,7 @@ class HeldKv:
         In this order, because at the end of a stretch of the virtual engine the last step is before the deadline.
         """
         table = self.table
-        while table.pins.soft_tokens > touch_points.free_block_count(self._engine) * table.block_size:
+        while table.pins.soft_tokens > touch_points.free_block_count(self._engine) * table.block_tokens:
             self.release(table.pins.soft[0], now_s, "pressure")
         for pin in table.pins.expired(now_s) if self.blocks else ():
             self.expire(pin, now_s)

@@ -232,7 +232,7 @@ class ProgramSchedulerMixin(Scheduler):
 
     def _may_preempt(self) -> bool:
         """Whether memory is so short that vLLM may preempt running requests in the next step, the last in its list."""
-        wanted = len(self.running) + self.max_num_scheduled_tokens / self.table.block_size
+        wanted = len(self.running) + self.max_num_scheduled_tokens / self.table.block_tokens
         return touch_points.free_block_count(self) + self.table.pins.block_count < wanted
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
