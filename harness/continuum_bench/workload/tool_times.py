@@ -37,13 +37,13 @@ def tool_times(spec: str) -> Change:
         OptionError: the text has another form.
     """
     match TOOL_TIMES.read(spec):
-        case "constant", [seconds]:
+        case "constant:SECONDS", [seconds]:
             return lambda rng, programs: [_each_turn(program, lambda: seconds) for program in programs]
-        case "bimodal", shares:
+        case "bimodal:SHARE:SHORT_S:LONG_S", shares:
             return lambda rng, programs: [_each_turn(program, lambda: _mixed(rng, *shares)) for program in programs]
-        case "shift", [factor]:
+        case "shift:FACTOR", [factor]:
             return lambda rng, programs: _shifted(programs, factor)
-        case "hang", shares:
+        case "hang:SHARE[:SECONDS]", shares:
             return lambda rng, programs: _hanging(rng, programs, *shares)
     return lambda rng, programs: list(programs)
 
