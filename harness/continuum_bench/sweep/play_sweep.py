@@ -10,6 +10,7 @@ from continuum_analysis.sweep.capacity import capacity_of
 from continuum_analysis.sweep.report import sweep_answer, sweep_json, sweep_line, write_sweep_report, write_tables
 from continuum_analysis.sweep.tables import BESIDE, MODELLED, Sweep, read_sweep
 
+from continuum_bench.ctrl_c import INTERRUPTED
 from continuum_bench.invocation import utc_now
 from continuum_bench.options.run import RunOptions
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
@@ -20,8 +21,6 @@ from continuum_bench.sweep.plan import Cell, plan
 from continuum_bench.sweep.play_cells import exit_code, play_missing
 from continuum_bench.sweep.predict import predict, with_profiles
 from continuum_bench.sweep.store import SweepStore
-
-CTRL_C = 130
 
 
 def run_sweep(options: SweepOptions) -> int:
@@ -62,7 +61,7 @@ def play_grid(
     with store.locked():
         store.write_plan(grid, cells, utc_now())
         code = first(store, cells)
-        if code == CTRL_C:
+        if code == INTERRUPTED:
             return code
         outcome = play_missing(store, grid, cells, options, RunsDisplay({}, 0, quiet or options.quiet, "cells"))
         sweep = read_sweep(out)
