@@ -127,7 +127,7 @@ def _load_options(endpoint: Endpoint, options: RunOptions, live: LiveOptions, ap
         "api_key": api_key,
         "salt": uuid.uuid4().hex,
         "time_limit_s": options.time_limit_s,
-        "most_idle_s": options.max_idle_all_s,
+        "max_idle_all_s": options.max_idle_all_s,
         "token_times": options.token_times,
         "release": options.tags != "none" and (bool(endpoint.state) or dialect.name == "thunderagent"),
     }

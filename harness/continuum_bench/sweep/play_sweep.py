@@ -27,17 +27,12 @@ def run_sweep(options: SweepOptions) -> int:
     """Play a grid. Returns the exit code: 0, 1 if cells failed, 130 after Ctrl-C."""
     grid = read_grid(options.grid, options.overrides or ())
     out, quiet = options.out or Path("runs") / grid.name, options.json_output
-    if not options.predict:
-        return play_grid(grid, out, options, lambda sweep: show_sweep(sweep, options), quiet)
-    grid = with_profiles(grid, out)
-    return play_grid(
-        grid,
-        out,
-        options,
-        lambda sweep: show_sweep(sweep, options),
-        quiet,
-        lambda store, cells: predict(store, grid, cells, options, quiet or options.quiet),
-    )
+    grid = with_profiles(grid, out) if options.predict else grid
+
+    def first(store: SweepStore, cells: Sequence[Cell]) -> int:
+        return predict(store, grid, cells, options, quiet or options.quiet) if options.predict else 0
+
+    return play_grid(grid, out, options, lambda sweep: show_sweep(sweep, options), quiet, first)
 
 
 def play_grid(

@@ -38,9 +38,9 @@ def tool_times(spec: str) -> Change:
     """
     match TOOL_TIMES.read(spec):
         case "constant:SECONDS", [seconds]:
-            return lambda rng, programs: [_each_turn(program, lambda: seconds) for program in programs]
+            return lambda rng, programs: [_with_tools(program, lambda: seconds) for program in programs]
         case "bimodal:SHARE:SHORT_S:LONG_S", shares:
-            return lambda rng, programs: [_each_turn(program, lambda: _mixed(rng, *shares)) for program in programs]
+            return lambda rng, programs: [_with_tools(program, lambda: _mixed(rng, *shares)) for program in programs]
         case "shift:FACTOR", [factor]:
             return lambda rng, programs: _shifted(programs, factor)
         case "hang:SHARE[:SECONDS]", shares:
@@ -52,7 +52,7 @@ def _mixed(rng: random.Random, share: float, short_s: float, long_s: float) -> f
     return short_s if rng.random() < share else long_s
 
 
-def _each_turn(program: Program, seconds: Callable[[], float]) -> Program:
+def _with_tools(program: Program, seconds: Callable[[], float]) -> Program:
     return replace(
         program, turns=tuple(_taking(turn, seconds()) if turn.tool_calls else turn for turn in program.turns)
     )
