@@ -1,15 +1,17 @@
-"""What several benchmarks share: they run continuum-bench commands, read summaries, and print Markdown tables."""
+"""What several benchmarks share: they run continuum-bench commands, read summaries, and print tables."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from continuum_analysis.compare.words import TextTable
+from continuum_analysis.compare.words import markdown
 
 
 def bench(*arguments: object) -> None:
@@ -25,5 +27,22 @@ def policies(folder: Path) -> dict[str, dict[str, Any]]:
     return policies
 
 
-def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(TextTable(headings, list(rows)).markdown())
+def show(lines: Iterable[str]) -> None:
+    """Print lines, each as soon as it is there."""
+    for line in lines:
+        print(line, flush=True)  # noqa: T201
+
+
+def tabular(*headings: str) -> Callable[[Callable[..., Iterator[Any]]], Callable[..., Iterator[str]]]:
+    """Let a function that yields rows yield the lines of a table. Texts that it yields first stand before the table."""
+
+    def make(rows_of: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[str]]:
+        @wraps(rows_of)
+        def lines(*arguments: Any) -> Iterator[str]:
+            rows = rows_of(*arguments)
+            for row in rows:
+                yield from [row] if isinstance(row, str) else markdown(headings, chain([row], rows))
+
+        return lines
+
+    return make

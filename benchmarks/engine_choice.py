@@ -12,9 +12,10 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 
+from commands import show, tabular
 from continuum_server.vllm_plugin.ranks import place_programs
 
 
@@ -40,8 +41,8 @@ async def request_us(client: Engines, tokens: int, with_id: bool) -> float:
     return statistics.median(spent_us)
 
 
-def main() -> None:
-    print("| prompt | with an id, us | without, us |\n|---|---|---|")  # noqa: T201
+@tabular("prompt", "with an id, us", "without, us")
+def lines() -> Iterator[list[str]]:
     for tokens in (1000, 100_000):
         cells = [f"{tokens:,} tokens"]
         for with_id in (True, False):
@@ -51,8 +52,8 @@ def main() -> None:
                 request_us(plain, tokens, with_id)
             )
             cells.append(f"{added_us:.3g}")
-        print(f"| {' | '.join(cells)} |", flush=True)  # noqa: T201
+        yield cells
 
 
 if __name__ == "__main__":
-    main()
+    show(lines())

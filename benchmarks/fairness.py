@@ -12,17 +12,18 @@ from __future__ import annotations
 import argparse
 from statistics import mean
 
+from commands import show
+from continuum_analysis.compare.words import markdown
 from continuum_server.policy.program_table import Guards
 from fairness_bench import honest_times_s
 from fairness_rows import PROGRAMS, ROWS
 
 
-def line(name: str, policy: str, limit_s: float, guards: Guards) -> str:
+def cells(name: str, policy: str, limit_s: float, guards: Guards) -> tuple[str, ...]:
     row, sends = ROWS[name]
     times_s = honest_times_s(row, policy, limit_s=limit_s, guards=guards)
     over = f"{len(times_s)} of {PROGRAMS}" + (f" in {limit_s:g} s" if len(times_s) < PROGRAMS else "")
-    seconds = f"{mean(times_s):.1f} | {max(times_s):.1f}" if times_s else "- | -"
-    return f"| `{name}` | {sends} | {over} | {seconds} |"
+    return f"`{name}`", sends, over, *(f"{of(times_s):.1f}" if times_s else "-" for of in (mean, max))
 
 
 def main() -> None:
@@ -37,9 +38,8 @@ def main() -> None:
     unknown = [name for name in names if name not in ROWS]
     if unknown:
         parser.error(f"--rows {unknown[0]}: there are {', '.join(ROWS)}")
-    print("| row | the other 40 clients send | honest programs over | mean, s | longest, s |\n|---|---|---|---|---|")  # noqa: T201
-    for name in names:
-        print(line(name, options.policy, options.limit_s, guards), flush=True)  # noqa: T201
+    rows = (cells(name, options.policy, options.limit_s, guards) for name in names)
+    show(markdown(("row", "the other 40 clients send", "honest programs over", "mean, s", "longest, s"), rows))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from functools import cache, partial
 from itertools import product
 from statistics import mean
 
+from commands import show
+from continuum_analysis.compare.words import markdown
 from continuum_server.policy.facts import PrefillCurve
 from continuum_server.policy.program_table import Guards
 from continuum_traces.schema import Tags
@@ -302,9 +304,7 @@ def _guards(policy: str, options: argparse.Namespace) -> tuple[str, Guards]:
     return ("vllm", Guards(fair="none")) if policy == "stock" else (policy, options.guards)
 
 
-def _rows(options: argparse.Namespace) -> Iterator[str]:
-    yield f"| the attacking clients send | their key | {' | '.join(f'`{policy}`' for policy in options.policies)} |"
-    yield "|---" * (len(options.policies) + 2) + "|"
+def _rows(options: argparse.Namespace) -> Iterator[list[str]]:
     for name, key in product(options.rows, options.attackers):
         attack, cells = ATTACKS[name], []
         for column in options.policies:
@@ -313,7 +313,7 @@ def _rows(options: argparse.Namespace) -> Iterator[str]:
             least = ">= " if ended < attack.victims.number else ""
             share = mean_s / share_s(attack.victims, policy, attack.part)
             cells.append(f"{least}{mean_s:.1f} ({least}{share:.2f})")
-        yield f"| `{name}`: {attack.sends} | {key} | {' | '.join(cells)} |"
+        yield [f"`{name}`: {attack.sends}", key, *cells]
 
 
 def _search(options: argparse.Namespace) -> Iterator[str]:
@@ -364,8 +364,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="the first behaviour of the search")
     options = parser.parse_args()
     options.guards = Guards(fair=options.fair, key_lag=options.key_lag)
-    for line in _rows(options) if options.search is None else _search(options):
-        print(line, flush=True)  # noqa: T201
+    heads = ["the attacking clients send", "their key", *(f"`{policy}`" for policy in options.policies)]
+    show(markdown(heads, _rows(options)) if options.search is None else _search(options))
 
 
 if __name__ == "__main__":

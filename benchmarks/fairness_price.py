@@ -15,6 +15,7 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
+from commands import show, tabular
 from continuum_server.policy.program_table import Guards
 from continuum_server.routers import ROUTERS
 from continuum_server.virtual import loop
@@ -74,9 +75,8 @@ def play(policy: str, guards: Guards, jobs: list[Job]) -> Times:
     return times
 
 
-def lines(options: argparse.Namespace) -> Iterator[str]:
-    yield "| policy | rates | lag | mean JCT, s | JCT by key, s | wait of first turns by key, s | hits |"
-    yield "|---|---|---|---|---|---|---|"
+@tabular("policy", "rates", "lag", "mean JCT, s", "JCT by key, s", "wait of first turns by key, s", "hits")
+def lines(options: argparse.Namespace) -> Iterator[Any]:
     for rates in options.rates:
         for policy in options.policies:
             for lag in options.lags:
@@ -93,7 +93,7 @@ def lines(options: argparse.Namespace) -> Iterator[str]:
                         waits[key].append(times.first_s[job.program_id] - job.arrival_s)
                 of_keys = [", ".join(f"{mean(each[key]):.0f}" for key in sorted(each)) for each in (jct, waits)]
                 mean_s = mean(value for values in jct.values() for value in values)
-                yield f"| `{policy}` | {rates} | {lag} | {mean_s:.1f} | {' | '.join(of_keys)} | {hit / prompt:.3f} |"
+                yield f"`{policy}`", rates, lag, f"{mean_s:.1f}", *of_keys, f"{hit / prompt:.3f}"
 
 
 def main() -> None:
@@ -107,8 +107,7 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=100)
     options = parser.parse_args()
     loop.tags_to_xargs = _keyed
-    for line in lines(options):
-        print(line, flush=True)  # noqa: T201
+    show(lines(options))
 
 
 if __name__ == "__main__":

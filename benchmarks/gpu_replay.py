@@ -16,8 +16,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from commands import bench, markdown, policies
+from commands import bench, policies, show
 from continuum_analysis.compare.intervals import number_text
+from continuum_analysis.compare.words import markdown
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
 from continuum_server.local_model import ensure_model
@@ -116,7 +117,7 @@ def main() -> None:
         rows.append([policy, f"live ({options.engine})", *cells(live)])
         if not options.live:
             rows.append(["", "virtual, with the profile", *cells(play_virtually(options, policy, profile))])
-    print(markdown(HEADINGS, rows))  # noqa: T201
+    show(markdown(HEADINGS, rows))
 
 
 def cells(row: dict[str, Any]) -> list[str]:

@@ -58,11 +58,11 @@ def _metrics(turns: Sequence[TurnRecord]) -> Row:
     jcts, firsts, longest = [], [], []
     for each in by_program.values():
         each.sort(key=lambda turn: turn.turn)
-        waits = [_known(turn.first_token_s) - turn.due_s for turn in each]
-        jcts.append(_known(each[-1].finish_s) - each[0].due_s)
+        waits = [_instant(turn.first_token_s) - turn.due_s for turn in each]
+        jcts.append(_instant(each[-1].finish_s) - each[0].due_s)
         firsts.append(waits[0])
         longest.append(max(waits))
-    begin_s, end_s = min(turn.due_s for turn in turns), max(_known(turn.finish_s) for turn in turns)
+    begin_s, end_s = min(turn.due_s for turn in turns), max(_instant(turn.finish_s) for turn in turns)
     row = {
         "jct": fmean(jcts),
         "jct95": np.percentile(jcts, 95),
@@ -74,7 +74,7 @@ def _metrics(turns: Sequence[TurnRecord]) -> Row:
     return {name: round(float(value), 5) for name, value in row.items()} | {"programs": len(jcts)}
 
 
-def _known(instant_s: float | None) -> float:
+def _instant(instant_s: float | None) -> float:
     assert instant_s is not None, "every program ends"
     return instant_s
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from commands import show, tabular
 from scipy.special import stdtrit
 
 OTHERS = ("vllm", "program-fcfs", "static-ttl", "continuum")
@@ -77,12 +78,11 @@ def beside_best(
     )
 
 
-def _table(options: argparse.Namespace) -> Iterator[str]:
+@tabular("set", "policy", "pairs", *METRICS.values(), "worst")
+def _table(options: argparse.Namespace) -> Iterator[list[Any]]:
     rows = read(options.files)
     policies = options.policies or list(dict.fromkeys(key[2] for key in rows))
     sets = options.sets or list(dict.fromkeys(key[0] for key in rows))
-    yield f"| set | policy | pairs | {' | '.join(METRICS.values())} | worst |"
-    yield "|---" * (len(METRICS) + 4) + "|"
     for set_name in sets:
         for policy in policies:
             found = {metric: ratios(rows, policy, options.to, metric, [set_name]) for metric in METRICS}
@@ -92,19 +92,19 @@ def _table(options: argparse.Namespace) -> Iterator[str]:
             beside = beside_best(rows, policy, options.others, [set_name])
             slower = sum(ratio > SLOWER for ratio, _ in beside)
             text = f"{beside[-1][0]:.3f} {beside[-1][1]}, {slower} above {SLOWER}" if beside else ""
-            yield f"| {set_name} | {policy} | {len(found['jct'])} | {' | '.join(cells)} | {text} |"
+            yield [set_name, policy, len(found["jct"]), *cells, text]
         if options.by_cell:
             yield from _by_cell(rows, policies, options.to, set_name)
 
 
-def _by_cell(rows: Mapping[Key, Row], policies: Sequence[str], to: str, set_name: str) -> Iterator[str]:
+def _by_cell(rows: Mapping[Key, Row], policies: Sequence[str], to: str, set_name: str) -> Iterator[list[Any]]:
     for cell in dict.fromkeys(key[1] for key in rows if key[0] == set_name):
         for policy in policies:
             of_cell = {key: row for key, row in rows.items() if key[1] == cell}
             found = {metric: ratios(of_cell, policy, to, metric, [set_name]) for metric in METRICS}
             if found["jct"] and policy != to:
-                cells = " | ".join(geometric(list(of_metric.values())) for of_metric in found.values())
-                yield f"| {cell} | {policy} | {len(found['jct'])} | {cells} | |"
+                cells = [geometric(list(of_metric.values())) for of_metric in found.values()]
+                yield [cell, policy, len(found["jct"]), *cells, ""]
 
 
 def main() -> None:
@@ -116,8 +116,7 @@ def main() -> None:
     parser.add_argument("--sets", type=names, help="default: all")
     parser.add_argument("--others", type=names, default=OTHERS)
     parser.add_argument("--by-cell", action="store_true")
-    for line in _table(parser.parse_args()):
-        print(line)  # noqa: T201
+    show(_table(parser.parse_args()))
 
 
 if __name__ == "__main__":

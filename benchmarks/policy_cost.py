@@ -24,13 +24,14 @@ import argparse
 import gc
 import random
 import statistics
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, islice
 from typing import Any
 
+from commands import show, tabular
+from continuum_analysis.compare.words import markdown
 from continuum_server.policy.facts import Machine, PrefillCurve, ProgramState, TurnFinish, TurnState
 from continuum_server.policy.pins import Pins
 from continuum_server.policy.program_table import Guards, ProgramTable
@@ -213,22 +214,21 @@ def keyed(keys: int) -> Callable[[Tags], dict[str, Any]]:
 
 def stepping(arms: list[str], waiting: list[int], steps: int, config: EngineConfig) -> None:
     us = {count: steps_us(["stock", *arms], count, steps, config) for count in waiting}
-    _head(f"A step, us (ratio to stock), medians of {steps}", waiting)
-    for arm in us[waiting[0]]:
-        cells = [f"{us[count][arm]:.0f} ({us[count][arm] / us[count]['stock']:.3f})" for count in waiting]
-        sys.stdout.write(f"| {arm} | {' | '.join(cells)} |\n")
+    rows = (
+        [arm, *(f"{us[count][arm]:.0f} ({us[count][arm] / us[count]['stock']:.3f})" for count in waiting)]
+        for arm in us[waiting[0]]
+    )
+    _show(f"A step, us (ratio to stock), medians of {steps}", waiting, rows)
 
 
 def turning(arms: list[str], waiting: list[int]) -> None:
-    _head("A turn, us of the processor in plugin and policy, least of 3 runs", waiting)
-    for arm in arms:
-        cells = [f"{min(turn_us(arm, count) for _ in range(3)):.0f}" for count in waiting]
-        sys.stdout.write(f"| {arm} | {' | '.join(cells)} |\n")
+    rows = ([arm, *(f"{min(turn_us(arm, count) for _ in range(3)):.0f}" for count in waiting)] for arm in arms)
+    _show("A turn, us of the processor in plugin and policy, least of 3 runs", waiting, rows)
 
 
-def _head(title: str, waiting: list[int]) -> None:
-    heads = "".join(f" | {count:,} waiting" for count in waiting)
-    sys.stdout.write(f"\n{title}\n\n| policy{heads} |\n|{'---|' * (1 + len(waiting))}\n")
+def _show(title: str, waiting: list[int], rows: Iterable[list[str]]) -> None:
+    show(("", title, ""))
+    show(markdown(("policy", *(f"{count:,} waiting" for count in waiting)), rows))
 
 
 # ---------------------------------------------------------------------------------------------- one decision
@@ -242,10 +242,10 @@ def micros(action: Callable[[float], object], values: list[float]) -> float:
     return (time.thread_time() - start) / len(values) * 1e6
 
 
-def deciding(sizes: list[int]) -> None:
+@tabular("samples", "a sample", "sample and decision, G = 30 s", "the same, small G")
+def deciding(sizes: list[int]) -> Iterator[Any]:
     """Microseconds of the processor; log-normal tool times (median 0.4 s). The window is full, so a sample also removes
     one. G: seconds that a return in time is worth; small: 10 times a tool time drawn anew."""
-    sys.stdout.write("| samples | a sample | sample and decision, G = 30 s | the same, small G |\n|---|---|---|---|\n")
     for size in sizes:
         draw = random.Random(1)
         fresh = [draw.lognormvariate(-1.0, 1.5) for _ in range(size + 6_000)]
@@ -263,16 +263,16 @@ def deciding(sizes: list[int]) -> None:
 
         batches = [fresh[size + at : size + at + 2_000] for at in (0, 2_000, 4_000)]
         cells = [micros(action, batch) for action, batch in zip((times.add, steady, small), batches, strict=True)]
-        sys.stdout.write(f"| {size:,} | {cells[0]:.1f} | {cells[1]:.0f} | {cells[2]:.0f} |\n")
+        yield f"{size:,}", f"{cells[0]:.1f}", f"{cells[1]:.0f}", f"{cells[2]:.0f}"
 
 
 # ----------------------------------------------------------------------- a prediction, a copy of the statistics
 
 
-def predicting(turns: int = 20_000) -> None:
-    sys.stdout.write("| policy | without a hint, us | with `pred_tool_s`, us |\n|---|---|---|\n")
+@tabular("policy", "without a hint, us", "with `pred_tool_s`, us")
+def predicting(turns: int = 20_000) -> Iterator[Any]:
     for policy in ("working-set", "continuum"):
-        sys.stdout.write(f"| {policy} | {hook_us(policy, False, turns):.1f} | {hook_us(policy, True, turns):.1f} |\n")
+        yield policy, *(f"{hook_us(policy, hinted, turns):.1f}" for hinted in (False, True))
 
 
 def hook_us(policy: str, hinted: bool, turns: int) -> float:
@@ -295,8 +295,8 @@ def hook_us(policy: str, hinted: bool, turns: int) -> float:
     return statistics.quantiles(spent, n=10)[0] * 1e6
 
 
-def copying() -> None:
-    sys.stdout.write("| tools | times of each | copy |\n|---|---|---|\n")
+@tabular("tools", "times of each", "copy")
+def copying() -> Iterator[Any]:
     for tools, window in ((10, 4096), (256, 4096), (10, 100_000)):
         chance, options = random.Random(1), ContinuumOptions(sample_window=window)
         policy = Continuum(Machine(PrefillCurve(0.0, 1e-4, 0.0), 100_000), options)
@@ -304,7 +304,7 @@ def copying() -> None:
             policy.tools.add(f"tool-{number % tools}", chance.expovariate(1.0))
         began_s = time.thread_time()
         policy.export_statistics()
-        sys.stdout.write(f"| {tools} | {window} | {(time.thread_time() - began_s) * 1e3:.1f} ms |\n")
+        yield tools, window, f"{(time.thread_time() - began_s) * 1e3:.1f} ms"
 
 
 # ------------------------------------------------------------------------------------------------ recognition
@@ -345,24 +345,24 @@ def hashed(ids: list[int]) -> Prompt:
     return Prompt(len(ids), [number.to_bytes(32, signed=True, byteorder="little") for number in chain], ids)
 
 
-def recognising() -> None:
+@tabular("request", "us, median", "mean", "largest")
+def recognising() -> Iterator[Any]:
     gc.collect()
     gc.freeze()  # as vLLM does once it has started
-    sys.stdout.write("| request | us, median | mean | largest |\n|---|---|---|---|\n")
     for kept, name in ((150, "a next turn"), (75, "a next turn that drops reasoning")):
         agents = Agents(kept)
         for _ in range(100):
             ids, program = agents.words(3_000), None
             for _ in range(20):
                 program = agents.turn(ids, program)
-        _recognised(name, agents.seconds)
+        yield _recognised(name, agents.seconds)
     for name, prompt in (("an unknown prompt of 131,072 tokens", hashed(agents.words(131_072))), _sample(agents)):
         seconds = []
         for _ in range(100):
             began_s = time.thread_time()
             agents.recogniser.find("", prompt)
             seconds.append(time.thread_time() - began_s)
-        _recognised(name, seconds)
+        yield _recognised(name, seconds)
 
 
 def _sample(agents: Agents) -> tuple[str, Prompt]:
@@ -374,12 +374,12 @@ def _sample(agents: Agents) -> tuple[str, Prompt]:
     return "one of 64 samples of a prompt, without its reasoning", hashed([*histories[32], *agents.words(2_000)])
 
 
-def _recognised(name: str, seconds: list[float]) -> None:
-    numbers = (statistics.median(seconds), statistics.mean(seconds), max(seconds))
-    sys.stdout.write(f"| {name} | {' | '.join(f'{number * 1e6:.0f}' for number in numbers)} |\n")
+def _recognised(name: str, seconds: list[float]) -> list[str]:
+    return [name, *(f"{of(seconds) * 1e6:.0f}" for of in (statistics.median, statistics.mean, max))]
 
 
-def requesting(slices: int = 60, turns: int = 40) -> None:
+@tabular("engine", "us a request", "ratio to stock")
+def requesting(slices: int = 60, turns: int = 40) -> Iterator[Any]:
     """The scheduler's processor time for a request of agents whose histories grow from 3,000 to 8,000 tokens, and of
     which one arrives each second: the first decile of slices, which other processes disturb least. All engines in one
     process, stepping in turn."""
@@ -400,10 +400,9 @@ def requesting(slices: int = 60, turns: int = 40) -> None:
             if number >= slices // 4:
                 spent[name].append((timed.seconds - before_s) / (loop.loop.turns_done - done))
     gc.enable()
-    sys.stdout.write("| engine | us a request | ratio to stock |\n|---|---|---|\n")
     least = {name: statistics.quantiles(seconds, n=10)[0] * 1e6 for name, seconds in spent.items()}
     for name, us in least.items():
-        sys.stdout.write(f"| {name} | {us:.0f} | {us / least['stock vLLM']:.3f} |\n")
+        yield name, f"{us:.0f}", f"{us / least['stock vLLM']:.3f}"
 
 
 TABLES = {"prediction": predicting, "statistics": copying, "recognition": recognising, "request": requesting}
@@ -422,10 +421,10 @@ def main() -> None:
     if options.keys:
         loop.tags_to_xargs = keyed(options.keys)
     if options.samples:
-        deciding(options.samples)
+        show(deciding(options.samples))
         return
     if options.table in TABLES:
-        TABLES[options.table]()
+        show(TABLES[options.table]())
         return
     if options.table != "turn":
         config = replace(STEP_CONFIG, model=options.model)

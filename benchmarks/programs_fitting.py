@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
-from continuum_analysis.compare.words import TextTable
+from commands import show
+from continuum_analysis.compare.words import markdown
 from continuum_analysis.sweep.capacity import AT_A_TIME, PolicyCapacity, capacity_of
 from continuum_analysis.sweep.tables import Sweep, read_sweep
 from continuum_traces.run_dir import ENGINE
@@ -56,7 +56,7 @@ def main() -> None:
             raise SystemExit(f"{folder}: no runs of --how-many")
         by_policy = gauges(sweep)
         rows += [row(folder.name, each, by_policy[each.policy]) for each in capacity.policies]
-    sys.stdout.write("\n".join(TextTable(HEADS, rows).markdown()) + "\n")
+    show(markdown(HEADS, rows))
 
 
 if __name__ == "__main__":

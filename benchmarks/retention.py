@@ -26,8 +26,8 @@ from statistics import fmean
 from types import SimpleNamespace
 
 import numpy as np
-from commands import markdown
 from continuum_analysis.compare.intervals import interval_text, mean_interval, ratio_interval
+from continuum_analysis.compare.words import markdown
 from continuum_bench.options.run import TraceOptions
 from continuum_bench.workload.load import load_trace
 from continuum_server.policy.program_table import Guards
@@ -76,7 +76,7 @@ def table_of(programs: Sequence[Program], asked: Sequence[int]) -> Iterator[str]
         found, idle = kept(programs, 60.0 * minutes)
         rows.append([f"{minutes} min", f"{found:.1%}", f"{idle:.1f}"])
     yield f"{len(programs)} sessions, {sum(len(program.turns) for program in programs)} turns"
-    yield markdown(["kept after each turn", "prompt tokens found", "kept KV, in times the running KV"], rows)
+    yield from markdown(["kept after each turn", "prompt tokens found", "kept KV, in times the running KV"], rows)
 
 
 # ------------------------------------------------------------------------------------------- beside documents
@@ -178,7 +178,7 @@ def beside(programs: Sequence[Program], crowd: Crowd, seeds: Sequence[int], aske
                 row[-1] += f" ({interval_text(ratio_interval(values, of_base), '{:.3f}'.format)})"
         rows.append(row)
     heads = ["", "prefix hits", "a turn, s", "first token, mean, s", "P95, s", "a document, s"]
-    yield f"\n{crowd}\n\n{markdown(heads, rows)}\n"
+    yield from ("", crowd, "", *markdown(heads, rows), "")
 
 
 def main() -> None:

@@ -11,13 +11,12 @@ slower by that little, which a narrow interval may rightly show.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from commands import markdown
+from commands import show
 from continuum_analysis.compare.intervals import (
     Interval,
     check_same_arrivals,
@@ -26,6 +25,7 @@ from continuum_analysis.compare.intervals import (
 )
 from continuum_analysis.compare.runs import Run, load_runs
 from continuum_analysis.compare.verdict import outcome
+from continuum_analysis.compare.words import markdown
 from continuum_analysis.records.timeline import AnalysisError
 
 DEALS = 400
@@ -48,7 +48,7 @@ def main() -> None:
         + [f"{share:.1%}" for share in (rate.rate, rate.no_interval)]
         for rate in self_check(load_runs(options.runs), twins, options.pairs)
     ]
-    sys.stdout.write(markdown(HEADINGS, rows) + "\n")
+    show(markdown(HEADINGS, rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ from typing import Any
 from urllib.request import urlopen
 
 import psutil
-from commands import markdown
+from commands import show
+from continuum_analysis.compare.words import markdown
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
 from continuum_server.policy.program_table import Guards
@@ -434,7 +435,7 @@ def report(runs: dict[str, tuple[Rows, Rows]]) -> None:
     for number, title in enumerate(("Tried", "Lost") if runs else ()):
         columns = [run[number] for run in runs.values()]
         rows = [[name, *(str(column[name]) for column in columns)] for name in columns[0]]
-        print(f"{title}:\n\n{markdown(['', *runs], rows)}\n")  # noqa: T201
+        show((f"{title}:", "", *markdown(["", *runs], rows), ""))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, fields
 from importlib.resources import files
+from itertools import chain
+from typing import Any
 
 import numpy as np
+from commands import show, tabular
 from continuum_server.step_times.catalog import (
     TENSOR_PARALLEL,
     find_gpu,
@@ -75,9 +78,8 @@ def _log_uniform(rng: np.random.Generator, low: int, high: int) -> int:
     return int(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
-def interpolation_lines() -> Iterator[str]:
-    yield "| table | prompt mean | max | chunk on a prefix mean | max | decode mean | max |"
-    yield "|---|---|---|---|---|---|---|"
+@tabular("table", "prompt mean", "max", "chunk on a prefix mean", "max", "decode mean", "max")
+def interpolation_lines() -> Iterator[list[str]]:
     every: dict[str, Errors] = {"prompt": [], "chunk": [], "decode": []}
     for model, gpu, tensor_parallel in pairs():
         errors = interpolation_errors(model, gpu, tensor_parallel, points=300, seed=1)
@@ -87,12 +89,12 @@ def interpolation_lines() -> Iterator[str]:
     yield _error_cells("all", every)
 
 
-def _error_cells(name: str, errors: dict[str, Errors]) -> str:
+def _error_cells(name: str, errors: dict[str, Errors]) -> list[str]:
     cells = [name]
     for found in errors.values():
         absolute = np.abs(found)
         cells += [f"{absolute.mean():.2%}", f"{absolute.max():.1%}"]
-    return "| " + " | ".join(cells) + " |"
+    return cells
 
 
 def roofline_errors(gpu: str, model: str, tensor_parallel: int, shares: Shares | None) -> dict[str, Errors]:
@@ -123,11 +125,12 @@ def fit_shares() -> Shares:
     return Shares(*(float(f"{value:.2g}") for value in fitted.x))
 
 
-def roofline_lines(shares: Shares) -> Iterator[str]:
-    yield "constants: " + ", ".join(f"{field.name} {getattr(shares, field.name):g}" for field in fields(Shares))
-    prompts, batches = ", ".join(map(str, PROMPTS)), ", ".join(map(str, BATCHES))
-    yield f"\n| GPU, model | tp | prompts of {prompts} | decode, batch {batches} at 8192 | mean absolute |"
-    yield "|---|---|---|---|---|"
+@tabular(
+    *("GPU, model", "tp", f"prompts of {', '.join(map(str, PROMPTS))}"),
+    *(f"decode, batch {', '.join(map(str, BATCHES))} at 8192", "mean absolute"),
+)
+def roofline_lines(shares: Shares) -> Iterator[Any]:
+    yield "constants: " + ", ".join(f"{field.name} {getattr(shares, field.name):g}" for field in fields(Shares)) + "\n"
     for gpu in (*FITTED, HELD_OUT):
         for model in FITTED_MODELS:
             for degree in TENSOR_PARALLEL:
@@ -135,17 +138,16 @@ def roofline_lines(shares: Shares) -> Iterator[str]:
                 cells = [" ".join(f"{e:+.0%}" for e in errors_of["prompt"])]
                 cells += [" ".join(f"{e:+.0%}" for e in errors_of["decode"][1::2])]
                 mean = np.abs(errors_of["prompt"] + errors_of["decode"]).mean()
-                yield f"| {gpu} {model} | {degree} | {cells[0]} | {cells[1]} | {mean:.0%} |"
+                yield f"{gpu} {model}", degree, *cells, f"{mean:.0%}"
 
 
-def silicon_lines() -> Iterator[str]:
-    heads = " | ".join(f"bias at {overhead:g} ms | mean abs" for overhead in OVERHEADS_MS)
-    yield f"| rows | n | {heads} |\n|---|---|{'---|' * 2 * len(OVERHEADS_MS)}"
+@tabular("rows", "n", *(head for ms in OVERHEADS_MS for head in (f"bias at {ms:g} ms", "mean abs")))
+def silicon_lines() -> Iterator[Any]:
     for group in GROUPS:
         errors = np.asarray([group_of for _, group_of in group_errors(group, OVERHEADS_MS)])
-        columns = [(errors[:, i].mean(), np.abs(errors[:, i]).mean()) for i in range(len(OVERHEADS_MS))]
-        cells = " | ".join(f"{bias:+.1%} | {absolute:.1%}" for bias, absolute in columns)
-        yield f"| {group.label} | {len(errors)} | {cells} |"
+        biases, sizes = errors.mean(axis=0), np.abs(errors).mean(axis=0)
+        pairs_of = ((f"{bias:+.1%}", f"{size:.1%}") for bias, size in zip(biases, sizes, strict=True))
+        yield group.label, len(errors), *chain.from_iterable(pairs_of)
 
 
 def main() -> int:
@@ -165,9 +167,7 @@ def main() -> int:
         if options.fit:
             parts["roofline"] = lambda: roofline_lines(fit_shares())
         for name in options.parts or (("roofline",) if options.fit else parts):
-            for line in parts[name]():
-                sys.stdout.write(line + "\n")
-            sys.stdout.write("\n")
+            show((*parts[name](), ""))
     except StepTimesError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

@@ -20,8 +20,9 @@ from itertools import count
 from statistics import fmean
 from typing import ClassVar
 
-from commands import markdown
+from commands import show
 from continuum_analysis.compare.intervals import interval_text, mean_interval, ratio_interval
+from continuum_analysis.compare.words import markdown
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.workload import load_workload
 from continuum_server.policy.base import Options
@@ -142,7 +143,7 @@ def main() -> None:
     options = parser.parse_args()
     base, *others = ARMS
     heads = ["a tool takes", f"JCT with {base}, s", *(f"{arm}, to it" for arm in others)]
-    print(markdown(heads, list(rows(options.programs, options.seeds))))  # noqa: T201
+    show(markdown(heads, rows(options.programs, options.seeds)))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from commands import show, tabular
 from continuum_bench.request_logs.served import LoggedRun, Served
 from continuum_server.step_times.attention import KERNELS, MixedAttention, TileModel
 from continuum_server.step_times.catalog import find_gpu, find_model, load_step_times
@@ -47,22 +48,19 @@ LARGEST_BATCH_TOKENS = 600_000
 FIT_ROWS = 1500
 
 
-def attention_lines(data: Path, again: bool) -> Iterator[str]:
+@tabular("card", "model", "GPUs", "mixed steps", "median", "mean abs", "95% below", "chunks alone, mean abs")
+def attention_lines(data: Path, again: bool) -> Iterator[Any]:
     tables = [(*profile, _attention_rows(data, profile[2])) for profile in PROFILES]
     tiles = {gpu: _tiles(gpu) for gpu in ("rtx-pro-6000", "rtx-4090")}
     if again:
         tiles = _fit_tiles(tables, tiles)
         yield from (f"{gpu}: {found}" for gpu, found in tiles.items())
-    yield "| card | model | GPUs | mixed steps | median | mean abs | 95% below | chunks alone, mean abs |"
-    yield "|---|---|---|---|---|---|---|---|"
     for card, gpu, _, model, degree, rows in tables:
         errors = _attention_errors(tiles[gpu], model, degree, rows)
         alone = np.abs(errors[np.asarray(rows.n_decode == 0)])
         size = np.abs(errors)
-        yield (
-            f"| {card} | {model} | {degree} | {len(rows)} | {np.median(errors):+.1%} | {size.mean():.1%} | "
-            f"{np.quantile(size, 0.95):.0%} | {alone.mean():.1%} |"
-        )
+        sizes = f"{size.mean():.1%}", f"{np.quantile(size, 0.95):.0%}", f"{alone.mean():.1%}"
+        yield card, model, degree, len(rows), f"{np.median(errors):+.1%}", *sizes
 
 
 def _tiles(gpu: str) -> TileModel:
@@ -120,10 +118,9 @@ MOST_SAMPLED = 32
 """Tokens of a step that reach the output layer."""
 
 
-def dense_lines(data: Path) -> Iterator[str]:
+@tabular("card", "model", "shares", "mean", "mean abs", "largest", "at tokens")
+def dense_lines(data: Path) -> Iterator[Any]:
     """Of steps of 1 to 2,048 tokens on one GPU: sums of measured kernels, and the roofline with each set of shares."""
-    yield "| card | model | shares | mean | mean abs | largest | at tokens |"
-    yield "|---|---|---|---|---|---|---|"
     for card, gpu, folder, model, degree in PROFILES:
         if degree > 1 or find_model(model).experts:
             continue
@@ -133,10 +130,8 @@ def dense_lines(data: Path) -> Iterator[str]:
             modelled = np.asarray([times._fixed_s(tokens, min(tokens, MOST_SAMPLED)) * 1e3 for tokens in SIZES])
             errors = modelled / measured - 1.0
             worst = int(np.argmax(np.abs(errors)))
-            yield (
-                f"| {card} | {model} | {name} | {errors.mean():+.1%} | {np.abs(errors).mean():.1%} | "
-                f"{errors[worst]:+.0%} | {SIZES[worst]} |"
-            )
+            shown = f"{errors.mean():+.1%}", f"{np.abs(errors).mean():.1%}", f"{errors[worst]:+.0%}"
+            yield card, model, name, *shown, SIZES[worst]
 
 
 def _measured_ms(data: Path, folder: str, model: str, tokens: int) -> float:
@@ -155,7 +150,8 @@ MIXTURE = PROFILES[4]
 EXPERT_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
-def expert_lines(data: Path, again: bool) -> Iterator[str]:
+@tabular("tokens", "experts' kernels, ms", "general constants", "the card's", "step's kernels, ms", "roofline")
+def expert_lines(data: Path, again: bool) -> Iterator[Any]:
     """A mixture of experts: the roofline beside the kernels of its experts, and beside the sums of kernels that are a
     step without attention."""
     _, gpu, folder, name, degree = MIXTURE
@@ -165,13 +161,11 @@ def expert_lines(data: Path, again: bool) -> Iterator[str]:
         yield _fit_experts(gpu, model, measured)
     uneven = Experts(decay=MEASURED_EXPERTS[gpu, model.name].decay)
     own, general = (RooflineStepTimes(find_gpu(gpu), model, degree, 0.0, experts=each) for each in (None, uneven))
-    yield "| tokens | experts' kernels, ms | general constants | the card's | step's kernels, ms | roofline |"
-    yield "|---|---|---|---|---|---|"
     for tokens, experts_ms in zip(EXPERT_SIZES, measured, strict=True):
         ms = _measured_ms(data, folder, name, tokens) + experts_ms
         alone = [times._experts_s(tokens) * 1e3 / experts_ms - 1.0 for times in (general, own)]
         step = own._fixed_s(tokens, min(tokens, MOST_SAMPLED)) * 1e3 / ms - 1.0
-        yield f"| {tokens} | {experts_ms:.1f} | {alone[0]:+.1%} | {alone[1]:+.1%} | {ms:.1f} | {step:+.1%} |"
+        yield tokens, f"{experts_ms:.1f}", *(f"{error:+.1%}" for error in alone), f"{ms:.1f}", f"{step:+.1%}"
 
 
 def _experts_ms(rows: Any, gpu: str, model: Model, tokens: int) -> float:
@@ -200,11 +194,10 @@ def _at(table: Any, name: str, size: int) -> float:
     return float(np.interp(size, rows.iloc[:, 1], rows.time_us))
 
 
-def step_lines(data: Path) -> Iterator[str]:
+@tabular("server", "steps", "number", "median at 0 ms", "median with the overhead", "10%", "90%")
+def step_lines(data: Path) -> Iterator[Any]:
     """Steps whose next step was recorded too: the time between their starts is the step's."""
     rows = pd.read_parquet(data / "validation/blis/enriched_steps.parquet").sort_values(["experiment_id", "step.id"])
-    yield "| server | steps | number | median at 0 ms | median with the overhead | 10% | 90% |"
-    yield "|---|---|---|---|---|---|---|"
     sources = [
         load_step_times("h100", "llama-3.1-70b", 4, 0.0),
         load_step_times("h100", "llama-3.1-70b", 4, vllm="0.15"),
@@ -219,8 +212,7 @@ def step_lines(data: Path) -> Iterator[str]:
                 [_step_s(times, row) / seconds[index] - 1.0 for index, row in used.iterrows()] for times in sources
             ]
             low, high = np.quantile(errors[1], (0.1, 0.9))
-            medians = " | ".join(f"{median(of_source):+.1%}" for of_source in errors)
-            yield f"| {name} | {kind} | {len(used)} | {medians} | {low:+.1%} | {high:+.1%} |"
+            yield name, kind, len(used), *(f"{error:+.1%}" for error in (*map(median, errors), low, high))
 
 
 def _step_s(times: StepTimes, row: Any) -> float:
@@ -267,7 +259,8 @@ class CalibratedBatches(StepTimes):
         return alone + max(whole - alone, 0.0) * self.chunk + self.added_s
 
 
-def agent_lines(data: Path) -> Iterator[str]:
+@tabular("run", "turns", "", "measured", "modelled", "error")
+def agent_lines(data: Path) -> Iterator[Any]:
     """Calibrated on the run of one agent at a time; the run of four at a time is predicted."""
     alone, together = (_agent_run(data / AGENTS.format(concurrency)) for concurrency in (1, 4))
     degree = GPUS // STAGES
@@ -286,8 +279,6 @@ def agent_lines(data: Path) -> Iterator[str]:
         f"{batch.chunk:.1f}, {latency_s * 1e3:.0f} ms a turn outside the engine, {unrecorded} unrecorded "
         f"tokens a turn; step times: {times.provenance.kind}"
     )
-    yield "| run | turns | | measured | modelled | error |"
-    yield "|---|---|---|---|---|---|"
     server, even = (StagedStepTimes(batch, STAGES, share, CHUNK) for share in (BUSIEST_STAGE, 1 / STAGES))
     runs = (("concurrency 1", alone, server), ("concurrency 4", together, server), ("4, even stages", together, even))
     for name, run, model in runs:
@@ -307,7 +298,7 @@ def agent_lines(data: Path) -> Iterator[str]:
         ]
         for what, pair in _agent_numbers(run.served, modelled).items():
             error = pair[1] / pair[0] - 1
-            yield f"| {name} | {len(run.served)} | {what} | {pair[0]:.4g} | {pair[1]:.4g} | {error:+.1%} |"
+            yield name, len(run.served), what, *(f"{each:.4g}" for each in pair), f"{error:+.1%}"
 
 
 def _agent_run(path: Path) -> LoggedRun:
@@ -398,9 +389,7 @@ def main() -> int:
     }
     for part in options.parts:
         try:
-            for line in parts[part]():
-                sys.stdout.write(line + "\n")
-                sys.stdout.flush()
+            show(parts[part]())
         except FileNotFoundError as error:
             sys.stdout.write(f"{part}: not measured here: no {error.filename}\n")
     return 0

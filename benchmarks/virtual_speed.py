@@ -12,7 +12,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from commands import markdown
+from commands import show
+from continuum_analysis.compare.words import markdown
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.workload import load_workload
 from continuum_server.step_times.catalog import kv_capacity
@@ -123,7 +123,7 @@ def main() -> None:
         seconds = (spread([row.wall_s for row in rows]), spread([row.processor_s for row in rows]))
         table.append([name, *seconds, spread(ratios, 2)])
     last = f"wall to {'aisimulate' if options.aisimulate else 'vllm'}, run by run"
-    sys.stdout.write(markdown(("arm", "wall, s", "processor, s", last), table) + "\n")
+    show(markdown(("arm", "wall, s", "processor, s", last), table))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from commands import bench, markdown
+from commands import bench, show
+from continuum_analysis.compare.words import markdown
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
 from continuum_server.server_command import command_of
@@ -147,7 +148,7 @@ def main() -> None:
                     print(json.dumps({"way": name, "streams": streams, "rate": rate, "ms": latency_ms}), flush=True)  # noqa: T201
     headings = ["", *(f"{word}, {n} streams" for n in numbers for word in ("requests/s", "latency, ms", "added, ms"))]
     rows = [[WAYS[way][0], *(cell for n in numbers for cell in cells(measured, way, ways[0], n))] for way in ways]
-    print(markdown(headings, rows))  # noqa: T201
+    show(markdown(headings, rows))
 
 
 def cells(

@@ -23,10 +23,10 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from continuum_agents.bfcl_benchmark import Benchmark, Handler
-from continuum_agents.bfcl_web import LIVE, use_web
+from continuum_agents.bfcl_web import use_web
 from continuum_agents.channel import Channel
 from continuum_agents.edge import Turns, ending, recording_client, serve, tool_name
-from continuum_agents.protocol import Done, Start
+from continuum_agents.protocol import LIVE, Done, Start
 from continuum_client import OpenAI
 
 MAX_RETRIES = 40

@@ -21,7 +21,7 @@ sys.modules.setdefault(MODELS.__name__, MODELS)
 
 from bfcl_eval.eval_checker import eval_runner  # noqa: E402 - imports the table
 
-ANSWERS = "possible_answer"
+EXPECTED_ANSWERS = "possible_answer"
 
 
 class UnknownEntry(Exception):
@@ -46,7 +46,7 @@ class Benchmark:
     def __init__(self, data: Path | None = None) -> None:
         if data is not None:
             utils.PROMPT_PATH = data
-            utils.POSSIBLE_ANSWER_PATH = data / ANSWERS
+            utils.POSSIBLE_ANSWER_PATH = data / EXPECTED_ANSWERS
 
     def entry(self, entry_id: str) -> dict[str, Any]:
         """Return an entry for BFCL's loop: its question, functions and settings.

@@ -20,8 +20,7 @@ from bfcl_eval import utils
 from continuum_traces.json_io import read_json
 
 from continuum_agents.bfcl_benchmark import Benchmark, Handler, category_of
-
-ANSWERS = "answers.json"
+from continuum_agents.protocol import ANSWERS
 
 
 def results_of(out: Path) -> dict[str, list[dict[str, Any]]]:

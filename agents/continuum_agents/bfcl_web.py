@@ -18,9 +18,9 @@ import requests
 from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import web_search
 from continuum_traces.appender import SharedLines
 
+from continuum_agents.protocol import LIVE
 from continuum_agents.recorded_web import RecordedWeb, WebAnswer, query_key, read_web
 
-LIVE = "live"
 NO_RESULTS = {"error": "no such search was recorded"}
 KEPT = ("error", "organic_results")
 """The fields of SerpAPI's response that BFCL reads."""

@@ -21,6 +21,11 @@ CHECK = "--check"
 """With this argument an agent's process runs no program. It reads a start, and exits with status 1 and one line on
 stderr if the framework cannot use the start's configuration."""
 
+LIVE = "live"
+"""The web itself, not a recorded one."""
+ANSWERS = "answers.json"
+"""The file of a batch's answers, in its directory."""
+
 LOCAL, BUBBLEWRAP, DOCKER = "local", "bubblewrap", "docker"
 
 BATCH_LABEL, PROGRAM_LABEL = "continuum.batch", "continuum.program"

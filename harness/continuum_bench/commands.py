@@ -120,8 +120,8 @@ def with_flat_signature(function: Command) -> Callable[..., None]:
 
         exit_with(run)
 
-    own = inspect.signature(function).parameters.values()
-    flat = [parameters.get(each.name) or [each.replace(annotation=hints[each.name])] for each in own]
+    plain = inspect.signature(function).parameters.values()
+    flat = [parameters.get(each.name) or [each.replace(annotation=hints[each.name])] for each in plain]
     keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for group in flat for each in group]
     if any(group.usual for group in groups.values()):
         keywords.append(HELP_ALL)

@@ -13,7 +13,7 @@ from continuum_traces.names import which
 from continuum_bench.options.reports import GateOptions
 from continuum_bench.show import print_notice
 
-FAILED = 3
+CONDITION_HOLDS = 3
 """The exit code if a condition holds."""
 Directories = Mapping[Path, Sequence[Run]]
 
@@ -56,10 +56,10 @@ def apply_conditions(
 
 
 def conclude(outcomes: Sequence[Outcome]) -> int:
-    """Print each outcome. Returns ``FAILED`` if a condition holds, else 0."""
+    """Print each outcome. Returns ``CONDITION_HOLDS`` if a condition holds, else 0."""
     for outcome in outcomes:
         print_notice(outcome.text)
-    return FAILED if any(outcome.failed for outcome in outcomes) else 0
+    return CONDITION_HOLDS if any(outcome.failed for outcome in outcomes) else 0
 
 
 def _applied(condition: Condition, pairs: Sequence[Pair]) -> list[Outcome]:

@@ -304,11 +304,13 @@ def view(servers: Sequence[WatchedServer], width: int, rows: int) -> Group:
     in_memory = sum(engine.programs for engine in engines)
     shown = sum(program.state != "ended" for _, program in programs[:rows])
     failed = [Text(f"{server.base_url}: {server.error}", "red") for server in servers if server.error]
-    columns = PROGRAMS if len(engines) > 1 else PROGRAMS[1:]
+    columns = PROGRAM_COLUMNS if len(engines) > 1 else PROGRAM_COLUMNS[1:]
     keys = [(engine, key) for engine in engines for key in engine.keys]
-    of_keys: list[RenderableType] = ["", _table(KEYS if len(engines) > 1 else KEYS[1:], keys, width)] if keys else []
+    of_keys: list[RenderableType] = (
+        ["", _table(KEY_COLUMNS if len(engines) > 1 else KEY_COLUMNS[1:], keys, width)] if keys else []
+    )
     return Group(
-        *([_table(ENGINES, [(engine,) for engine in engines], width)] if engines else []),
+        *([_table(ENGINE_COLUMNS, [(engine,) for engine in engines], width)] if engines else []),
         *failed,
         *of_keys,
         "",
@@ -360,7 +362,7 @@ def _id(name: str) -> Text:
     return Text(name, no_wrap=True, overflow="ellipsis")
 
 
-KEYS = (
+KEY_COLUMNS = (
     Column("server", lambda engine, key: _id(engine.name), 85, ids=True),
     Column("key", lambda engine, key: Text(key.key), words=True),
     Column("weight", lambda engine, key: f"{key.weight:g}", 70),
@@ -372,7 +374,7 @@ KEYS = (
     Column("longest wait", lambda engine, key: _seconds(key.longest_wait_s)),
 )
 """The table of API keys. Its engine time is the virtual time."""
-ENGINES = (
+ENGINE_COLUMNS = (
     Column("server", lambda engine: _id(engine.name), 85, ids=True),
     Column("policy", lambda engine: Text(engine.policy), 70, words=True),
     Column("pool used", lambda engine: _share(engine.used_share)),
@@ -384,7 +386,7 @@ ENGINES = (
     Column("hit tokens", lambda engine: _share(engine.hit_share), 100),
     Column("errors", _errors),
 )
-PROGRAMS = (
+PROGRAM_COLUMNS = (
     Column("server", lambda engine, program: _id(engine.name), 80, ids=True),
     Column("program", lambda engine, program: _id(program.program_id), ids=True),
     Column("known by", lambda engine, program: Text(program.recognised_by or "-"), 90, words=True),

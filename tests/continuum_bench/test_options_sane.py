@@ -4,6 +4,7 @@ between options: each can be broken, and a sweep's own servers break none."""
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import pairwise
@@ -18,6 +19,7 @@ from continuum_bench.cli import app, traces_app
 from continuum_bench.commands import add_command
 from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import OR_INFINITE, Declared, OptionGroup, declared
+from continuum_bench.options.forms import TOOL_TIMES, WARM_UP, Forms
 from continuum_bench.options.run import RunOptions
 from continuum_bench.options.serve import ProfileOptions, ServeOptions
 from continuum_bench.options.together import Rule, rules_of, settled
@@ -29,6 +31,7 @@ from continuum_server.server_command import command_of
 from continuum_server.server_config import ServerConfig
 from continuum_server.virtual.config import EngineConfig
 from continuum_traces.grouped import grouped
+from continuum_traces.schema import REQUESTS
 from continuum_traces.typed import to_json
 from msgspec import Meta
 from typer.testing import CliRunner
@@ -194,3 +197,29 @@ def test_a_setting_of_the_engine_is_declared_once() -> None:
     flags = dict(pairwise(command_of(server_config(gpu, {}), 8000)[0]))
     assert [flags[f"--{name}"] for name in ("max-num-seqs", "max-num-batched-tokens")] == ["256", "700"]
     assert [flags[f"--{name}"] for name in ("tensor-parallel-size", "gpu-memory-utilization")] == ["2", "0.5"]
+
+
+def test_the_help_of_an_option_names_every_form_of_its_text_and_its_parts() -> None:
+    for option in declared(RunOptions).values():
+        for form in [form for each in option.extras if isinstance(each, Forms) for form in each.forms if form.name]:
+            assert set(re.findall(r"\w+", form.spelling)) <= set(re.findall(r"\w+", option.help)), form.spelling
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        *(("hang:0", [0.0]), ("hang:1:10", [1.0, 10.0]), ("hang:.5", [0.5]), ("hang:1.01", None), ("hang:-0.1", None)),
+        *(("hang", None), ("hang:", None), ("hang:nan", None), ("hang:0.5:10:", None), ("hangs:0.5", None)),
+        *(("hang:0.5:100000000", [0.5, 1e8]), ("hang:0.5:100000001", None), (" hang:0.5", None)),
+    ],
+)
+def test_a_form_takes_numbers_in_their_ranges_and_nothing_else(text: str, numbers: list[float] | None) -> None:
+    (hang,) = (form for form in TOOL_TIMES.forms if form.name == "hang")
+    assert hang.read(text) == numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"), [("0r", False), ("1r", True), ("01r", False), ("999999r", True), ("1e1r", False)]
+)
+def test_requests_of_the_warm_up_are_those_that_the_analysis_reads(text: str, taken: bool) -> None:
+    assert (REQUESTS.fullmatch(text) is not None) == taken == WARM_UP.holds(text)

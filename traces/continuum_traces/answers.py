@@ -443,9 +443,9 @@ class Answer:
         """Read token counts. Some servers send them with each chunk, some in parts; they only grow."""
         counts = read_usage(usage)
         cached, llama = counts.cached_tokens, count_in(fields_of(chunk.get("timings")), "cache_n")
-        self.prompt_tokens = _most(self.prompt_tokens, counts.prompt_tokens)
-        self.output_tokens = _most(self.output_tokens, counts.output_tokens)
-        self.cached_tokens = _most(self.cached_tokens, llama if cached is None else cached)
+        self.prompt_tokens = _larger(self.prompt_tokens, counts.prompt_tokens)
+        self.output_tokens = _larger(self.output_tokens, counts.output_tokens)
+        self.cached_tokens = _larger(self.cached_tokens, llama if cached is None else cached)
         self.reasoning_tokens = max(self.reasoning_tokens, counts.reasoning_tokens)
         self.unnamed_tokens = max(self.unnamed_tokens, counts.unnamed_tokens)
 
@@ -533,7 +533,7 @@ def text_of(value: Any) -> str:
     return "".join(text for part in items_of(value) if isinstance(text := fields_of(part).get("text"), str))
 
 
-def _most(before: int | None, now: int | None) -> int | None:
+def _larger(before: int | None, now: int | None) -> int | None:
     return before if now is None else now if before is None else max(before, now)
 
 

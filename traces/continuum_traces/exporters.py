@@ -18,7 +18,7 @@ from continuum_traces.jsonl import compressed, replacing
 from continuum_traces.lines import encoded
 from continuum_traces.schema import Program, Turn
 
-BLOCK_TOKENS = 512
+MOONCAKE_BLOCK_TOKENS = 512
 DYNAMO_BLOCK_TOKENS = 64
 
 Segment = tuple[Any, int]
@@ -94,7 +94,7 @@ def block_hashes(segments: Sequence[Segment], ids: PrefixIds, block_tokens: int)
 
 
 def mooncake_rows(
-    programs: Iterable[Program], agentic: bool = False, block_tokens: int = BLOCK_TOKENS
+    programs: Iterable[Program], agentic: bool = False, block_tokens: int = MOONCAKE_BLOCK_TOKENS
 ) -> Iterator[dict[str, Any]]:
     """One row per request, with its whole prompt and a session id. A first turn has a timestamp (ms), a later turn the
     ``delay`` (ms) since the turn before it finished.

@@ -21,7 +21,7 @@ from continuum_analysis.compare.summary import compare_to, mean_of
 from continuum_analysis.records.timeline import AnalysisError
 
 RATIO = "_ratio"
-UNITS = ("_s", "_bytes")
+ENDINGS = ("_s", "_bytes")
 JCT_MEAN = "jct_mean_s"
 _OPERATORS: Mapping[str, Callable[[float, float], bool]]
 _OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
@@ -137,7 +137,7 @@ def _ratio(name: str, pair: Pair) -> Interval | None:
 
 def _metric(name: str, runs: Sequence[Run]) -> str | None:
     """Return the full name of a metric whose unit may be left out; None if there is no such metric."""
-    return next((full for full in (name, *(name + unit for unit in UNITS)) if full in runs[0].metrics.values), None)
+    return next((full for full in (name, *(name + unit for unit in ENDINGS)) if full in runs[0].metrics.values), None)
 
 
 def _by_seed(name: str, runs: Sequence[Run]) -> dict[int, float]:

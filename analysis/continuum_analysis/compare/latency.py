@@ -10,7 +10,7 @@ from continuum_analysis.compare.words import TextTable
 from continuum_analysis.metrics import BY_NAME, PERCENTILES
 
 STATISTICS = ("mean", *PERCENTILES)
-TOKENS = "throughput_output_tokens_per_s_per_gpu"
+TOKENS_PER_GPU = "throughput_output_tokens_per_s_per_gpu"
 CAPTION = "Queue wait of first turns, and latency of all turns on the client's clock"
 NO_GAPS = "; percentiles of ITL need runs with --token-times"
 HEADINGS = ("policy", "", *(each.upper() if each != "mean" else each for each in STATISTICS))
@@ -43,5 +43,5 @@ def _rows(name: str, arm: ArmSummary) -> Iterator[list[str]]:
         names = [f"{metric}_{statistic}_s" for statistic in STATISTICS]
         form = milliseconds if row.endswith("ms") else BY_NAME[names[0]].text
         yield [name, row, *(interval_text(arm.metrics.get(each), form) for each in names)]
-    tokens = interval_text(arm.metrics[TOKENS], BY_NAME[TOKENS].text)
+    tokens = interval_text(arm.metrics[TOKENS_PER_GPU], BY_NAME[TOKENS_PER_GPU].text)
     yield [name, "output tokens/s per GPU", tokens, *[NO_VALUE] * (len(STATISTICS) - 1)]

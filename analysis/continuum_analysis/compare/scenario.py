@@ -18,7 +18,7 @@ MOST_FAILED = {"agentx": 0.10}
 """The largest share of failed requests; 0 where a benchmark names none."""
 MOST_IDLE_S = {"agentx": 10.0}
 """The longest time without any request (``--max-idle-all-s``)."""
-LATE_S = 0.1
+LATE_START_S = 0.1
 """A client's timer may be as late."""
 LEAST_SERVED = {"agentx": 0.95}
 """The share of the measured time up to which tokens must come at least: a server that hangs is no result."""
@@ -51,7 +51,7 @@ def _reasons(name: str, run: Run) -> Iterator[str]:
     failed = sum(not turn.ended_well for turn in turns)
     if failed > MOST_FAILED.get(name, 0.0) * len(turns):
         yield f"{failed} of {len(turns)} requests failed"
-    if name in MOST_IDLE_S and (idle_s := longest_idle_s(facts)) > MOST_IDLE_S[name] + LATE_S:
+    if name in MOST_IDLE_S and (idle_s := longest_idle_s(facts)) > MOST_IDLE_S[name] + LATE_START_S:
         yield f"no request ran for {idle_s:.0f} s; the benchmark's client shortens that to {MOST_IDLE_S[name]:.0f} s"
     if wall_s and (silent_s := _silent_s(facts)) > (1 - LEAST_SERVED.get(name, 0.0)) * wall_s:
         yield f"no token came in the last {silent_s:.0f} s"

@@ -218,8 +218,8 @@ def _cost(summary: Summary, named: Sequence[Standing]) -> str:
         worst = f"the worst-hit after {comparison.worst:.2f} times the time"
         worst = "none by more than 1%" if comparison.worst < 1 + LITTLE else worst
         late = f"{share} of the programs finished later than under {baseline}, {worst}"
-    own, base = (summary.arms[name].metrics.get("ttft_p99_s") for name in (best, baseline))
-    tail = f" TTFT P99: {_seconds(own.mean)} against {baseline}'s {_seconds(base.mean)}." if own and base else ""
+    ttft, base = (summary.arms[name].metrics.get("ttft_p99_s") for name in (best, baseline))
+    tail = f" TTFT P99: {_seconds(ttft.mean)} against {baseline}'s {_seconds(base.mean)}." if ttft and base else ""
     return f"Under {best} {late}.{tail}"
 
 

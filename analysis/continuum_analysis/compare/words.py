@@ -20,10 +20,15 @@ class TextTable:
 
     def markdown(self) -> Iterator[str]:
         """Yield the lines of the table in Markdown."""
-        yield "| " + " | ".join(self.headings) + " |"
-        yield "|" + "---|" * len(self.headings)
-        for row in self.rows:
-            yield "| " + " | ".join(row) + " |"
+        yield from markdown(self.headings, self.rows)
+
+
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Yield the lines of a table in Markdown, each as soon as its row is there."""
+    yield f"| {' | '.join(headings)} |"
+    yield "|" + "---|" * len(headings)
+    for row in rows:
+        yield f"| {' | '.join(map(str, row))} |"
 
 
 @dataclass(frozen=True, slots=True)

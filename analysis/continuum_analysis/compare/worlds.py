@@ -16,7 +16,7 @@ from continuum_analysis.metrics import BY_NAME
 from continuum_analysis.records.timeline import AnalysisError
 
 MEASURED, MODELLED = "measured", "modelled"
-SHOWN = {"ttft_mean_s": "TTFT mean, s", "prefix_hit_ratio": "prefix hit"}
+COMPARED = {"ttft_mean_s": "TTFT mean, s", "prefix_hit_ratio": "prefix hit"}
 """The metrics, beside the JCT, of which both values are shown."""
 TIME_LIMIT = "workload.time_limit_s"
 MAY_DIFFER = (
@@ -56,7 +56,7 @@ class PredictedArm:
             "jct_mean_error": self.comparison.jct_ratio.mean - 1,
             **{
                 side: {"jct_mean_s": jct_s, "jct_mean_ratio": self.to_base[side]}
-                | {metric: self.mean(side, metric) for metric in SHOWN}
+                | {metric: self.mean(side, metric) for metric in COMPARED}
                 for side, jct_s in sides.items()
             },
         }
@@ -132,7 +132,7 @@ def _common_seeds(sided: Iterable[tuple[str, Run]]) -> dict[str, list[Run]]:
 def prediction_table(predictions: Sequence[PredictedArm]) -> TextTable:
     """Return a table with a row for each policy: measured, modelled, and the error of the model."""
     headings = ["policy", "seeds", "JCT mean, s: measured", "modelled", "error", "JCT to base: measured", "modelled"]
-    for heading in SHOWN.values():
+    for heading in COMPARED.values():
         headings += [f"{heading}: measured", "modelled"]
     return TextTable(headings, [list(_cells(each)) for each in predictions])
 
@@ -143,7 +143,7 @@ def _cells(prediction: PredictedArm) -> Iterator[str]:
     yield from (prediction.policy, str(len(prediction.comparison.seeds)), jct(measured_s), jct(modelled_s))
     yield f"{prediction.comparison.jct_ratio.mean - 1:+.1%}"
     yield from (number_text(prediction.to_base[side], "{:.2f}") for side in (MEASURED, MODELLED))
-    for metric in SHOWN:
+    for metric in COMPARED:
         for side in (MEASURED, MODELLED):
             value = prediction.mean(side, metric)
             yield NO_VALUE if value is None else BY_NAME[metric].text(value)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from continuum_analysis.records.timeline import ProgramTimes, TurnTimes, pinned_tokens
 
-INSTANTS = 500
+SAMPLES = 500
 Array = NDArray[np.float64]
 
 
@@ -26,7 +26,7 @@ class Occupancy:
     """Tokens in pins, as recorded."""
 
 
-def occupancy(programs: Sequence[ProgramTimes], instants: int = INSTANTS) -> Occupancy:
+def occupancy(programs: Sequence[ProgramTimes], instants: int = SAMPLES) -> Occupancy:
     """Compute the tokens in the pool. A prefix that programs share counts once for each program.
 
     Args:

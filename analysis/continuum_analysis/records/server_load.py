@@ -26,7 +26,7 @@ GAUGES: dict[str, tuple[str, ...]] = {
 }
 """Names of each quantity, the newest of an engine first. KV in use is a share."""
 PREEMPTIONS = ("vllm:num_preemptions_total", "sglang:num_retracted_reqs_total", "sglang:num_retracted_requests_total")
-HITS = (
+HIT_COUNTERS = (
     ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"),
     ("sglang:cached_tokens_total", "sglang:prompt_tokens_total"),
     ("trtllm_prompt_cached_tokens_total", "trtllm_prompt_tokens_total"),
@@ -76,7 +76,7 @@ def _values(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[float], lis
 
 
 def _hit_ratio(rows: Sequence[Row]) -> float | None:
-    for hits, tokens in HITS:
+    for hits, tokens in HIT_COUNTERS:
         both = [row for row in rows if hits in row and tokens in row]
         if both and (more := both[-1][tokens] - both[0][tokens]) > 0:
             return (both[-1][hits] - both[0][hits]) / more

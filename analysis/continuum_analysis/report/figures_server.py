@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from continuum_analysis.compare.intervals import NO_VALUE
+from continuum_analysis.compare.intervals import NO_VALUE, number_text
 from continuum_analysis.compare.runs import Run
 from continuum_analysis.compare.words import TextTable
 from continuum_analysis.plots.arm_styles import ArmStyle
@@ -56,4 +56,4 @@ def _row(load: ServerLoad) -> list[str]:
     shares = [f"{value:.0%}" for value in (fmean(kv), max(kv))] if kv else [NO_VALUE] * 2
     counts = [short(fmean(each)) if each else NO_VALUE for each in (running, waiting)]
     peaks = [f"{each[at]:.0f}" if each else NO_VALUE for each, at in ((sorted(waiting), -1), (preempted, -1))]
-    return [*shares, *counts, *peaks, NO_VALUE if load.hit_ratio is None else f"{load.hit_ratio:.1%}"]
+    return [*shares, *counts, *peaks, number_text(load.hit_ratio, "{:.1%}")]

@@ -18,6 +18,7 @@ from continuum_bench.agents.environment import Environment, environment_of
 from continuum_bench.agents.results import Results, show_results
 from continuum_bench.agents.runner import ArrivingTask, BatchSettings, Work, play
 from continuum_bench.agents.tasks import Task, read_tasks, write_fixes
+from continuum_bench.ctrl_c import INTERRUPTED
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import default_out, utc_now
 from continuum_bench.live.endpoint import Endpoint, probe_server
@@ -87,7 +88,7 @@ def run_batch(options: AgentOptions, environment: Environment, tasks: Path, work
             work.conclude(results)
     show_results(results, options.json_output)
     if not complete:
-        return 130
+        return INTERRUPTED
     return 0 if all(record.finished for record in results.records) else 1
 
 

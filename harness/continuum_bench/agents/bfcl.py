@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
+from continuum_agents.protocol import LIVE
 from continuum_agents.recorded_web import read_web
 from continuum_traces.names import which
 from msgspec import Meta, Struct
@@ -27,7 +28,6 @@ ENTRIES = "BFCL_v4_web_search.json"
 BOTH = ("web_search_base", "web_search_no_snippet")
 CATEGORIES = {**{name: (name,) for name in BOTH}, "web_search": BOTH}
 """The names that ``--category`` accepts, and BFCL's categories that each stands for."""
-LIVE = "live"
 KEY_VARIABLE = "SERPAPI_API_KEY"
 SCORER = "continuum_agents.bfcl_score"
 

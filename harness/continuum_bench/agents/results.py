@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from continuum_agents.protocol import Start
+from continuum_agents.protocol import ANSWERS, Start
 from continuum_traces.appender import SharedLines
 from continuum_traces.json_io import read_json, write_json
 from continuum_traces.records import read_turns
@@ -26,7 +26,6 @@ from continuum_client.recorder import Recorder
 from continuum_client.reply import Content
 
 PREDICTIONS = "preds.json"
-ANSWERS = "answers.json"
 MAY_GROW = (
     *("seed", "workload.file", "workload.sha256", "workload.programs", "workload.slice", "workload.filter"),
     *("workload.shuffle", "workload.jps", "workload.arrivals", "engine_options.workers", "engine_options.time_limit_s"),

@@ -105,7 +105,7 @@ class LoadDriver:
 
     async def _run(self, plays: Sequence[LivePlay], lanes: Lanes | None) -> None:
         """Play all programs. The first error ends the run and is raised."""
-        self._timers = Timers(self.now_s, self._options.most_idle_s)
+        self._timers = Timers(self.now_s, self._options.max_idle_all_s)
         self._sub_programs = SubPrograms((play, play.job) for play in plays)
         roots = self._sub_programs.roots
         self._closed = None if lanes is None else ClosedLoop(roots, lanes)

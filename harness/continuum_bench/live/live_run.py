@@ -16,6 +16,7 @@ from continuum_traces.records import rows_of
 from continuum_traces.run_dir import ENGINE, begin, write_manifest
 from continuum_traces.schema import Engine, Manifest
 
+from continuum_bench.ctrl_c import INTERRUPTED
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import default_out
 from continuum_bench.live.closing_notes import client_side, length_notes, report_generator
@@ -81,7 +82,7 @@ def run_live(name: str, base_url: str, options: RunOptions, live: LiveOptions) -
                 if counters is None:
                     done = f"{number} of {len(seeds)} runs are complete"
                     print_notice(f"stopped; {done}; {_again(run)}")
-                    return 130
+                    return INTERRUPTED
                 failed += counters.programs_failed + counters.plugin_errors
                 display.update(Report(_folder(run, seed).name, state="done"))
         summary = conclude(run.out, options, f", {run.endpoint.base_url}")
@@ -126,7 +127,7 @@ def _load_options(endpoint: Endpoint, options: RunOptions, live: LiveOptions, ap
         "api_key": api_key,
         "salt": uuid.uuid4().hex,
         "time_limit_s": options.time_limit_s,
-        "most_idle_s": options.max_idle_all_s,
+        "max_idle_all_s": options.max_idle_all_s,
         "token_times": options.token_times,
         "release": options.tags != "none" and (bool(endpoint.state) or dialect.name == "thunderagent"),
     }

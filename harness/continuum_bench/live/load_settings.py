@@ -38,7 +38,7 @@ class LoadOptions:
     """A program that takes longer is given up and counted as failed."""
     time_limit_s: float | None = None
     """The run stops after this many seconds. Running programs stay unfinished and no further program starts."""
-    most_idle_s: float | None = None
+    max_idle_all_s: float | None = None
     """The longest time without an open request, as in ``Timers``."""
     token_times: bool = False
     """Read every chunk immediately, and record the gaps between tokens."""

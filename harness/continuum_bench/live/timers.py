@@ -12,14 +12,14 @@ class Timers:
 
     Args:
         now_s: the clock on which the instants are.
-        most_idle_s: the longest time without an open request, while somebody waits. Then all waits become shorter by
+        max_idle_all_s: the longest time without an open request, while somebody waits. Then all waits become shorter by
             what is left of the first one. None: there is no limit.
     """
 
-    def __init__(self, now_s: Callable[[], float], most_idle_s: float | None) -> None:
+    def __init__(self, now_s: Callable[[], float], max_idle_all_s: float | None) -> None:
         self.skipped_s = 0.0
         """By how much all waits became shorter in sum."""
-        self._now_s, self._most_idle_s = now_s, most_idle_s
+        self._now_s, self._max_idle_all_s = now_s, max_idle_all_s
         self._open = 0
         self._instants: dict[object, float] = {}
         """When each wait ends, on a clock that each skip moves forward by the seconds that are skipped."""
@@ -29,8 +29,8 @@ class Timers:
 
     def begin(self) -> None:
         """Note that the run begins, without an open request."""
-        if self._most_idle_s is not None:
-            self._alarm = asyncio.get_running_loop().call_later(self._most_idle_s, self._skip)
+        if self._max_idle_all_s is not None:
+            self._alarm = asyncio.get_running_loop().call_later(self._max_idle_all_s, self._skip)
 
     @contextmanager
     def open_request(self) -> Iterator[None]:
@@ -58,7 +58,7 @@ class Timers:
         return at_s - self.skipped_s
 
     async def _sleep(self, seconds: float) -> None:
-        if self._most_idle_s is None:
+        if self._max_idle_all_s is None:
             await asyncio.sleep(seconds)
             return
         with suppress(TimeoutError):

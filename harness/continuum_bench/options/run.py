@@ -53,7 +53,7 @@ def uses_rate(arrivals: str) -> bool:
 
 
 NO_RATE = Without("arrivals", "these arrivals have a rate of their own", lambda arrivals: not uses_rate(arrivals))
-AT_A_TIME = Without("arrivals", "the search decides how many programs run at a time")
+NO_SEARCH = Without("arrivals", "the search decides how many programs run at a time")
 ROUTER = one_of(*ROUTERS)
 PIPELINE = named("--pp", "--pipeline-parallel-size")
 PROFILED = Without("profile", "the profile was measured on all GPUs together")
@@ -259,7 +259,7 @@ class ArmOptions(OptionGroup):
     """Number of seeds, each with an arrival sequence of its own. Three or more give 95% intervals."""
     until: Annotated[str | None, UNTIL, SERVERS] = None
     """Add seeds until the 95% interval of every policy's JCT ratio is within this distance of its estimate: 3%."""
-    how_many: Annotated[bool, AT_A_TIME, Without("until", "a search has the seeds that it is given")] = False
+    how_many: Annotated[bool, NO_SEARCH, Without("until", "a search has the seeds that it is given")] = False
     """Play rising numbers of agents at a time, and say how many each policy serves within a service level. Default
     policies: vllm and working-set. Against a server the search ends at the first number that breaks the level, and
     each number takes at most 5 min or --time-limit-s."""

@@ -55,8 +55,8 @@ Rule = Needs | Without
 
 def rules_of(option: Declared) -> tuple[Rule, ...]:
     """Return the rules in the annotation, then those of the option's class."""
-    own = (extra for extra in option.extras if isinstance(extra, Rule))
-    return (*own, *vars(option.group).get("rules", ()))
+    rules = (extra for extra in option.extras if isinstance(extra, Rule))
+    return (*rules, *vars(option.group).get("rules", ()))
 
 
 def faults(*groups: OptionGroup) -> Iterator[tuple[Declared, str]]:
@@ -72,8 +72,8 @@ def faults(*groups: OptionGroup) -> Iterator[tuple[Declared, str]]:
 
 def settled(group: T, *others: OptionGroup) -> T:
     """Return the options of ``group``, with the default for every one that breaks a rule among all."""
-    own = declared(type(group))
-    while refused := {option.name: option.default for option, _ in faults(group, *others) if option.name in own}:
+    options = declared(type(group))
+    while refused := {option.name: option.default for option, _ in faults(group, *others) if option.name in options}:
         group = cast(T, replace(cast(Any, group), **refused))  # another may have needed it
     return group
 

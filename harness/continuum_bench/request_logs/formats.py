@@ -248,7 +248,7 @@ def vllm_bench(where: str, run: VllmBench) -> Iterator[Row]:
 # -------------------------------------------------------------------------------------------- our own runs
 
 
-def own_turns(folder: Path) -> Iterator[Row]:
+def turns_of_run(folder: Path) -> Iterator[Row]:
     for turn in read_turns(folder):
         first_s, end_s, prompt, output = turn.first_token_s, turn.finish_s, turn.prompt_tokens, turn.output_tokens
         if turn.error is not None or first_s is None or end_s is None or prompt is None or output is None:

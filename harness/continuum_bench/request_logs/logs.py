@@ -27,7 +27,7 @@ from continuum_bench.request_logs.formats import (
     aiperf,
     guidellm,
     llmservingsim,
-    own_turns,
+    turns_of_run,
     vllm_bench,
 )
 from continuum_bench.request_logs.served import LoggedRun, Served, ServerFacts, Unreported
@@ -60,7 +60,7 @@ def read_log(path: Path) -> list[LoggedRun]:
 
 def _in_folder(path: Path, name: str) -> list[LoggedRun]:
     if (path / TURNS).exists():
-        return [_run(path / TURNS, name, own_turns(path), _own_facts(path))]
+        return [_run(path / TURNS, name, turns_of_run(path), _facts_of_run(path))]
     named = [file for each in LOGS for file in (path / each, path / f"{each}.gz") if file.exists()]
     if named:
         return list(chain.from_iterable(map(_in_file, named)))
@@ -134,7 +134,7 @@ def _shifted(rows: Sequence[Served], start_s: float) -> tuple[Served, ...]:
 # ---------------------------------------------------------------------------------------- facts of the server
 
 
-def _own_facts(folder: Path) -> ServerFacts:
+def _facts_of_run(folder: Path) -> ServerFacts:
     if not (folder / MANIFEST).exists():
         return ServerFacts()
     manifest = read_manifest(folder)

@@ -36,14 +36,14 @@ from continuum_bench.sweep.play_sweep import show_sweep
 from continuum_bench.sweep.store import SweepStore
 from continuum_bench.workload.workload import load_workload
 
-MOST = 256
+MOST_AT_A_TIME = 256
 """The largest number that is tried."""
 ROUNDS = 4
 """A run plays so many programs for each of those at a time: fewer would measure how the run begins and ends."""
 POLICIES = ("vllm", "working-set")
 LEVEL_S = 300.0
 """Seconds for each number of agents against a server, unless ``--time-limit-s`` says other."""
-DRAWN = ("ttft_p50_s", "ttft_p95_s", NEWCOMERS[1], "output_tokens_s_p25")
+CURVE_METRICS = ("ttft_p50_s", "ttft_p95_s", NEWCOMERS[1], "output_tokens_s_p25")
 """Metrics of the curve, besides throughput."""
 
 
@@ -54,7 +54,7 @@ def ladder(fitting: float) -> list[int]:
         fitting: how many programs fill the KV pool. Below half of it the numbers double; up to half as many again
             there is one more between each two.
     """
-    steps = ceil(log2(min(MOST, max(2.0, 1.5 * fitting))))
+    steps = ceil(log2(min(MOST_AT_A_TIME, max(2.0, 1.5 * fitting))))
     between = [3 * 2**step for step in range(steps - 1) if fitting / 2 <= 3 * 2**step]
     return sorted({*(2**step for step in range(steps + 1)), *between})
 
@@ -72,7 +72,7 @@ def next_number(kept: Mapping[int, bool], numbers: Sequence[int], halves: bool =
         if number not in kept:
             return number
     if bracket.high is None:
-        return min(MOST, 2 * bracket.low) if bracket.low < MOST else None
+        return min(MOST_AT_A_TIME, 2 * bracket.low) if bracket.low < MOST_AT_A_TIME else None
     if not halves or bracket.high - bracket.low <= max(1, bracket.low // 16):
         return None
     return (bracket.low + bracket.high) // 2
@@ -197,7 +197,7 @@ def _on_server(name: str, options: RunOptions, live: LiveOptions, level: str, st
 
 
 def _grid(name: str, engine: str, level: str, live: LiveOptions | None) -> Grid:
-    plot = {"x": AT_A_TIME, "y": [THROUGHPUT, TOKENS, *DRAWN], "panels": [], "slo": level}
+    plot = {"x": AT_A_TIME, "y": [THROUGHPUT, TOKENS, *CURVE_METRICS], "panels": [], "slo": level}
     return Grid(name, engine, (), plot=plot, live=live)
 
 

@@ -15,6 +15,7 @@ from continuum_server.launcher import Server
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 from continuum_traces.names import which
 
+from continuum_bench.ctrl_c import INTERRUPTED
 from continuum_bench.errors import BenchError
 from continuum_bench.experiment_file import REPLAY, experiment_yaml
 from continuum_bench.options.run import EngineOptions, LiveOptions
@@ -104,7 +105,7 @@ def _replay(cell: Cell, folder: Path, live: LiveOptions) -> None:
     file.write_text(experiment_yaml(workload, settled(options, live), live), encoding="utf-8")
     command = [sys.executable, "-m", "continuum_bench", "run", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 130:
+    if done.returncode == INTERRUPTED:
         raise KeyboardInterrupt
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or [f"the replay ended with status {done.returncode}"]

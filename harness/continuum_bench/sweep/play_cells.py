@@ -11,6 +11,7 @@ from continuum_analysis.metrics import analyze_run
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_traces.json_io import RunDirError
 
+from continuum_bench.ctrl_c import INTERRUPTED
 from continuum_bench.options.sweep import PlayerOptions
 from continuum_bench.progress import RunsDisplay
 from continuum_bench.show import goes_on, print_notice
@@ -88,5 +89,5 @@ def exit_code(outcome: SweepOutcome, store: SweepStore, cells: Sequence[Cell], w
     if outcome.interrupted:
         done = f"{sum(map(store.is_done, cells))} of {len(cells)} {what} are complete in {store.path}"
         print_notice(f"stopped; {done}; {goes_on(store.path)}")
-        return 130
+        return INTERRUPTED
     return 1 if outcome.failed else 0

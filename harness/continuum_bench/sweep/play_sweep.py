@@ -10,6 +10,7 @@ from continuum_analysis.sweep.capacity import capacity_of
 from continuum_analysis.sweep.report import sweep_answer, sweep_json, sweep_line, write_sweep_report, write_tables
 from continuum_analysis.sweep.tables import BESIDE, MODELLED, Sweep, read_sweep
 
+from continuum_bench.ctrl_c import INTERRUPTED
 from continuum_bench.invocation import utc_now
 from continuum_bench.options.run import RunOptions
 from continuum_bench.options.sweep import FigureOptions, SweepOptions
@@ -21,24 +22,17 @@ from continuum_bench.sweep.play_cells import exit_code, play_missing
 from continuum_bench.sweep.predict import predict, with_profiles
 from continuum_bench.sweep.store import SweepStore
 
-CTRL_C = 130
-
 
 def run_sweep(options: SweepOptions) -> int:
     """Play a grid. Returns the exit code: 0, 1 if cells failed, 130 after Ctrl-C."""
     grid = read_grid(options.grid, options.overrides or ())
     out, quiet = options.out or Path("runs") / grid.name, options.json_output
-    if not options.predict:
-        return play_grid(grid, out, options, lambda sweep: show_sweep(sweep, options), quiet)
-    grid = with_profiles(grid, out)
-    return play_grid(
-        grid,
-        out,
-        options,
-        lambda sweep: show_sweep(sweep, options),
-        quiet,
-        lambda store, cells: predict(store, grid, cells, options, quiet or options.quiet),
-    )
+    grid = with_profiles(grid, out) if options.predict else grid
+
+    def first(store: SweepStore, cells: Sequence[Cell]) -> int:
+        return predict(store, grid, cells, options, quiet or options.quiet) if options.predict else 0
+
+    return play_grid(grid, out, options, lambda sweep: show_sweep(sweep, options), quiet, first)
 
 
 def play_grid(
@@ -62,7 +56,7 @@ def play_grid(
     with store.locked():
         store.write_plan(grid, cells, utc_now())
         code = first(store, cells)
-        if code == CTRL_C:
+        if code == INTERRUPTED:
             return code
         outcome = play_missing(store, grid, cells, options, RunsDisplay({}, 0, quiet or options.quiet, "cells"))
         sweep = read_sweep(out)

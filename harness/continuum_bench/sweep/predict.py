@@ -24,6 +24,7 @@ from continuum_server.step_times.profile import Profile, read_profile
 from continuum_server.vllm_plugin.versions import check_version
 from continuum_traces.grouped import grouped
 
+from continuum_bench.ctrl_c import INTERRUPTED
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import utc_now
 from continuum_bench.options.declare import declared
@@ -75,7 +76,7 @@ def predict(store: SweepStore, grid: Grid, cells: Sequence[Cell], players: Playe
             _measure(path, of_profile, grid, quiet)
     except KeyboardInterrupt:
         print_notice("stopped while a profile was measured")
-        return 130
+        return INTERRUPTED
     predicted = predicted_cells(cells, grid)
     points = tuple({cell.group.folder: cell.group.point for cell in predicted}.values())
     virtual = Grid(f"{grid.name}, predicted", "virtual", points, plot=grid.plot)
@@ -101,7 +102,7 @@ def _measure(path: Path, cells: Sequence[Cell], grid: Grid, quiet: bool) -> None
         command += ["--out", str(path), "--longest-prompt", str(longest)]
         errors = subprocess.PIPE if quiet else None
         done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=errors, text=True, check=False)
-    if done.returncode == 130:
+    if done.returncode == INTERRUPTED:
         raise KeyboardInterrupt
     if done.returncode != 0:
         lines = (done.stderr or "").strip().splitlines()

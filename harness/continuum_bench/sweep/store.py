@@ -26,7 +26,7 @@ from continuum_bench.sweep.grid import Grid
 from continuum_bench.sweep.plan import Cell
 
 PARTIAL = ".partial"
-FAILED = "failed"
+FAILED_LOGS = "failed"
 LOGS = ("server.log", "engine.log")
 
 
@@ -112,7 +112,7 @@ class SweepStore:
         logs = [played / name for name in LOGS if (played / name).exists()]
         if not logs:
             return None
-        target = self.path / FAILED / f"{cell.name.replace('/', '-')}.log"
+        target = self.path / FAILED_LOGS / f"{cell.name.replace('/', '-')}.log"
         target.parent.mkdir(exist_ok=True)
         return logs[0].replace(target)
 

@@ -39,14 +39,14 @@ def arrival_times(spec: str) -> Times:
             return lambda rng, jps, programs: np.cumsum(rng.exponential(1.0 / jps, len(programs)))
         case "constant", []:
             return lambda rng, jps, programs: np.arange(1, len(programs) + 1) / jps
-        case "recorded", []:
+        case "recorded[:SPEED]", []:
             return _recorded
-        case "recorded", [speed]:
+        case "recorded[:SPEED]", [speed]:
             return lambda rng, jps, programs: _offsets(programs) / speed
-        case "gamma", [variation]:
+        case "gamma:CV", [variation]:
             shape = 1.0 / variation**2
             return lambda rng, jps, programs: np.cumsum(rng.gamma(shape, 1.0 / (jps * shape), len(programs)))
-        case "ramp", [factor]:
+        case "ramp:FACTOR", [factor]:
             return lambda rng, jps, programs: _ramp(rng, jps, len(programs), factor)
     return lambda rng, jps, programs: np.zeros(len(programs))
 
@@ -61,9 +61,9 @@ def lanes_of(spec: str) -> Lanes | None:
         OptionError: the text has no form of arrivals.
     """
     match ARRIVALS.read(spec):
-        case "concurrency", [number, *ramp_s]:
+        case "concurrency:N[:RAMP_S]", [number, *ramp_s]:
             return Lanes(number, ramp_s=sum(ramp_s))
-        case "steps", [number, *pause_s]:
+        case "steps:N[:PAUSE_S]", [number, *pause_s]:
             return Lanes(number, in_steps=True, pause_s=sum(pause_s))
     return None
 

@@ -107,8 +107,8 @@ def hint_kind(spec: str) -> Kind | None:
     Raises:
         OptionError: the text has another form.
     """
-    name, wished_s = HINTS.read(spec)
-    return partial(_retention, *wished_s) if wished_s else KINDS.get(name)
+    _, wished_s = HINTS.read(spec)
+    return partial(_retention, *wished_s) if wished_s else KINDS.get(spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +132,10 @@ def hint_error(spec: str) -> HintError:
     Raises:
         OptionError: the text has another form.
     """
-    match HINT_ERROR.read(spec):
-        case "noise", [sigma]:
-            return HintError(sigma)
-        case _, [share, *silent]:
-            return HintError(adversaries=share, silent=bool(silent))
-    return HintError(adversaries=1.0)
+    form, numbers = HINT_ERROR.read(spec)
+    if form == "SIGMA":
+        return HintError(*numbers)
+    return HintError(adversaries=numbers[0] if numbers else 1.0, silent=spec.endswith(":silent"))
 
 
 def with_hints(jobs: Sequence[Job], kind: Kind, error: HintError, seed: int) -> list[Job]:

@@ -37,13 +37,13 @@ def tool_times(spec: str) -> Change:
         OptionError: the text has another form.
     """
     match TOOL_TIMES.read(spec):
-        case "constant", [seconds]:
-            return lambda rng, programs: [_each_turn(program, lambda: seconds) for program in programs]
-        case "bimodal", shares:
-            return lambda rng, programs: [_each_turn(program, lambda: _mixed(rng, *shares)) for program in programs]
-        case "shift", [factor]:
+        case "constant:SECONDS", [seconds]:
+            return lambda rng, programs: [_with_tools(program, lambda: seconds) for program in programs]
+        case "bimodal:SHARE:SHORT_S:LONG_S", shares:
+            return lambda rng, programs: [_with_tools(program, lambda: _mixed(rng, *shares)) for program in programs]
+        case "shift:FACTOR", [factor]:
             return lambda rng, programs: _shifted(programs, factor)
-        case "hang", shares:
+        case "hang:SHARE[:SECONDS]", shares:
             return lambda rng, programs: _hanging(rng, programs, *shares)
     return lambda rng, programs: list(programs)
 
@@ -52,7 +52,7 @@ def _mixed(rng: random.Random, share: float, short_s: float, long_s: float) -> f
     return short_s if rng.random() < share else long_s
 
 
-def _each_turn(program: Program, seconds: Callable[[], float]) -> Program:
+def _with_tools(program: Program, seconds: Callable[[], float]) -> Program:
     return replace(
         program, turns=tuple(_taking(turn, seconds()) if turn.tool_calls else turn for turn in program.turns)
     )

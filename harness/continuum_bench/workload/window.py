@@ -29,20 +29,20 @@ def in_window(jobs: Sequence[Job], given: ArrivalOptions) -> list[Job]:
     if (given.warm_up, given.cool_down) == ("0", "0"):
         return list(jobs)
     (warm_by, warm), (cool_by, cool) = WARM_UP.read(given.warm_up), COOL_DOWN.read(given.cool_down)
-    if not given.arrivals.startswith("concurrency") and (warm_by == "requests" or cool_by == LANES):
+    if not given.arrivals.startswith("concurrency") and (warm_by == "Nr" or cool_by == LANES):
         words = f"--warm-up {given.warm_up}, --cool-down {given.cool_down}"
         raise BenchError(f"{words}: requests and lanes need --concurrency")
     arrive = lanes_of(given.arrivals) is None
-    if not arrive and cool_by == "seconds" and given.time_limit_s is None:
+    if not arrive and cool_by == "Ns" and given.time_limit_s is None:
         raise BenchError(f"--cool-down {given.cool_down}: seconds in a closed loop need --time-limit-s")
     order = sorted(range(len(jobs)), key=lambda index: jobs[index].arrival_s)
     times_s = [jobs[index].arrival_s for index in order]
     first, end = 0, len(order)
-    if warm_by == "programs":
+    if warm_by == "N":
         first = warm[0]
     elif arrive:
         first = sum(time_s < warm[0] for time_s in times_s)
-    if cool_by == "programs":
+    if cool_by == "N":
         end -= cool[0]
     elif arrive:
         end -= sum(time_s > times_s[-1] - cool[0] for time_s in times_s)

@@ -27,7 +27,7 @@ from continuum_traces.truth import OUTPUT
 Object = Mapping[str, Any]
 ASKS = ("user_message", "tool_result")
 """TraceLab's events before an answer."""
-GROWN = "what the next prompt grew without its messages"
+GROWN_WITHOUT = "what the next prompt grew without its messages"
 UNTIMED = "on a branch of its run: the run doesn't wait for its answers, whose times are not in the file"
 
 
@@ -77,7 +77,7 @@ def read_sglang(file: Source) -> Iterator[Thread]:
             asked = [_asked(file, *each) for each in placed]
             grown = [after - before - new for before, after, new in zip(prompts, prompts[1:], asked[1:], strict=False)]
             lengths = zip(prompts, [*grown, 0], strict=False)
-            usages = [RequestUsage(each, max(0, output), estimated={OUTPUT: GROWN}) for each, output in lengths]
+            usages = [RequestUsage(each, max(0, output), estimated={OUTPUT: GROWN_WITHOUT}) for each, output in lengths]
             yield Thread(f"conversation-{n + 1}", None, list(map(AnsweredRequest, usages)))
 
 

@@ -21,13 +21,13 @@ from continuum_traces.importers.importer import Importer, Signs, Source, cell
 from continuum_traces.importers.text_tokens import message_tokens, prompt_head_tokens
 from continuum_traces.importers.timed_requests import programs_on_timeline
 
-BESIDE = ("ui_messages.json", "wire.jsonl")
+FILES_BESIDE = ("ui_messages.json", "wire.jsonl")
 """Files that have the same conversation as a list of messages beside them, with its token counts."""
-NAMES = ("id", "session_id", "sessionId", "conversation_id", "thread_id", "config.configurable.thread_id")
+ID_FIELDS = ("id", "session_id", "sessionId", "conversation_id", "thread_id", "config.configurable.thread_id")
 """Fields with the id of a conversation."""
 CONVERSATIONS = ("messages", "conversations", "conversation", "trajectory")
 """Fields with the messages of a conversation."""
-NO_ANSWER = "no answer in it"
+UNANSWERED = "no answer in it"
 OF_ALL = "with token counts that can be those of its last answer or of all: not read"
 
 
@@ -55,11 +55,11 @@ def read_openai_messages(file: Source) -> Iterator[Imported]:
             alone.append((where, _spoken(where, row)))
     for number, placed in states.values():
         yield from _conversation(file, number, placed, "messages", "openai-messages")
-    beside = next((name for name in BESIDE if file.path.with_name(name).is_file()), "")
+    beside = next((name for name in FILES_BESIDE if file.path.with_name(name).is_file()), "")
     if alone and beside:
         file.assume("conversation", f"is in {beside} beside it, with its token counts: counted once")
     elif alone:
-        name = str(first(alone[0][1], NAMES[1:]) or file.path.stem)
+        name = str(first(alone[0][1], ID_FIELDS[1:]) or file.path.stem)
         yield from _program(file, name, list(_sized(alone)), "openai-messages", alone[0][1])
 
 
@@ -99,7 +99,7 @@ def _conversation(file: Source, number: int, placed: Placed, key: str, source: s
             messages[answers[-1]] = place, {"model": row.get("model"), **last, "usage": row["usage"]}
         else:
             file.assume("conversation", OF_ALL)
-    name = str(first(row, NAMES) or f"conversation-{number}")
+    name = str(first(row, ID_FIELDS) or f"conversation-{number}")
     yield from _program(file, name, messages, source, row)
 
 
@@ -122,7 +122,7 @@ def _program(
     dialogue = read_dialogue(file, name, messages, None, prompt_head_tokens(head))
     say_estimates(file, [dialogue])
     for each in programs_on_timeline([dialogue.thread], source, file.assumptions):
-        yield Imported(each.program, each.requests, dialogue.opening, empty=NO_ANSWER)
+        yield Imported(each.program, each.requests, dialogue.opening, empty=UNANSWERED)
 
 
 _OTHERS = ("response", "trajectory_format", "info", "steps", "history", "simulations")

@@ -48,7 +48,7 @@ from continuum_traces.grouped import grouped
 from continuum_traces.importers.block_ids import SharedBlocks
 from continuum_traces.importers.described import Imported, RequestUsage
 from continuum_traces.importers.importer import Importer, Signs, Source, head_of
-from continuum_traces.importers.same_run import Read, each_once
+from continuum_traces.importers.same_run import Read, without_repeats
 from continuum_traces.importers.shared_prefix import with_shared_prefixes
 from continuum_traces.jsonl import TraceError, read_header, read_programs, text_lines
 from continuum_traces.lines import is_sound, program_line, read_program, read_turn, turn_line
@@ -63,13 +63,13 @@ _FAULTS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeErr
 """What a reader raises at a value that it did not expect, besides ``TraceError``."""
 
 
-def _own(file: Source) -> Iterator[Program]:
+def _read_trace(file: Source) -> Iterator[Program]:
     """Continuum's own format: programs and turns, one a line."""
     file.assumptions.add(*(each for each in from_header(read_header(file.path)) if each.text != NO_DURATION.text))
     yield from read_programs(file.path)
 
 
-def _own_reads(programs: Iterable[Program], header: Mapping[str, Any]) -> Iterator[Read]:
+def _reads_of_trace(programs: Iterable[Program], header: Mapping[str, Any]) -> Iterator[Read]:
     """Yield programs of our own format. What is exact of them is in the header of their file: the first has it."""
     truth = truth_of(header)
     for program in programs:
@@ -78,10 +78,10 @@ def _own_reads(programs: Iterable[Program], header: Mapping[str, Any]) -> Iterat
 
 
 def _all_importers() -> dict[str, Importer]:
-    own = Importer(OWN, _own, (Signs({"kind": "header", "schema": TRACE_SCHEMA}, more=("version",)),))
+    trace = Importer(OWN, _read_trace, (Signs({"kind": "header", "schema": TRACE_SCHEMA}, more=("version",)),))
     modules = [import_module(f"{importers.__name__}.{each.name}") for each in pkgutil.iter_modules(importers.__path__)]
     rest = [each for module in modules for each in getattr(module, "IMPORTERS", ())]
-    return {each.name: each for each in (own, *sorted(rest, key=lambda each: each.name))}
+    return {each.name: each for each in (trace, *sorted(rest, key=lambda each: each.name))}
 
 
 IMPORTERS = _all_importers()
@@ -188,7 +188,7 @@ def read_any(path: Path, form: str | None = None, log: ImportLog | None = None) 
         read for importer, files in _sources(path, form, log) for read in _programs(importer, files, log, path.is_dir())
     )
     if path.is_dir():
-        reads = each_once(list(reads), log.assumptions)
+        reads = without_repeats(list(reads), log.assumptions)
     for name, group in groupby(_noted(reads, log.truth), key=lambda read: read.form):
         for program in _unique((read.program for read in group), times, name == OWN and not path.is_dir()):
             if any(turn.tool_calls for turn in program.turns):
@@ -221,7 +221,7 @@ def _programs(importer: Importer, files: Sequence[Path], log: ImportLog, in_fold
     """Yield the programs of files of one format, checked as strictly as files of our own. A single file is read twice,
     so that its programs need not be held; of formats that join parts, and of folders, all are."""
     if importer.name == OWN and not in_folder:
-        yield from _own_reads(_own(Source(files[0], log.assumptions)), read_header(files[0]))
+        yield from _reads_of_trace(_read_trace(Source(files[0], log.assumptions)), read_header(files[0]))
         return
     if importer.join is None and not in_folder:
         first, second = Source(files[0], log.assumptions, log.on_progress), Source(files[0])
@@ -229,7 +229,7 @@ def _programs(importer: Importer, files: Sequence[Path], log: ImportLog, in_fold
         return
     if importer.name == OWN:
         for file in files:
-            yield from _own_reads(_parts(importer, file, log, in_folder), read_header(file))
+            yield from _reads_of_trace(_parts(importer, file, log, in_folder), read_header(file))
         return
     parts = [part for file in files for part in _parts(importer, file, log, in_folder)]
     try:

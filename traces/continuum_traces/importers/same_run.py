@@ -29,16 +29,16 @@ class Read:
     """What of its numbers is exact; None: the source does not say."""
 
 
-def each_once(programs: Sequence[Read], assumptions: Assumptions) -> list[Read]:
+def without_repeats(programs: Sequence[Read], assumptions: Assumptions) -> list[Read]:
     """Return the programs in their order, each run once: of equal ones that with most known tool times, then with most
     counts of cached tokens, a known arrival, and most turns. Sub-agents of a program that is left out have the kept one
     as their parent."""
     same: dict[int, Read] = {}
-    known = _Known()
+    kept = _Kept()
     for each in sorted(programs, key=_richness, reverse=True):
-        twin = known.twin(each)
+        twin = kept.twin(each)
         if twin is None:
-            known.add(each)
+            kept.add(each)
         else:
             same[id(each)] = twin
             names = f"{each.program.program_id}: {twin.form}, {each.form}"
@@ -56,7 +56,7 @@ def _with_parent(read: Read, renamed: Mapping[str, str]) -> Read:
     return read if parent_id is None else replace(read, program=replace(read.program, parent_id=parent_id))
 
 
-class _Known:
+class _Kept:
     """The programs that were kept, by what can be equal."""
 
     def __init__(self) -> None:

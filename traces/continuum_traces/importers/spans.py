@@ -95,7 +95,7 @@ _AS_TEXT = (
 """Objects that some exports write as their JSON text."""
 
 
-NO_COUNTS = Usage()
+NOTHING_COUNTED = Usage()
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class _Span:
     end_s: float | None
     agents: list[_Span] = field(default_factory=list)
     """The agents within which it ran, the outermost first; among them tools that sent requests."""
-    counts: Usage = NO_COUNTS
+    counts: Usage = NOTHING_COUNTED
     """Of a request."""
     holds_request: bool = False
     """A request with token counts ran within it."""
@@ -221,7 +221,7 @@ def _counts(where: str, facts: Facts) -> Usage:
         counts = _buckets(where, groups[place]) if buckets else counts_of(where, groups[place], False)
         if counts.prompt_tokens:
             return counts
-    return NO_COUNTS
+    return NOTHING_COUNTED
 
 
 def _buckets(where: str, details: Facts) -> Usage:
