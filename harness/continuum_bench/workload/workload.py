@@ -26,7 +26,7 @@ from continuum_bench.workload.arrivals import arrival_times, lanes_of
 from continuum_bench.workload.hints import hint_error, hint_kind, with_hints
 from continuum_bench.workload.load import LoadedTrace, load_trace
 from continuum_bench.workload.started import ALL as AT_THE_FIRST_TURN
-from continuum_bench.workload.started import read_shares, under_way
+from continuum_bench.workload.started import under_way
 from continuum_bench.workload.tool_times import RECORDED, tool_times
 from continuum_bench.workload.window import in_window
 
@@ -165,11 +165,6 @@ def load_workload(
         BenchError: as ``load_trace``; or the trace lacks the recorded arrivals or tools that the options need.
         TraceError: the file is invalid.
     """
-    arrival_times(arrivals.arrivals)  # an invalid form is refused before a file is read
-    tool_times(arrivals.tool_times)
-    hint_kind(arrivals.hints)
-    hint_error(arrivals.hint_error)
-    read_shares(arrivals.start_within)
     if arrivals.start_within != AT_THE_FIRST_TURN and not arrivals.arrivals.startswith("concurrency"):
         raise BenchError(f"--start-within {arrivals.start_within}: needs --concurrency")
     trace = load_trace(options.traces.name.split(".")[0] if options.traces else name, options, context_tokens)
