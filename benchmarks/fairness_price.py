@@ -23,9 +23,9 @@ from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.replicas import ReplicaLoops
 from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
+from continuum_traces.programs.synth import load_profile, synthesize
 from continuum_traces.schema import SchedulerEvent, Tags
-from continuum_traces.synth import load_profile, synthesize
 from continuum_traces.wire import tags_to_xargs
 
 

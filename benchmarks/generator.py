@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from commands import bench
 from continuum_traces.json_io import read_json
-from continuum_traces.jsonl import write_programs
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.records import read_arrivals, read_turns
 from continuum_traces.schema import Program, ToolCall, Turn
 

@@ -18,7 +18,7 @@ from continuum_analysis.compare.intervals import ratio_interval
 from continuum_server.virtual.config import EngineConfig
 from continuum_server.virtual.offload import read_offload
 from continuum_traces.grouped import grouped
-from continuum_traces.synth import Spread, load_profile, mix, synthesize
+from continuum_traces.programs.synth import Spread, load_profile, mix, synthesize
 from order import turns_of
 from order_workloads import Workload
 

@@ -34,7 +34,7 @@ from continuum_bench.sweep.grid import Grid
 from continuum_bench.sweep.plan import group_of
 from continuum_server.step_times.table import TableStepTimes, attended_pairs
 from continuum_server.virtual.config import EngineShape, shape_of, times_of
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from results import DATA, GRIDS, grid_of, write
 
 Piece = tuple[float, float]

@@ -18,7 +18,7 @@ from continuum_server.step_times.model import PrefillChunk, StepTimes
 from continuum_server.step_times.overhead import is_asynchronous
 from continuum_server.virtual.config import EngineConfig, EngineError, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import TurnRecord
 
 

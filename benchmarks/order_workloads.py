@@ -23,11 +23,11 @@ from continuum_bench.workload.arrivals import arrival_times, lanes_of
 from continuum_server.virtual.config import EngineConfig
 from continuum_server.virtual.engine import settings_of
 from continuum_server.virtual.offload import read_offload
-from continuum_traces.conversation import Job, Sends
 from continuum_traces.importers.registry import read_any
+from continuum_traces.playing.conversation import Job, Sends
+from continuum_traces.playing.sub_programs import parents_of
+from continuum_traces.programs.synth import Spread, load_profile, synthesize
 from continuum_traces.schema import Program, ToolCall, Turn
-from continuum_traces.sub_programs import parents_of
-from continuum_traces.synth import Spread, load_profile, synthesize
 
 BLOCK, MIX_BLOCK = 64, 16
 """Tokens of a KV block, and in ``mixes``."""

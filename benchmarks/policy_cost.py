@@ -47,7 +47,7 @@ from continuum_server.virtual.loop import VirtualLoop
 from continuum_server.virtual.oracle import ForeseeingScheduler
 from continuum_server.virtual.replicas import ReplicaLoops
 from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import Program, Tags, ToolCall, Turn
 from continuum_traces.wire import tags_to_xargs
 from vllm.v1.core.sched.scheduler import Scheduler

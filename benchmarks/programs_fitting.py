@@ -21,7 +21,7 @@ from commands import show
 from continuum_analysis.compare.words import markdown
 from continuum_analysis.sweep.capacity import AT_A_TIME, PolicyCapacity, capacity_of
 from continuum_analysis.sweep.tables import Sweep, read_sweep
-from continuum_traces.run_dir import ENGINE
+from continuum_traces.records.run_dir import ENGINE
 
 HEADS = ("trace", "policy", "gauge", "settles at", "within the level", "best", "throughput there", "at twice as many")
 

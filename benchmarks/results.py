@@ -44,8 +44,8 @@ from continuum_bench.sweep.plan import Cell, plan
 from continuum_bench.trace_commands import synth_traces
 from continuum_traces.importers.registry import ImportLog, read_any
 from continuum_traces.json_io import read_json
-from continuum_traces.jsonl import write_programs
-from continuum_traces.run_dir import MANIFEST, read_manifest, write_manifest
+from continuum_traces.programs.jsonl import write_programs
+from continuum_traces.records.run_dir import MANIFEST, read_manifest, write_manifest
 from continuum_traces.schema import Program
 
 REPO = Path(__file__).resolve().parents[1]

@@ -36,7 +36,7 @@ from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
 from continuum_server.virtual.offload import read_offload
 from continuum_server.virtual.replicas import ReplicaLoops
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, Tags, Turn, TurnRecord
 
 HOUR_S = 3600.0

@@ -41,7 +41,7 @@ from continuum_server.server_command import model_name
 from continuum_server.server_config import ServerConfig, ServerError
 from continuum_traces.json_io import RunDirError
 from continuum_traces.records import read_events
-from continuum_traces.run_dir import EVENTS
+from continuum_traces.records.run_dir import EVENTS
 from continuum_traces.schema import SchedulerEvent
 from soak_clients import ACTS, Agent, Hostile, Seen, Site
 

@@ -30,8 +30,8 @@ from continuum_server.policy.facts import Hold, Machine, Orders, Step, ToolEvent
 from continuum_server.policy.rules.working_set import WorkingSet
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
-from continuum_traces.conversation import Job
 from continuum_traces.grouped import grouped
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import Program, TurnRecord
 
 READS_S = 0.05

@@ -27,8 +27,8 @@ from continuum_bench.workload.workload import load_workload
 from continuum_server.step_times.catalog import kv_capacity
 from continuum_server.virtual.config import EngineConfig, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
-from continuum_traces.conversation import Job
 from continuum_traces.exporters import mooncake_rows
+from continuum_traces.playing.conversation import Job
 
 CONFIG = EngineConfig(gpu="a100-80gb", model="llama-3.1-8b")
 

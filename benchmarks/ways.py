@@ -34,7 +34,7 @@ from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.launcher import Server
 from continuum_server.server_command import command_of
 from continuum_server.server_config import STOCK, ServerConfig
-from continuum_traces.jsonl import write_programs
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.records import read_turns
 from continuum_traces.schema import Program, Turn
 from endpoints import ALONE, DYNAMO_WORKER, SANDBOX, dynamo, environment, gateway, ray_serve

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from continuum_traces.answers import Asked, asked_in
+from continuum_traces.wire.answers import Asked, asked_in
 
 from continuum_client.conversation import NO_SHAPE, Conversation, shape_of
 from continuum_client.current import closed_here, entered_elsewhere

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
-from continuum_traces.answers import ANY_LENGTH, Asked, EventBytes, only_usage
+from continuum_traces.wire.answers import ANY_LENGTH, Asked, EventBytes, only_usage
 
 from continuum_client.ending import do_what_is_left, later, unless_dropped
 from continuum_client.errors import once

@@ -23,10 +23,9 @@ from weakref import WeakKeyDictionary
 
 import aiohttp
 from aiohttp import web
-from continuum_traces.answers import ToolAsked
-from continuum_traces.forwarding import BrokenOff, kept, pass_on, received, runner_of, session_to, target_of
 from continuum_traces.schema import MAX_PROGRAM_ID_CHARS
-from continuum_traces.urls import address_of, base_of, checked_url, path_of, root_of, web_proxy_of
+from continuum_traces.wire.answers import ToolAsked
+from continuum_traces.wire.urls import address_of, base_of, checked_url, path_of, root_of, web_proxy_of
 from yarl import URL
 
 from continuum_client.call import GENERATING, MESSAGES, RAW, Call, Outgoing
@@ -35,6 +34,7 @@ from continuum_client.child_process import Tally
 from continuum_client.conversation import Conversations
 from continuum_client.dialects import Release
 from continuum_client.errors import MAX_FAILURE_CHARS, InvalidTag, is_servers_fault
+from continuum_client.forwarding import BrokenOff, kept, pass_on, received, runner_of, session_to, target_of
 from continuum_client.observe import Events, WatchedReply, job_of, parsed
 from continuum_client.options import ClientState
 from continuum_client.own_requests import OWN_TIMEOUT_S

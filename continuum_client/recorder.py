@@ -24,8 +24,8 @@ from typing import Any
 
 from continuum_traces.appender import SharedLines
 from continuum_traces.json_io import compact
-from continuum_traces.lines import encoded, end_line, gap_line, header_line, program_line, turn_line
-from continuum_traces.run_dir import MANIFEST, TURNS, write_manifest
+from continuum_traces.programs.lines import encoded, end_line, gap_line, header_line, program_line, turn_line
+from continuum_traces.records.run_dir import MANIFEST, TURNS, write_manifest
 from continuum_traces.schema import Manifest, Metadata, Program, TurnRecord
 from continuum_traces.shell import first_program
 

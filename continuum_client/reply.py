@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from continuum_traces.answers import Answer, ToolAsked
+from continuum_traces.wire.answers import Answer, ToolAsked
 
 Content = Literal["none", "digest", "full"]
 """How much text is recorded: no text, digests of tool arguments, or the whole answer and arguments."""

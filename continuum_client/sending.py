@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import openai
-from continuum_traces.urls import root_of
+from continuum_traces.wire.urls import root_of
 
 from continuum_client.call import GENERATING, Outgoing, call_for
 from continuum_client.current import running_loop

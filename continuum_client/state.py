@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from continuum_traces.lines import metadata_fault
+from continuum_traces.programs.lines import metadata_fault
 from continuum_traces.schema import Metadata, Tags
 
 from continuum_client.dialects import Dialect, Release

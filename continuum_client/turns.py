@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from continuum_traces.answers import ToolAsked
-from continuum_traces.lines import digest
+from continuum_traces.programs.lines import digest
 from continuum_traces.schema import Tags, ToolCall, Turn
+from continuum_traces.wire.answers import ToolAsked
 
 from continuum_client.conversation import NO_SHAPE, Shape
 from continuum_client.reply import Content, Reply

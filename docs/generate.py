@@ -33,13 +33,14 @@ from continuum_analysis.sweep.capacity import AT_A_TIME, PolicyCapacity, bracket
 from continuum_bench.cli import app
 from continuum_bench.figures.spec import load_figure
 from continuum_bench.options.declare import sentences
+from continuum_server.foreign_ids import ROWS
 from continuum_server.policy.limits import described
 from continuum_server.policy.registry import POLICIES
+from continuum_server.retention import HINTS
 from continuum_server.server_config import STOCK
-from continuum_traces import exporters, run_dir, schema
-from continuum_traces.foreign_ids import ROWS
+from continuum_traces import exporters, schema
 from continuum_traces.importers import registry
-from continuum_traces.retention import HINTS
+from continuum_traces.records import run_dir
 from typer.main import get_command
 
 DOCS = Path(__file__).resolve().parent

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.jsonl import TraceError, text_lines
+from continuum_traces.programs.jsonl import TraceError, text_lines
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 

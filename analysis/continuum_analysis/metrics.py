@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 from continuum_traces.grouped import grouped
-from continuum_traces.run_dir import MANIFEST, read_manifest
+from continuum_traces.programs.stats import slowest_tenth_share
+from continuum_traces.records.run_dir import MANIFEST, read_manifest
 from continuum_traces.schema import Manifest
-from continuum_traces.stats import slowest_tenth_share
 
 from continuum_analysis.records.backlog import growth_of_backlog
 from continuum_analysis.records.facts import RunFacts, facts_of

@@ -42,7 +42,7 @@ def _figures() -> Iterable[str]:
 
 
 def _profiles() -> Iterable[str]:
-    from continuum_traces.synth import PROFILES  # noqa: PLC0415
+    from continuum_traces.programs.synth import PROFILES  # noqa: PLC0415
 
     return PROFILES
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from continuum_traces.jsonl import whole_text
+from continuum_traces.programs.jsonl import whole_text
 
 from continuum_bench.errors import BenchError
 

@@ -47,7 +47,7 @@ from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep
 from continuum_traces.json_io import write_text, writing
 from continuum_traces.names import harmless, which
 from continuum_traces.records import read_verdicts
-from continuum_traces.run_dir import MANIFEST, PROGRAMS
+from continuum_traces.records.run_dir import MANIFEST, PROGRAMS
 
 from continuum_bench.gate import apply_conditions, conclude, read_conditions, side_by_side
 from continuum_bench.options.reports import (

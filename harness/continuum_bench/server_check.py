@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
-from continuum_traces.urls import root_of
+from continuum_traces.wire.urls import root_of
 from openai import OpenAIError
 
 from continuum_bench.checks import Check, show_checks

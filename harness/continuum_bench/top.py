@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 from continuum_server.vllm_plugin.state import LISTED
-from continuum_traces.urls import root_of
+from continuum_traces.wire.urls import root_of
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar

@@ -13,15 +13,15 @@ from continuum_analysis.compare.words import TextTable
 from continuum_traces.exporters import EXPORTERS, export
 from continuum_traces.importers.registry import LEFT_OUT, OWN, ImportLog, LeftOut, read_any, recognise
 from continuum_traces.json_io import write_json
-from continuum_traces.jsonl import TraceError, validate, write_programs
 from continuum_traces.names import counted, which
+from continuum_traces.programs.jsonl import TraceError, validate, write_programs
+from continuum_traces.programs.stats import TABLE_2, Published, TraceStats, trace_stats
+from continuum_traces.programs.synth import BUNDLED, Reading, bundled, fit, load_profile, mix, synthesize
+from continuum_traces.programs.truth import COLUMNS
 from continuum_traces.records import read_events, write_rows
-from continuum_traces.run_dir import EVENTS, create
-from continuum_traces.scheduler_timestamps import read_preview, write_preview
+from continuum_traces.records.run_dir import EVENTS, create
+from continuum_traces.records.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import Program
-from continuum_traces.stats import TABLE_2, Published, TraceStats, trace_stats
-from continuum_traces.synth import BUNDLED, Reading, bundled, fit, load_profile, mix, synthesize
-from continuum_traces.truth import COLUMNS
 
 from continuum_bench.errors import BenchError
 from continuum_bench.options.declare import number_in

@@ -11,7 +11,7 @@ from continuum_server.step_times.model import StepTimesError
 from continuum_server.virtual.config import EngineError
 from continuum_server.vllm_plugin.versions import PluginError
 from continuum_traces.json_io import RunDirError
-from continuum_traces.jsonl import TraceError
+from continuum_traces.programs.jsonl import TraceError
 
 from continuum_bench.errors import BenchError
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO
 
 from continuum_traces.json_io import read_json
-from continuum_traces.run_dir import EVENTS
-from continuum_traces.urls import address_of
+from continuum_traces.records.run_dir import EVENTS
+from continuum_traces.wire.urls import address_of
 
 from continuum_server.bound_process import BoundProcess
 from continuum_server.defaults import SERVER_NAME

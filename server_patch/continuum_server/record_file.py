@@ -12,7 +12,7 @@ from pathlib import Path
 
 from continuum_traces.appender import end_of_last_line
 from continuum_traces.json_io import RunDirError
-from continuum_traces.run_dir import EVENTS
+from continuum_traces.records.run_dir import EVENTS
 
 from continuum_server.log_once import LogOnce
 

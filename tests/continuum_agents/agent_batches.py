@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 from continuum_agents.environments import AgentEnvironmentError, NoPython, find_framework, is_current, set_up
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_traces.jsonl import validate
+from continuum_traces.programs.jsonl import validate
 from continuum_traces.records import read_turns
 from continuum_traces.schema import SchedulerEvent
 from fake_server import FakeServer, hang_up

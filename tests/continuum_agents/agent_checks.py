@@ -8,7 +8,7 @@ from typing import Any
 from agent_batches import Batch, events_of
 from bench_cli import succeeded
 from continuum_traces.importers.registry import read_any
-from continuum_traces.jsonl import validate
+from continuum_traces.programs.jsonl import validate
 from continuum_traces.records import read_turns
 from continuum_traces.schema import Program
 from live_server import Live

@@ -29,7 +29,7 @@ from bfcl_batches import BFCL, HUGE, NEVER, entry, fetches, own_record, question
 from continuum_agents.environments import find_framework, python_of
 from continuum_traces.importers.registry import read_any
 from continuum_traces.records import read_turns
-from continuum_traces.run_dir import read_manifest
+from continuum_traces.records.run_dir import read_manifest
 from live_server import Live
 
 NAMES = {entry(number) for number in range(3)}

@@ -15,7 +15,7 @@ from agent_checks import all_is_well
 from code_agents import MINI, Kind
 from continuum_bench.agents.tasks import Task, read_tasks
 from continuum_traces.importers.registry import read_any
-from continuum_traces.run_dir import read_manifest
+from continuum_traces.records.run_dir import read_manifest
 from live_server import Live
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from agent_checks import (
     programs_of,
     the_trace_is_what_the_server_saw,
 )
-from continuum_traces.run_dir import read_manifest
+from continuum_traces.records.run_dir import read_manifest
 from live_server import Live
 
 pytestmark = pytest.mark.slow

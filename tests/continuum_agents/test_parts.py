@@ -45,7 +45,7 @@ from continuum_bench.cli import app
 from continuum_bench.errors import BenchError
 from continuum_bench.options.agent import MiniSweOptions
 from continuum_server.emulated.replies import read_script
-from continuum_traces.jsonl import TraceError
+from continuum_traces.programs.jsonl import TraceError
 from typer.testing import CliRunner
 
 from continuum_client.tagging import check_tool

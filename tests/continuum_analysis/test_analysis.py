@@ -21,7 +21,7 @@ from continuum_analysis.records.timeline import ProgramTimes
 from continuum_analysis.report.page import write_report
 from continuum_traces.json_io import RunDirError, write_json
 from continuum_traces.records import write_rows
-from continuum_traces.run_dir import EVENTS, TURNS, read_manifest, write_manifest
+from continuum_traces.records.run_dir import EVENTS, TURNS, read_manifest, write_manifest
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 from recorded_runs import flags_in, served, write_recorded
 

@@ -13,7 +13,7 @@ from continuum_analysis.records.facts import facts_of
 from continuum_analysis.records.misses import CAUSES, HITS, Limits, Return, cause_rows, explain, limits_of
 from continuum_analysis.records.reading import add_arrivals, add_client_records, client_events, order_events
 from continuum_analysis.records.timeline import ProgramTimes
-from continuum_traces.scheduler_timestamps import read_preview, write_preview
+from continuum_traces.records.scheduler_timestamps import read_preview, write_preview
 from continuum_traces.schema import ArrivalRecord, Engine, Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord
 from recorded_runs import served
 

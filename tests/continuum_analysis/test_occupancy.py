@@ -12,8 +12,8 @@ from continuum_analysis.records.reading import add_client_records, order_events
 from continuum_analysis.report.figures_cache import RETURN, occupancy_figure, ttl_figure
 from continuum_analysis.report.program_timeline import timeline_data
 from continuum_traces.records import write_rows
-from continuum_traces.run_dir import EVENTS as EVENTS_FILE
-from continuum_traces.run_dir import TURNS
+from continuum_traces.records.run_dir import EVENTS as EVENTS_FILE
+from continuum_traces.records.run_dir import TURNS
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 from recorded_runs import served, write_recorded
 

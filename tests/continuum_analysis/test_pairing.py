@@ -19,7 +19,7 @@ from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.page import write_report
 from continuum_traces.json_io import write_json
 from continuum_traces.records import write_rows
-from continuum_traces.run_dir import EVENTS, TURNS, read_manifest, write_manifest
+from continuum_traces.records.run_dir import EVENTS, TURNS, read_manifest, write_manifest
 from continuum_traces.schema import Engine, Hardware, TurnRecord, Workload
 from hypothesis import given
 from hypothesis import strategies as st

@@ -12,7 +12,7 @@ from continuum_analysis.compare.summary import summarize
 from continuum_analysis.metrics import analyze_run
 from continuum_traces.json_io import write_json
 from continuum_traces.records import read_turns, write_rows
-from continuum_traces.run_dir import EVENTS, TURNS, write_manifest
+from continuum_traces.records.run_dir import EVENTS, TURNS, write_manifest
 from continuum_traces.schema import Manifest, SchedulerEvent, TurnRecord
 from recorded_runs import served
 

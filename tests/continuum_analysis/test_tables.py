@@ -15,7 +15,7 @@ from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.report.page import write_joint_report
 from continuum_analysis.tables import TABLES, chosen, summary_numbers, summary_table, summary_words, table_text
 from continuum_traces.records import read_events, write_rows
-from continuum_traces.run_dir import EVENTS
+from continuum_traces.records.run_dir import EVENTS
 from continuum_traces.schema import Engine
 from recorded_runs import write_recorded
 

@@ -12,7 +12,7 @@ from continuum_analysis.report.figures_latency import distributions
 from continuum_analysis.tables import programs_table
 from continuum_traces.json_io import write_json
 from continuum_traces.records import rows_of, write_rows
-from continuum_traces.run_dir import EVENTS, TURNS
+from continuum_traces.records.run_dir import EVENTS, TURNS
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 
 from tests.continuum_bench.recorded_runs import write_recorded

@@ -12,7 +12,7 @@ from continuum_analysis.metrics import analyze_run, measure
 from continuum_analysis.records.facts import facts_of
 from continuum_analysis.records.reading import add_client_records, order_events
 from continuum_traces.records import write_rows
-from continuum_traces.run_dir import TURNS
+from continuum_traces.records.run_dir import TURNS
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 from hypothesis import given
 from hypothesis import strategies as st

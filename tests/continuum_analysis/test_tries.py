@@ -11,8 +11,8 @@ from continuum_analysis.records.facts import facts_of
 from continuum_analysis.records.reading import add_client_records, order_events
 from continuum_analysis.records.timeline import ProgramTimes
 from continuum_traces.records import write_rows
-from continuum_traces.replica_records import merge
-from continuum_traces.run_dir import EVENTS, TURNS
+from continuum_traces.records.replicas import merge
+from continuum_traces.records.run_dir import EVENTS, TURNS
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 from hypothesis import given
 from hypothesis import strategies as st

@@ -15,7 +15,7 @@ from continuum_analysis.records.reading import add_arrivals, add_client_records,
 from continuum_analysis.report.page import write_report
 from continuum_traces.json_io import write_json
 from continuum_traces.records import rows_of, write_rows
-from continuum_traces.run_dir import EVENTS, TURNS, write_manifest
+from continuum_traces.records.run_dir import EVENTS, TURNS, write_manifest
 from continuum_traces.schema import ArrivalRecord, Manifest, SchedulerEvent, TurnRecord, Workload
 from recorded_runs import served
 

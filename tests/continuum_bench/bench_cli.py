@@ -9,7 +9,7 @@ from click.testing import Result
 from continuum_bench.cli import app
 from continuum_bench.errors import OptionError
 from continuum_bench.options.declare import Declared
-from continuum_traces.jsonl import write_programs
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
 from typer.testing import CliRunner
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from continuum_traces.json_io import write_json
 from continuum_traces.records import rows_of, write_rows
-from continuum_traces.run_dir import EVENTS, TURNS, write_manifest
+from continuum_traces.records.run_dir import EVENTS, TURNS, write_manifest
 from continuum_traces.schema import Engine, Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord, Workload
 
 E = SchedulerEvent

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench_cli import bench
 from continuum_traces.json_io import read_json
-from continuum_traces.jsonl import write_programs
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.records import read_turns
 from continuum_traces.schema import Program, ToolCall, Turn
 from fake_server import FakeServer, Handler

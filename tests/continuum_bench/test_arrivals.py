@@ -13,8 +13,8 @@ from continuum_bench.workload.arrivals import arrival_times
 from continuum_bench.workload.load import load_trace
 from continuum_bench.workload.window import in_window
 from continuum_bench.workload.workload import load_workload
-from continuum_traces.conversation import Job
-from continuum_traces.jsonl import write_programs
+from continuum_traces.playing.conversation import Job
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.schema import Program, Turn
 
 

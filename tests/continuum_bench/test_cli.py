@@ -17,7 +17,7 @@ from continuum_analysis.compare.words import TextTable
 from continuum_bench.cli import app
 from continuum_bench.doctor import _python
 from continuum_bench.show import print_table
-from continuum_traces.jsonl import read_programs, write_programs
+from continuum_traces.programs.jsonl import read_programs, write_programs
 from continuum_traces.schema import Program, Turn
 from ctrl_c import interrupted
 from recorded_runs import verdict_in

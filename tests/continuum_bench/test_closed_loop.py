@@ -11,8 +11,8 @@ from continuum_analysis.metrics import analyze_run
 from continuum_bench.live.processes import _share
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.workload import load_workload
-from continuum_traces.closed_loop import ClosedLoop, Lanes
-from continuum_traces.jsonl import write_programs
+from continuum_traces.playing.closed_loop import ClosedLoop, Lanes
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.records import read_arrivals, read_turns
 from continuum_traces.schema import Program, Turn, TurnRecord
 

@@ -12,8 +12,8 @@ from continuum_bench.errors import OptionError
 from continuum_bench.options.run import ReplayOptions, RunOptions
 from continuum_bench.sweep.grid import Arm
 from continuum_bench.sweep.plan import _check_caching
-from continuum_traces.jsonl import write_programs
-from continuum_traces.run_dir import EVENTS, TURNS
+from continuum_traces.programs.jsonl import write_programs
+from continuum_traces.records.run_dir import EVENTS, TURNS
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import HealthCheck, given, settings
 

@@ -26,7 +26,7 @@ from continuum_bench.live.http import RequestFailed, StreamingClient, open_sessi
 from continuum_server.ports import hold_port
 from continuum_traces.json_io import read_json
 from continuum_traces.records import read_arrivals
-from continuum_traces.run_dir import read_manifest
+from continuum_traces.records.run_dir import read_manifest
 from fake_server import FakeServer, Handler, as_event, good, streaming
 from small_replays import (
     analyzed,

@@ -15,7 +15,7 @@ from continuum_bench.figures.spec import figure_names, load_figure
 from continuum_bench.sweep.grid import AXES
 from continuum_bench.virtual.engine_options import engine_of
 from continuum_server.policy.registry import find_policy
-from continuum_traces.jsonl import write_programs
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.schema import Program, ToolCall, Turn
 
 PLAYED = [name for name in figure_names() if load_figure(name).kind not in OF_TRACES]

@@ -11,7 +11,7 @@ from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.hints import KINDS, HintError, Lies, hint_kind, lies
 from continuum_bench.workload.workload import JobSource, load_workload
 from continuum_server.virtual.loop import play_of
-from continuum_traces.conversation import Job, Send, go_on
+from continuum_traces.playing.conversation import Job, Send, go_on
 from continuum_traces.schema import Tags
 from hypothesis import given
 from hypothesis import strategies as st

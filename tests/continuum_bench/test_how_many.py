@@ -16,7 +16,7 @@ from bench_cli import bench, succeeded
 from continuum_analysis.sweep.capacity import bracket_of
 from continuum_bench.sweep.how_many import halvings, ladder, next_number
 from continuum_traces.json_io import read_json
-from continuum_traces.jsonl import write_programs
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.records import read_events
 from continuum_traces.schema import Program, ToolCall, Turn
 from ctrl_c import interrupted

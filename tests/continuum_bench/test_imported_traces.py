@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from bench_cli import bench, succeeded
-from continuum_traces.assumptions import Assumptions
-from continuum_traces.jsonl import write_programs
+from continuum_traces.programs.assumptions import Assumptions
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.schema import Program, Turn
 from recorded_runs import flags_in
 

@@ -23,11 +23,11 @@ from continuum_bench.live.endpoint import Endpoint
 from continuum_bench.live.profile import CACHED_ROUNDS, DECODE_TOKENS, decode_grid, measure
 from continuum_bench.live.server_metrics import samples
 from continuum_server.step_times.profile import read_profile
-from continuum_traces.conversation import open_turn
 from continuum_traces.json_io import read_json
-from continuum_traces.jsonl import write_programs
+from continuum_traces.playing.conversation import open_turn
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.records import read_arrivals, read_events, read_turns
-from continuum_traces.run_dir import SERVER_METRICS, read_manifest
+from continuum_traces.records.run_dir import SERVER_METRICS, read_manifest
 from continuum_traces.schema import Program, ToolCall, Turn
 from fake_server import FakeServer, as_event, good, hang_up, streaming
 from live_server import Live

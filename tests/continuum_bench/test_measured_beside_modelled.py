@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bench_cli import bench, refused, succeeded
-from continuum_traces.run_dir import read_manifest, write_manifest
+from continuum_traces.records.run_dir import read_manifest, write_manifest
 from continuum_traces.schema import Engine, Workload
 from recorded_runs import write_recorded
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from bench_cli import succeeded
 from continuum_analysis.records.reading import read_run
-from continuum_traces.jsonl import read_programs
+from continuum_traces.programs.jsonl import read_programs
 from recorded_runs import write_recorded
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from bench_cli import bench, succeeded
-from continuum_traces.run_dir import EVENTS
+from continuum_traces.records.run_dir import EVENTS
 from fake_server import FakeServer
 from recorded_runs import write_recorded
 

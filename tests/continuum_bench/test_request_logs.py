@@ -17,7 +17,7 @@ from continuum_bench.request_logs.logs import read_log
 from continuum_bench.request_logs.served import LoggedRun
 from continuum_bench.virtual.engine_options import engine_of
 from continuum_server.virtual.config import times_of
-from continuum_traces.run_dir import read_manifest
+from continuum_traces.records.run_dir import read_manifest
 from logged_runs import fit_lines, play
 
 ROWS = [(0.0, 0.2, 1.2, 100, 11), (0.5, 0.9, 2.0, 200, 21), (0.7, 1.0, 1.0, 30, 1)]

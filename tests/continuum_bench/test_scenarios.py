@@ -14,9 +14,9 @@ from continuum_bench.options.run import ReplayOptions, RunOptions
 from continuum_bench.workload.load import load_trace
 from continuum_bench.workload.started import from_turn, under_way
 from continuum_bench.workload.workload import load_workload
-from continuum_traces.conversation import Job
 from continuum_traces.json_io import read_json
-from continuum_traces.jsonl import write_programs
+from continuum_traces.playing.conversation import Job
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.schema import Program, ToolCall, Turn, Workload
 from fake_server import FakeServer, good
 from recorded_runs import write_recorded

@@ -9,10 +9,10 @@ import pytest
 from bench_cli import bench, succeeded
 from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.workload import load_workload
-from continuum_traces.jsonl import write_programs
+from continuum_traces.playing.sub_programs import parents_of
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.records import read_turns, write_rows
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
-from continuum_traces.sub_programs import parents_of
 from fake_server import FakeServer, good
 from small_replays import replay, run_of
 

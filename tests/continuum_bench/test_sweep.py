@@ -30,8 +30,8 @@ from continuum_bench.sweep.store import SweepStore
 from continuum_bench.virtual.pool import Report
 from continuum_server.step_times.profile import DecodePoint, PrefillPoint, make_profile, write_profile
 from continuum_traces.json_io import RunDirError
-from continuum_traces.jsonl import write_programs
-from continuum_traces.run_dir import EVENTS, TURNS
+from continuum_traces.programs.jsonl import write_programs
+from continuum_traces.records.run_dir import EVENTS, TURNS
 from continuum_traces.schema import Program, Turn
 from ctrl_c import interrupted
 from hypothesis import given

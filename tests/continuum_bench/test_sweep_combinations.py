@@ -7,8 +7,8 @@ import pytest
 from bench_cli import bench
 from combinations import assert_all_drawn, assert_one_line, assert_read_again, folder, words_of
 from continuum_bench.options.sweep import SweepOptions
-from continuum_traces.jsonl import write_programs
-from continuum_traces.run_dir import EVENTS, TURNS
+from continuum_traces.programs.jsonl import write_programs
+from continuum_traces.records.run_dir import EVENTS, TURNS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_combinations import PROGRAMS

@@ -11,7 +11,7 @@ import pytest
 from bench_cli import succeeded
 from continuum_analysis.records.reading import named, read_run
 from continuum_traces.json_io import read_json
-from continuum_traces.jsonl import write_programs
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.records import read_events
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, TurnRecord
 from continuum_traces.schema import Turn as T

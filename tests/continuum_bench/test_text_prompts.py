@@ -7,9 +7,9 @@ from continuum_bench.live.closing_notes import length_notes
 from continuum_bench.live.contexts import SentTexts, TokenRates
 from continuum_bench.live.http import StreamedAnswer
 from continuum_bench.live.load_settings import LoadCounters
-from continuum_traces.answers import Answer
-from continuum_traces.conversation import open_turn
+from continuum_traces.playing.conversation import open_turn
 from continuum_traces.schema import Program, Turn
+from continuum_traces.wire.answers import Answer
 
 
 def ratios(turns: list[Turn], per_word: float, per_message: int, thoughts: int = 0) -> list[float]:

@@ -14,7 +14,7 @@ from aiohttp import web
 from continuum_analysis.compare.runs import load_runs
 from continuum_analysis.slo import read_slo, with_slo
 from continuum_bench.live.http import StreamedAnswer
-from continuum_traces.token_gaps import gaps_ms
+from continuum_traces.records.token_gaps import gaps_ms
 from fake_server import hang_up, streaming
 from hypothesis import given
 from hypothesis import strategies as st

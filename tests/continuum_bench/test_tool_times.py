@@ -12,9 +12,9 @@ from continuum_bench.options.run import ArrivalOptions, TraceOptions
 from continuum_bench.workload.load import LoadedTrace
 from continuum_bench.workload.tool_times import tool_times
 from continuum_bench.workload.workload import JobSource, load_workload
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
+from continuum_traces.programs.synth import bundled, scale_lengths
 from continuum_traces.schema import Program, ToolCall, Turn, Workload
-from continuum_traces.synth import bundled, scale_lengths
 
 SPECS = ["constant:30", "bimodal:0.8:0.5:60", "shift:10", "hang:0.15", "hang:0.3:600"]
 PARALLEL = (ToolCall("ls", 0.5), ToolCall("pytest", 3.0, start_s=0.5))

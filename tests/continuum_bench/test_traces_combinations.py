@@ -12,7 +12,7 @@ import pytest
 from bench_cli import bench, succeeded
 from combinations import Values, assert_all_drawn, assert_one_line, folder, words_of
 from continuum_bench.options import traces as options
-from continuum_traces.jsonl import write_programs
+from continuum_traces.programs.jsonl import write_programs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_combinations import PROGRAMS

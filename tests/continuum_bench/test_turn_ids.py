@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from continuum_analysis.metrics import RunMetrics, analyze_run
-from continuum_traces.jsonl import write_programs
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.records import read_turns
 from continuum_traces.schema import Program, ToolCall, Turn
 from fake_server import FakeServer, Handler, hang_up, streaming

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from continuum_traces import jsonl
+from continuum_traces.programs import jsonl
 from continuum_traces.schema import Program
 from fake_server import ASK
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
-from continuum_traces import jsonl
+from continuum_traces.programs import jsonl
 from live_server import Live, live
 from waiting import until
 

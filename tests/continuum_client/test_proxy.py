@@ -29,7 +29,7 @@ from aiohttp import web
 from any_values import json_values
 from anyio.from_thread import start_blocking_portal
 from continuum_traces.importers.registry import read_any
-from continuum_traces.jsonl import validate
+from continuum_traces.programs.jsonl import validate
 from continuum_traces.records import read_turns
 from fake_server import FakeServer, Planned, good
 from hypothesis import given

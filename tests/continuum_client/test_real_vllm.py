@@ -20,7 +20,7 @@ from continuum_client.dialects import DIALECTS
 
 pytestmark = pytest.mark.slow
 vllm = pytest.importorskip("vllm")
-jsonl = pytest.importorskip("continuum_traces.jsonl")
+jsonl = pytest.importorskip("continuum_traces.programs.jsonl")
 local_model = pytest.importorskip("continuum_server.local_model")
 ports = pytest.importorskip("continuum_server.ports")
 live_server = pytest.importorskip("live_server")

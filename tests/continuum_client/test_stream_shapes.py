@@ -20,8 +20,8 @@ import httpx
 import openai
 import pytest
 from aiohttp import web
-from continuum_traces.answers import Answer, asked_in
 from continuum_traces.records import read_turns
+from continuum_traces.wire.answers import Answer, asked_in
 from fake_server import FakeServer, streaming
 from test_proxy import through
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from any_values import ids, json_values, tags
-from continuum_traces.foreign_ids import find_id
+from continuum_server.foreign_ids import find_id
 from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_from_headers, tags_from_xargs
 from fake_server import EXTRA, refusal

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 from aiohttp import web
-from continuum_traces.jsonl import read_programs
+from continuum_traces.programs.jsonl import read_programs
 from continuum_traces.records import read_turns
 from continuum_traces.wire import read_turn_id
 from fake_server import FakeServer, Planned

@@ -28,7 +28,7 @@ from continuum_server.virtual.replicas import ReplicaLoops
 from continuum_server.virtual.token_times import TokenTimes
 from continuum_server.vllm_plugin.plugin_settings import Settings
 from continuum_server.vllm_plugin.request_tags import CLIENT_KEY, NAMESPACE_KEY
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, Tags, ToolCall, Turn, TurnRecord
 from continuum_traces.wire import tags_to_xargs
 from hypothesis import strategies as st

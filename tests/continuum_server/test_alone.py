@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from continuum_server.virtual.alone import alone_turns_s
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st

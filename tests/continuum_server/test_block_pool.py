@@ -14,8 +14,8 @@ from continuum_server.virtual.block_pool import ShortCount, ShortLookup, ShortLo
 from continuum_server.virtual.config import OWN_LOOPS, SWITCH, EngineConfig, describe
 from continuum_server.virtual.engine import simulate
 from continuum_server.vllm_plugin.versions import check_version, has_short_loops
-from continuum_traces.conversation import Job
-from continuum_traces.run_dir import EVENTS, SCHEDULER_TIME
+from continuum_traces.playing.conversation import Job
+from continuum_traces.records.run_dir import EVENTS, SCHEDULER_TIME
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nano import BITING, build, program, workloads

@@ -12,7 +12,7 @@ from continuum_server.virtual.config import EngineConfig, EngineShape, shape_of
 from continuum_server.virtual.offload import Offload
 from continuum_server.virtual.vllm_setup import _vllm_config, build_scheduler, specs_of
 from continuum_server.vllm_plugin.plugin_settings import Settings
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nano import ANY_TIERS, BITING, GROUPED, PlainTimes, build, each_policy, play, program, workloads

@@ -11,7 +11,7 @@ import pytest
 from bench_cli import succeeded
 from continuum_server.server_config import STOCK
 from continuum_server.step_times.profile import DecodePoint, PrefillPoint, make_profile, write_profile
-from continuum_traces.jsonl import write_programs
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.records import read_turns
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn, TurnRecord
 from live_server import Live, live, tokens

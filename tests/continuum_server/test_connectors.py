@@ -15,7 +15,7 @@ import pytest
 from continuum_server.policy.facts import Stored, TurnStart
 from continuum_server.policy.rules.working_set import WorkingSet
 from continuum_server.virtual import vllm_setup
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import SchedulerEvent
 from nano import BLOCK_BYTES, OneLoop, build, program
 from standin_connector import Workers

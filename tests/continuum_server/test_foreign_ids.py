@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec.yaml
 import pytest
+from continuum_server.foreign_ids import ROWS, find_id, operators_rows
 from continuum_server.vllm_plugin.request_tags import normalize_tags, read_caller
-from continuum_traces.foreign_ids import ROWS, find_id, operators_rows
 from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_from_xargs
 

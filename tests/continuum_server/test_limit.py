@@ -11,7 +11,7 @@ from continuum_server.step_times.model import Batch, PrefillChunk
 from continuum_server.step_times.table import TableStepTimes
 from continuum_server.virtual.config import EngineConfig, EngineShape, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -30,10 +30,10 @@ from continuum_server.local_model import TINY, ensure_model
 from continuum_server.server_command import MIDDLEWARE, SCHEDULER, command_of, model_name
 from continuum_server.server_config import ServerConfig
 from continuum_server.vllm_plugin.plugin_settings import read_settings
-from continuum_traces.jsonl import write_programs
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.records import read_events
-from continuum_traces.replica_records import read_record
-from continuum_traces.run_dir import replica_name
+from continuum_traces.records.replicas import read_record
+from continuum_traces.records.run_dir import replica_name
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn
 from continuum_traces.wire import FINAL_HEADER
 from endpoints import DYNAMO_WORKER, ENVIRONMENTS, SYSTEM_PORT, Gateway, dynamo, environment, gateway, ray_serve

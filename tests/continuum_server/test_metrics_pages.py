@@ -15,7 +15,7 @@ import pytest
 from continuum_server.policy.base import Policy
 from continuum_server.policy.registry import make_policy
 from continuum_server.vllm_plugin.metrics import Metrics, prometheus_text
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import SchedulerEvent
 from nano import BITING, SERVED, play, program
 from policy_driver import MACHINE

@@ -14,7 +14,7 @@ from continuum_server.policy.facts import Machine, PrefillCurve, Stored
 from continuum_server.policy.limits import LimitError
 from continuum_server.virtual.config import EngineShape
 from continuum_server.virtual.offload import Offload, OffloadError, Tier, default_preset, read_offload
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -11,7 +11,7 @@ from continuum_server.policy.one_offs import ONE_OFFS_SHARE, RECENT_TURNS
 from continuum_server.policy.order import Class, Place
 from continuum_server.policy.program_table import Guards
 from continuum_server.vllm_plugin.queue import PlacedQueue
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from hypothesis import given
 from hypothesis import strategies as st
 from nano import each_policy, mean_jct_s, play, program

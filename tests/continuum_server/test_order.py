@@ -16,7 +16,7 @@ from continuum_server.policy.facts import TurnState
 from continuum_server.policy.pins import Pin
 from continuum_server.policy.program_table import Guards
 from continuum_server.vllm_plugin import kv_groups, touch_points
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from nano import build, check_turns, keyed
 

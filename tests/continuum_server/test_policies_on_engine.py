@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from continuum_server.policy.registry import POLICIES
 from continuum_server.vllm_plugin.scheduler import BoundRefused, ProgramScheduler
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from nano import SERVED, build, mean_jct_s, play, program
 from policy_driver import MACHINE

@@ -23,7 +23,7 @@ from continuum_analysis.metrics import analyze_run
 from continuum_bench.live.endpoint import metrics_page
 from continuum_bench.live.server_metrics import samples
 from continuum_traces.records import read_events, read_turns
-from continuum_traces.run_dir import TURNS
+from continuum_traces.records.run_dir import TURNS
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 from endpoints import environment
 from live_server import Live, live

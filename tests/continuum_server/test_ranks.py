@@ -25,7 +25,7 @@ from continuum_server.server_command import command_of
 from continuum_server.server_config import ServerConfig
 from continuum_server.vllm_plugin.ranks import FORGET_S, PIECE, place_programs
 from continuum_server.vllm_plugin.request_tags import NAMESPACE_KEY, SOURCE_KEY, WEAK_KEY
-from continuum_traces.replica_records import read_record
+from continuum_traces.records.replicas import read_record
 from endpoints import BODIES, ENVIRONMENTS
 from live_server import live, tokens
 from waiting import until

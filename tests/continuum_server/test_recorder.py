@@ -19,7 +19,7 @@ from continuum_server.record_file import check_writable
 from continuum_server.vllm_plugin.recorder import FLUSH_S, EventRecorder
 from continuum_traces.json_io import RunDirError
 from continuum_traces.records import read_events
-from continuum_traces.run_dir import EVENTS, PREVIEW_EVENTS
+from continuum_traces.records.run_dir import EVENTS, PREVIEW_EVENTS
 from continuum_traces.schema import SchedulerEvent
 
 

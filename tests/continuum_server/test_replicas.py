@@ -17,7 +17,7 @@ from continuum_server.virtual.engine import build_engine
 from continuum_server.virtual.offload import Offload
 from continuum_server.virtual.replicas import ReplicaLoops, ReplicaSink
 from continuum_server.vllm_plugin.plugin_settings import Settings
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import SchedulerEvent, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from continuum_server.foreign_ids import ROWS
 from continuum_server.vllm_plugin import request_tags
 from continuum_server.vllm_plugin.request_tags import (
     ANYBODY,
@@ -21,7 +22,6 @@ from continuum_server.vllm_plugin.request_tags import (
     normalize_tags,
     read_caller,
 )
-from continuum_traces.foreign_ids import ROWS
 from continuum_traces.wire import PROGRAM_ID_ALIASES, TAG_NAMES, tags_from_xargs
 from hypothesis import given
 from hypothesis import strategies as st

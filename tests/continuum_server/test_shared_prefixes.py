@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn
 from nano import build, each_policy, play
 

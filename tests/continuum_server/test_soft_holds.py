@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from continuum_server.policy.program_table import Guards
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import Tags
 from nano import Played, build, each_policy, play, program
 

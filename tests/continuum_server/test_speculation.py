@@ -15,7 +15,7 @@ from continuum_server.step_times.speculation import (
     read_speculation,
 )
 from continuum_server.virtual.config import EngineConfig, EngineError, describe, times_of
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from nano import GROUPED, NANO, PlainTimes, play, program
 
 NANOS = {"one group": (NANO, 64), **GROUPED}

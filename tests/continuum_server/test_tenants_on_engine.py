@@ -12,7 +12,7 @@ import pytest
 from continuum_server.policy.program_table import FairBetween, Guards
 from continuum_server.policy.registry import POLICIES
 from continuum_server.policy.tenants import STEP_TOKENS, TICK_S
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import SchedulerEvent, Tags
 from fairness_bench import Engine
 from fairness_rows import Ask, ids

@@ -14,7 +14,7 @@ from continuum_server.policy.program_table import Guards
 from continuum_server.policy.registry import POLICIES
 from continuum_server.virtual.config import EngineError
 from continuum_server.virtual.scheduler_time import SchedulerStopwatch, facts_of
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st

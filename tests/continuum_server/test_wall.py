@@ -23,7 +23,7 @@ from continuum_server.vllm_plugin.metrics import Metrics
 from continuum_server.vllm_plugin.output_tools import OutputTools
 from continuum_server.vllm_plugin.scheduler import ProgramScheduler
 from continuum_server.vllm_plugin.wall import PolicyFailed
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import Program, SchedulerEvent, ToolCall, Turn
 from nano import BITING, SERVED, build, each_policy, keyed
 from vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.codex import COPIED_S
 from continuum_traces.importers.described import Imported, RequestUsage
 from continuum_traces.importers.inspect_ai import zipfile
 from continuum_traces.importers.registry import ImportLog, read_any
 from continuum_traces.importers.timed_requests import AnsweredRequest, Thread, TimedCall, programs_on_timeline, seconds
+from continuum_traces.programs.assumptions import Assumptions
 from continuum_traces.schema import Program
 
 ZSTANDARD = [zipfile.ZIP_ZSTANDARD] if hasattr(zipfile, "ZIP_ZSTANDARD") else []

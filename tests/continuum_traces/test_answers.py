@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from continuum_traces.answers import ANY_LENGTH, Answer, Asked, EventBytes, asked_in
+from continuum_traces.wire.answers import ANY_LENGTH, Answer, Asked, EventBytes, asked_in
 
 
 def stream(tokens: int | None = 3, ids: int = 0, reason: str = "length", choices: int = 1) -> bytes:

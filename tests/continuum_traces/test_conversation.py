@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from continuum_traces.conversation import Conversation, Ended, Send, Wait, converse, go_on, open_turn
+from continuum_traces.playing.conversation import Conversation, Ended, Send, Wait, converse, go_on, open_turn
 from continuum_traces.schema import Program, ToolCall, Turn, TurnRecord
 from hypothesis import given
 from hypothesis import strategies as st

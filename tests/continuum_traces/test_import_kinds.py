@@ -11,7 +11,7 @@ import pytest
 from continuum_traces.importers.call_logs import read_call_logs
 from continuum_traces.importers.importer import HEAD_ROWS, Source
 from continuum_traces.importers.registry import ImportLog, LeftOut, read_any
-from continuum_traces.jsonl import read_header, write_programs
+from continuum_traces.programs.jsonl import read_header, write_programs
 from continuum_traces.schema import Program
 
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 from continuum_server.vllm_plugin.tool_calls import tool_key as server_key
-from continuum_traces.assumptions import Assumptions, from_header
 from continuum_traces.exporters import export, mooncake_rows
 from continuum_traces.importers.block_ids import BRANCHES, SharedBlocks
 from continuum_traces.importers.described import Imported, RequestUsage
 from continuum_traces.importers.registry import IMPORTERS, NEAREST, ImportLog, LeftOut, read_any, recognise
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
-from continuum_traces.jsonl import TraceError, read_header, read_programs, write_programs
+from continuum_traces.programs.assumptions import Assumptions, from_header
+from continuum_traces.programs.jsonl import TraceError, read_header, read_programs, write_programs
+from continuum_traces.programs.synth import load_profile, synthesize
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.shell import first_program
-from continuum_traces.synth import load_profile, synthesize
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_traces.jsonl import TraceError, read_programs, too_long, validate, write_programs
-from continuum_traces.lines import gap_line, header_line, turn_line
+from continuum_traces.programs.jsonl import TraceError, read_programs, too_long, validate, write_programs
+from continuum_traces.programs.lines import gap_line, header_line, turn_line
 from continuum_traces.schema import Program, ToolCall, Turn
 from hypothesis import given, settings
 from hypothesis import strategies as st

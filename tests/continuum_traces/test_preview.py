@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from continuum_traces.json_io import RunDirError
-from continuum_traces.run_dir import PREVIEW_EVENTS, runs_below
-from continuum_traces.scheduler_timestamps import read_preview, served_together
+from continuum_traces.records.run_dir import PREVIEW_EVENTS, runs_below
+from continuum_traces.records.scheduler_timestamps import read_preview, served_together
 
 Turn = tuple[float, float, float]
 """Arrival, start and departure."""

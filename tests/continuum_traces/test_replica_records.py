@@ -9,8 +9,8 @@ import recorded_runs
 from continuum_analysis.metrics import analyze_run
 from continuum_analysis.records.reading import read_run
 from continuum_traces.records import read_events, write_rows
-from continuum_traces.replica_records import merge, read_record
-from continuum_traces.run_dir import EVENTS, engine_folders, replica_name, runs_below
+from continuum_traces.records.replicas import merge, read_record
+from continuum_traces.records.run_dir import EVENTS, engine_folders, replica_name, runs_below
 from continuum_traces.schema import SchedulerEvent
 
 

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from continuum_server.retention import HINTS, MOST_PARTS, read_retention, seconds_of
 from continuum_server.vllm_plugin.request_tags import normalize_tags, read_caller
-from continuum_traces.retention import HINTS, MOST_PARTS, read_retention, seconds_of
 from continuum_traces.wire import tags_from_xargs
 
 DAY = 86_400.0

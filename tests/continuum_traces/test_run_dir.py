@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from continuum_traces import json_io, records, run_dir
+from continuum_traces import json_io, records
 from continuum_traces.json_io import RunDirError
+from continuum_traces.records import run_dir
 from continuum_traces.schema import ArrivalRecord, Hardware, KvPool, Manifest, SchedulerEvent, TurnRecord, Workload
 
 VERDICTS = (b"{\n", b"[]\n", b'{"passed": true}\n')

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.shared_prefix import PREFIX_ESTIMATED, with_shared_prefixes
+from continuum_traces.programs.assumptions import Assumptions
+from continuum_traces.programs.stats import trace_stats
+from continuum_traces.programs.synth import bundled, put_behind
 from continuum_traces.schema import Program, Turn
-from continuum_traces.stats import trace_stats
-from continuum_traces.synth import bundled, put_behind
 
 SYSTEM = "You are an agent. " * 40
 """720 characters: 180 tokens by estimate."""

@@ -7,10 +7,9 @@ import json
 
 import numpy as np
 import pytest
-from continuum_traces.jsonl import TraceError
-from continuum_traces.schema import Program, Turn
-from continuum_traces.stats import TABLE_2, slowest_tenth_share, trace_stats
-from continuum_traces.synth import (
+from continuum_traces.programs.jsonl import TraceError
+from continuum_traces.programs.stats import TABLE_2, slowest_tenth_share, trace_stats
+from continuum_traces.programs.synth import (
     BUNDLED,
     PROFILES,
     Reading,
@@ -22,6 +21,7 @@ from continuum_traces.synth import (
     scale_turns,
     synthesize,
 )
+from continuum_traces.schema import Program, Turn
 from continuum_traces.typed import from_json
 
 

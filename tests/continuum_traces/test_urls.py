@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from continuum_traces.urls import address_of, base_of, checked_url, joined, root_of, web_proxy_of
+from continuum_traces.wire.urls import address_of, base_of, checked_url, joined, root_of, web_proxy_of
 
 
 @pytest.mark.parametrize(

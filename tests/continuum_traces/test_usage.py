@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from continuum_traces.answers import Answer
 from continuum_traces.importers.described import usage_of
-from continuum_traces.usage import read_usage
+from continuum_traces.wire.answers import Answer
+from continuum_traces.wire.usage import read_usage
 
 INPUT = {"input_tokens": 1370, "output_tokens": 9}
 READ, WRITTEN = "cache_read_input_tokens", "cache_creation_input_tokens"

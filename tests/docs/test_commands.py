@@ -27,10 +27,10 @@ from continuum_bench.options.run import RunOptions
 from continuum_server.ports import hold_port
 from continuum_server.step_times.catalog import find_model
 from continuum_traces.json_io import JsonLines
-from continuum_traces.jsonl import read_programs, too_long, write_programs
-from continuum_traces.run_dir import TURNS
+from continuum_traces.programs.jsonl import read_programs, too_long, write_programs
+from continuum_traces.programs.synth import load_profile, synthesize
+from continuum_traces.records.run_dir import TURNS
 from continuum_traces.schema import TurnRecord
-from continuum_traces.synth import load_profile, synthesize
 from typer.main import get_command
 from typer.testing import CliRunner
 

@@ -14,7 +14,7 @@ from unittest.mock import MagicMock, call
 
 import pytest
 import yaml
-from continuum_traces.run_dir import read_manifest
+from continuum_traces.records.run_dir import read_manifest
 
 REPO = Path(__file__).resolve().parents[2]
 MLFLOW = REPO / "examples" / "to_mlflow.py"

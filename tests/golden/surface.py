@@ -157,8 +157,8 @@ def metrics() -> dict[str, str]:
 
 
 MODULES = (
-    *("continuum_client", "continuum_traces.schema", "continuum_traces.jsonl"),
-    *("continuum_traces.run_dir", "continuum_traces.records"),
+    *("continuum_client", "continuum_traces.schema", "continuum_traces.programs.jsonl"),
+    *("continuum_traces.records.run_dir", "continuum_traces.records"),
     *("continuum_server.policy.base", "continuum_server.policy.facts", "continuum_analysis.metrics"),
 )
 """The modules that docs/stability.md calls stable."""

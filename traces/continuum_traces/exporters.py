@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.conversation import open_turn
 from continuum_traces.importers.dynamo import SCHEMA
 from continuum_traces.importers.request_rows import WHOLE
-from continuum_traces.jsonl import compressed, replacing
-from continuum_traces.lines import encoded
+from continuum_traces.playing.conversation import open_turn
+from continuum_traces.programs.jsonl import compressed, replacing
+from continuum_traces.programs.lines import encoded
 from continuum_traces.schema import Program, Turn
 
 MOONCAKE_BLOCK_TOKENS = 512
@@ -29,7 +29,7 @@ PrefixIds = dict[Any, int]
 
 
 class _Segments:
-    """A program's context as segments; a ``Context`` of ``continuum_traces.conversation``."""
+    """A program's context as segments; a ``Context`` of ``continuum_traces.playing.conversation``."""
 
     def __init__(self, program: Program) -> None:
         self._program_id = program.program_id

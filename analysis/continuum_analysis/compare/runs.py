@@ -11,7 +11,7 @@ from typing import Any
 from continuum_traces.grouped import grouped
 from continuum_traces.json_io import RunDirError, read_json
 from continuum_traces.names import which
-from continuum_traces.run_dir import (
+from continuum_traces.records.run_dir import (
     ENGINE,
     MANIFEST,
     PREVIEW_EVENTS,

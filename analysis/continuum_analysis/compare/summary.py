@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from continuum_traces.json_io import write_json, writing
-from continuum_traces.run_dir import MANIFEST, SUMMARY, read_manifest
+from continuum_traces.records.run_dir import MANIFEST, SUMMARY, read_manifest
 from continuum_traces.schema import Manifest
 from continuum_traces.typed import to_json
 

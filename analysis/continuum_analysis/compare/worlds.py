@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from continuum_traces.grouped import grouped
-from continuum_traces.run_dir import key_of
+from continuum_traces.records.run_dir import key_of
 
 from continuum_analysis.compare.intervals import NO_VALUE, Comparison, mean_interval, number_text
 from continuum_analysis.compare.runs import BASELINES, Run, baseline_of, check_same_workload

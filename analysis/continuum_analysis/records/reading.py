@@ -8,9 +8,17 @@ from pathlib import Path
 from statistics import median
 
 from continuum_traces.records import read_arrivals, read_turns, rows_written
-from continuum_traces.replica_records import read_record
-from continuum_traces.run_dir import ARRIVALS, ENGINE, EVENTS, PREVIEW_EVENTS, TURNS, engine_folders, preview_files
-from continuum_traces.scheduler_timestamps import read_preview
+from continuum_traces.records.replicas import read_record
+from continuum_traces.records.run_dir import (
+    ARRIVALS,
+    ENGINE,
+    EVENTS,
+    PREVIEW_EVENTS,
+    TURNS,
+    engine_folders,
+    preview_files,
+)
+from continuum_traces.records.scheduler_timestamps import read_preview
 from continuum_traces.schema import ArrivalRecord, SchedulerEvent, TurnRecord
 
 from continuum_analysis.records.timeline import AnalysisError, PinTimes, ProgramTimes, TurnTimes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from continuum_traces.json_io import read_as
-from continuum_traces.run_dir import SCHEDULER_TIME
+from continuum_traces.records.run_dir import SCHEDULER_TIME
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from continuum_traces.run_dir import SERVER_METRICS
+from continuum_traces.records.run_dir import SERVER_METRICS
 
 Row = Mapping[str, float]
 GAUGES: dict[str, tuple[str, ...]] = {

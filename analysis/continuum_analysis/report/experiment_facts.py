@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from continuum_traces.run_dir import key_of
+from continuum_traces.records.run_dir import key_of
 from continuum_traces.schema import Engine, Hardware, Manifest, Workload
 
 from continuum_analysis.compare.runs import Run

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
-from continuum_traces.stats import ToolStats, tool_stats
+from continuum_traces.programs.stats import ToolStats, tool_stats
 
 from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.runs import Run

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.json_io import read_json, write_json, write_text
-from continuum_traces.run_dir import SUMMARY
+from continuum_traces.records.run_dir import SUMMARY
 
 from continuum_analysis.compare.runs import SWEEP
 from continuum_analysis.compare.summary import write_csv

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.json_io import read_json
-from continuum_traces.run_dir import ENGINE
+from continuum_traces.records.run_dir import ENGINE
 
 from continuum_analysis.compare.intervals import NO_VALUE
 from continuum_analysis.compare.runs import PREDICTED, REPEAT, SWEEP, Run, cells_of, read_run_metrics, reading_sweep

@@ -15,7 +15,7 @@ from continuum_agents.protocol import ANSWERS, Start
 from continuum_traces.appender import SharedLines
 from continuum_traces.json_io import read_json, write_json
 from continuum_traces.records import read_turns
-from continuum_traces.run_dir import PROGRAMS, TURNS, begin
+from continuum_traces.records.run_dir import PROGRAMS, TURNS, begin
 from continuum_traces.schema import Manifest
 
 from continuum_bench.lock import locked

@@ -25,8 +25,8 @@ from continuum_analysis.sweep.tables import MODELLED, Sweep, read_sweep
 from continuum_analysis.sweep.verdict import sweep_trust
 from continuum_traces.importers.registry import read_any
 from continuum_traces.json_io import write_json
-from continuum_traces.run_dir import create
-from continuum_traces.synth import bundled
+from continuum_traces.programs.synth import bundled
+from continuum_traces.records.run_dir import create
 
 from continuum_bench.errors import BenchError
 from continuum_bench.figures.spec import FigureSpec, figure_names, load_figure

@@ -13,11 +13,11 @@ from random import Random
 from typing import Any
 
 import aiohttp
-from continuum_traces.closed_loop import ClosedLoop, Lanes
-from continuum_traces.conversation import Conversation, Ended, Send, Wait, converse, go_on
+from continuum_traces.playing.closed_loop import ClosedLoop, Lanes
+from continuum_traces.playing.conversation import Conversation, Ended, Send, Wait, converse, go_on
+from continuum_traces.playing.sub_programs import SubPrograms
 from continuum_traces.schema import ArrivalRecord, TurnRecord
-from continuum_traces.sub_programs import SubPrograms
-from continuum_traces.urls import joined, root_of
+from continuum_traces.wire.urls import joined, root_of
 
 from continuum_bench.live.contexts import SentTexts, SentTokens, TokenRates
 from continuum_bench.live.http import RequestFailed, StreamedAnswer, StreamingClient, open_session, post

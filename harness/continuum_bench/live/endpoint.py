@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from continuum_traces.schema import Hardware, KvPool, Manifest
-from continuum_traces.urls import base_of, joined, root_of, web_proxy_of
+from continuum_traces.wire.urls import base_of, joined, root_of, web_proxy_of
 
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import command_line

@@ -17,9 +17,9 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from continuum_traces.answers import Answer, Ending, EventBytes, asked_in
-from continuum_traces.token_gaps import gaps_ms
-from continuum_traces.urls import web_proxy_of
+from continuum_traces.records.token_gaps import gaps_ms
+from continuum_traces.wire.answers import Answer, Ending, EventBytes, asked_in
+from continuum_traces.wire.urls import web_proxy_of
 
 from continuum_bench.options.declare import number_in
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
-from continuum_traces.conversation import skipped_note
 from continuum_traces.json_io import RunDirError, write_json
 from continuum_traces.names import counted
+from continuum_traces.playing.conversation import skipped_note
 from continuum_traces.records import rows_of
-from continuum_traces.run_dir import ENGINE, begin, write_manifest
+from continuum_traces.records.run_dir import ENGINE, begin, write_manifest
 from continuum_traces.schema import Engine, Manifest
 
 from continuum_bench.ctrl_c import INTERRUPTED

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
-from continuum_traces.answers import Answer
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
+from continuum_traces.wire.answers import Answer
 
 from continuum_bench.options.run import LiveOptions
 from continuum_bench.workload.workload import JobSource

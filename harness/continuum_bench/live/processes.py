@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import uvloop
-from continuum_traces.closed_loop import Lanes
+from continuum_traces.playing.closed_loop import Lanes
 
 from continuum_bench.errors import BenchError
 from continuum_bench.live.driver import LoadDriver, Sink

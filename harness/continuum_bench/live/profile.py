@@ -18,7 +18,7 @@ from continuum_server.step_times.profile import (
     make_profile,
 )
 from continuum_traces.schema import KvPool
-from continuum_traces.urls import joined
+from continuum_traces.wire.urls import joined
 
 from continuum_bench.errors import BenchError
 from continuum_bench.invocation import utc_now

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from continuum_traces.json_io import JsonLines
 from continuum_traces.records import write_rows
-from continuum_traces.replica_records import read_record
-from continuum_traces.run_dir import ARRIVALS, EVENTS, RECORDS, SERVER_METRICS, TURNS
+from continuum_traces.records.replicas import read_record
+from continuum_traces.records.run_dir import ARRIVALS, EVENTS, RECORDS, SERVER_METRICS, TURNS
 from continuum_traces.schema import ArrivalRecord, TurnRecord
 
 

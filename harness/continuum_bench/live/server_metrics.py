@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from continuum_traces.grouped import grouped
-from continuum_traces.run_dir import SERVER_METRICS
+from continuum_traces.records.run_dir import SERVER_METRICS
 
 from continuum_bench.live.endpoint import metrics_page
 

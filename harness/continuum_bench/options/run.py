@@ -11,7 +11,7 @@ from continuum_server.engine_settings import GpuSettings, SchedulerSettings
 from continuum_server.policy.order import PinsYieldTo
 from continuum_server.policy.program_table import Guards, OneOffsOrder
 from continuum_server.routers import ROUTERS
-from continuum_traces.conversation import Sends
+from continuum_traces.playing.conversation import Sends
 from continuum_traces.schema import CLOSED_LOOPS
 from msgspec import Meta
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.records import read_turns
-from continuum_traces.run_dir import TURNS
+from continuum_traces.records.run_dir import TURNS
 from msgspec import Struct
 
 from continuum_bench.errors import BenchError

@@ -22,10 +22,10 @@ from continuum_server.virtual.config import shape_of
 from continuum_server.vllm_plugin.versions import check_version
 from continuum_traces.grouped import grouped
 from continuum_traces.json_io import write_json, write_text
-from continuum_traces.jsonl import write_programs
 from continuum_traces.names import counted
+from continuum_traces.programs.jsonl import write_programs
 from continuum_traces.records import rows_of, write_rows
-from continuum_traces.run_dir import ENGINE, TURNS, create, write_manifest
+from continuum_traces.records.run_dir import ENGINE, TURNS, create, write_manifest
 from continuum_traces.schema import Engine, Hardware, KvPool, Manifest, Program, Turn, TurnRecord, Workload
 
 from continuum_bench.errors import BenchError

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.run_dir import MANIFEST, TURNS, read_manifest
+from continuum_traces.records.run_dir import MANIFEST, TURNS, read_manifest
 from continuum_traces.schema import KvPool
 
 from continuum_bench.errors import BenchError

@@ -29,7 +29,7 @@ from continuum_server.step_times.model import UnknownPair
 from continuum_server.virtual.config import check_programs, shape_of
 from continuum_server.vllm_plugin.versions import check_version
 from continuum_traces.json_io import read_json
-from continuum_traces.run_dir import key_of
+from continuum_traces.records.run_dir import key_of
 from continuum_traces.schema import Manifest
 from continuum_traces.typed import to_json
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from continuum_analysis.compare.runs import SWEEP
 from continuum_traces.json_io import RunDirError, read_json, write_json
-from continuum_traces.run_dir import ENGINE, MANIFEST, TURNS, create, write_manifest
+from continuum_traces.records.run_dir import ENGINE, MANIFEST, TURNS, create, write_manifest
 from continuum_traces.schema import RECORD_VERSION
 
 from continuum_bench.invocation import command_line

@@ -12,7 +12,7 @@ from continuum_analysis.compare.summary import Summary, summarize
 from continuum_analysis.compare.verdict import verdict
 from continuum_server.policy.registry import OFFLOAD, split_arm
 from continuum_server.step_times.catalog import find_gpu
-from continuum_traces.run_dir import MANIFEST, begin
+from continuum_traces.records.run_dir import MANIFEST, begin
 
 from continuum_bench.invocation import default_out, utc_now
 from continuum_bench.options.forms import UNTIL

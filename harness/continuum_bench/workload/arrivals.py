@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from continuum_traces.closed_loop import Lanes
+from continuum_traces.playing.closed_loop import Lanes
 from continuum_traces.schema import Program
 
 from continuum_bench.errors import BenchError

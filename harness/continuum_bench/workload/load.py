@@ -9,11 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from continuum_traces.assumptions import NO_DURATION, Assumption
 from continuum_traces.importers.registry import ImportLog, read_any
-from continuum_traces.jsonl import too_long
-from continuum_traces.schema import Program, Turn, Workload
-from continuum_traces.synth import (
+from continuum_traces.programs.assumptions import NO_DURATION, Assumption
+from continuum_traces.programs.jsonl import too_long
+from continuum_traces.programs.synth import (
     BUNDLED,
     Reading,
     bundled,
@@ -25,6 +24,7 @@ from continuum_traces.synth import (
     scale_turns,
     synthesize,
 )
+from continuum_traces.schema import Program, Turn, Workload
 from continuum_traces.typed import from_json
 
 from continuum_bench.errors import BenchError

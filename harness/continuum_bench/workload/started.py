@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import Program
 
 from continuum_bench.options.forms import START_WITHIN

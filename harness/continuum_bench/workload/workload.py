@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from math import ceil
 
 import numpy as np
-from continuum_traces.assumptions import Assumptions, of_parents, of_tool_times
-from continuum_traces.closed_loop import Lanes
-from continuum_traces.conversation import Job
 from continuum_traces.grouped import grouped
+from continuum_traces.playing.closed_loop import Lanes
+from continuum_traces.playing.conversation import Job
+from continuum_traces.playing.sub_programs import parents_of
+from continuum_traces.programs.assumptions import Assumptions, of_parents, of_tool_times
 from continuum_traces.schema import Program, Workload
-from continuum_traces.sub_programs import parents_of
 from continuum_traces.typed import from_json, to_json
 
 from continuum_bench.errors import BenchError

@@ -13,11 +13,11 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.closed_loop import Lanes
-from continuum_traces.conversation import Job, skipped_note
 from continuum_traces.json_io import JsonLines, write_json
+from continuum_traces.playing.closed_loop import Lanes
+from continuum_traces.playing.conversation import Job, skipped_note
 from continuum_traces.records import rows_of
-from continuum_traces.run_dir import ARRIVALS, ENGINE, EVENTS, SCHEDULER_TIME, TURNS
+from continuum_traces.records.run_dir import ARRIVALS, ENGINE, EVENTS, SCHEDULER_TIME, TURNS
 from continuum_traces.schema import TurnRecord
 from vllm.v1.core.sched.scheduler import Scheduler
 

@@ -12,7 +12,7 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from continuum_traces.conversation import Action, Conversation, Ended, Job, Send, Wait, converse, go_on
+from continuum_traces.playing.conversation import Action, Conversation, Ended, Job, Send, Wait, converse, go_on
 from continuum_traces.schema import ArrivalRecord, TurnRecord
 from continuum_traces.wire import tags_to_xargs
 from vllm.sampling_params import SamplingParams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 
 from continuum_server.policy.facts import Machine
 from continuum_server.policy.rules.bounds import Foreseeing, Future

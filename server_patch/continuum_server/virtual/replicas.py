@@ -12,10 +12,10 @@ from dataclasses import replace
 from itertools import count
 from math import inf
 
-from continuum_traces.closed_loop import ClosedLoop, Lanes
-from continuum_traces.conversation import Job
+from continuum_traces.playing.closed_loop import ClosedLoop, Lanes
+from continuum_traces.playing.conversation import Job
+from continuum_traces.playing.sub_programs import SubPrograms
 from continuum_traces.schema import SchedulerEvent
-from continuum_traces.sub_programs import SubPrograms
 
 from continuum_server.routers import Arrival, Door, Router
 from continuum_server.virtual.config import EngineError

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from continuum_traces.token_gaps import gaps_ms
+from continuum_traces.records.token_gaps import gaps_ms
 
 
 class TokenTimes:

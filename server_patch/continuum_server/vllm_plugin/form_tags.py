@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 import httpx
-from continuum_traces.foreign_ids import ForeignId
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from continuum_server.foreign_ids import ForeignId
 from continuum_server.vllm_plugin.request_tags import Caller, gather
 
 XARGS = "vllm_xargs"

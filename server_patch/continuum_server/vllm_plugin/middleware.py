@@ -22,12 +22,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from continuum_traces.foreign_ids import ForeignId, operators_rows
 from continuum_traces.wire import FINAL_HEADER, SESSION_HEADERS, read_program_id
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from continuum_server.defaults import SERVER_NAME
+from continuum_server.foreign_ids import ForeignId, operators_rows
 from continuum_server.machine import machine
 from continuum_server.vllm_plugin.callers import caller_of, headers_of
 from continuum_server.vllm_plugin.form_tags import tag_form

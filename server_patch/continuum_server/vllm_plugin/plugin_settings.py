@@ -40,10 +40,10 @@ class Settings:
     """vLLM's tool-call parser (``--tool-call-parser``), which is tried before those in ``tool_calls``."""
     recognise: defaults.Recognise = defaults.RECOGNISE
     """How conversations without our tags are recognised. ``ids``: by the ids that agents send
-    (``continuum_traces.foreign_ids``). ``ids,prompts``: where there is no id, by prompts that continue earlier ones."""
+    (``continuum_server.foreign_ids``). ``ids,prompts``: where there is no id, by prompts that continue earlier ones."""
 
     session_headers: tuple[str, ...] = ()
-    """Headers that name a request's conversation, beside those in ``continuum_traces.foreign_ids``."""
+    """Headers that name a request's conversation, beside those in ``continuum_server.foreign_ids``."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from continuum_traces.json_io import RunDirError, compact
 from continuum_traces.records import read_events
-from continuum_traces.run_dir import PREVIEW_EVENTS
-from continuum_traces.scheduler_timestamps import write_preview
+from continuum_traces.records.run_dir import PREVIEW_EVENTS
+from continuum_traces.records.scheduler_timestamps import write_preview
 from continuum_traces.schema import SchedulerEvent
 
 from continuum_server.policy.programs import TurnNumbers

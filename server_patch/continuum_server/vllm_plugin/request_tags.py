@@ -2,7 +2,7 @@
 
 A tag can be in ``vllm_xargs``, in a field of the body (``job_id`` and similar fields come from the authors' preview,
 ``program_id`` from ThunderAgent) or in a header. The first of these three that has the tag counts. If none has the
-program id, an id by which the agent names its conversation is used (``continuum_traces.foreign_ids``). A malformed tag
+program id, an id by which the agent names its conversation is used (``continuum_server.foreign_ids``). A malformed tag
 is dropped, and its name is reported. Members that are no tags are vLLM's to accept or refuse.
 """
 
@@ -16,8 +16,6 @@ from itertools import chain
 from math import inf
 from typing import Any
 
-from continuum_traces.foreign_ids import ForeignId, FoundId, find_id, is_source
-from continuum_traces.retention import NAMES, Retention, read_retention
 from continuum_traces.schema import Tags
 from continuum_traces.wire import (
     PROGRAM_ID_ALIASES,
@@ -27,6 +25,9 @@ from continuum_traces.wire import (
     tags_from_xargs,
     tags_to_xargs,
 )
+
+from continuum_server.foreign_ids import ForeignId, FoundId, find_id, is_source
+from continuum_server.retention import NAMES, Retention, read_retention
 
 CLIENT_KEY = "continuum_client"
 """xarg with the digest of the request's API key. Only the HTTP side can set it, and not a client."""
@@ -84,7 +85,7 @@ class Caller:
     weight: float = 1.0
     """Weight of the key among the keys that share the engine."""
     ignored: tuple[str, ...] = ()
-    """Names of the request's hints that do nothing (``continuum_traces.retention``)."""
+    """Names of the request's hints that do nothing (``continuum_server.retention``)."""
 
 
 ANYBODY = Caller()

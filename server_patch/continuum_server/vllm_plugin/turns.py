@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from continuum_traces.foreign_ids import SESSIONS
 from continuum_traces.schema import Tags
 from continuum_traces.wire import tags_from_xargs
 from vllm.v1.request import Request
 
 from continuum_server.defaults import Recognise
+from continuum_server.foreign_ids import SESSIONS
 from continuum_server.log_once import LogOnce
 from continuum_server.policy.facts import ProgramState, TurnState
 from continuum_server.policy.program_table import ProgramTable

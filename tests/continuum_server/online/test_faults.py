@@ -13,7 +13,7 @@ import httpx
 import pytest
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_traces.records import read_events
-from continuum_traces.run_dir import PREVIEW_EVENTS
+from continuum_traces.records.run_dir import PREVIEW_EVENTS
 from live_server import ends_soon, live, processes_of, serve_command, sessions_of, tokens
 from waiting import until
 

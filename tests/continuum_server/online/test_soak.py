@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import soak
 from continuum_traces.records import write_rows
-from continuum_traces.run_dir import EVENTS
+from continuum_traces.records.run_dir import EVENTS
 from continuum_traces.schema import SchedulerEvent
 from live_server import MARK, ends_soon, sessions_of
 

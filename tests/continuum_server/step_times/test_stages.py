@@ -11,7 +11,7 @@ from continuum_server.step_times.specs import MODELS
 from continuum_server.step_times.stages import StagedStepTimes, layers_of_stages, staged
 from continuum_server.virtual.config import EngineConfig, describe, shape_of, times_of
 from continuum_server.virtual.engine import build_engine, settings_of
-from continuum_traces.conversation import Job
+from continuum_traces.playing.conversation import Job
 from continuum_traces.schema import Program, Turn
 from vllm.distributed.utils import get_pp_indices
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from continuum_traces.importers.described import Imported, RequestUsage
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.jsonl import TraceError
+from continuum_traces.programs.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall
 
 COUNTS = ("input_token_count", "output_token_count")

@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
 
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.described import Imported, RequestUsage, turns_from_usage
+from continuum_traces.programs.assumptions import Assumptions
 from continuum_traces.schema import Program
 
 BRANCHES = "shared by prompts of several programs, not kept: prompts branch more than once"

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from typing import Any
 
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.described import (
     UNKNOWN,
     Imported,
@@ -30,10 +29,11 @@ from continuum_traces.importers.described import (
 from continuum_traces.importers.dialogue import first, instant
 from continuum_traces.importers.importer import Importer, Signs, Source, cell
 from continuum_traces.importers.text_tokens import message_text
-from continuum_traces.lines import digest
+from continuum_traces.programs.assumptions import Assumptions
+from continuum_traces.programs.lines import digest
+from continuum_traces.programs.truth import TOOLS
 from continuum_traces.schema import Program
-from continuum_traces.truth import TOOLS
-from continuum_traces.usage import Usage
+from continuum_traces.wire.usage import Usage
 
 Object = Mapping[str, Any]
 ENDS = ("timestamp", "endTime", "end_time", "completed_at", "response_timestamp", "response_created_at",

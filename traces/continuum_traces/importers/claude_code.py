@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.described import Imported, RequestUsage, estimate_tokens, inner, number, usage_of
 from continuum_traces.importers.importer import Importer, Signs, Source
@@ -20,6 +19,7 @@ from continuum_traces.importers.timed_requests import (
     programs_on_timeline,
     seconds,
 )
+from continuum_traces.programs.assumptions import Assumptions
 
 Line = Mapping[str, Any]
 

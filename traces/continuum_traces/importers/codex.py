@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.described import (
     Imported,
     RequestUsage,
@@ -22,6 +21,7 @@ from continuum_traces.importers.timed_requests import (
     programs_on_timeline,
     seconds,
 )
+from continuum_traces.programs.assumptions import Assumptions
 
 COPIED_S = 1.0
 """A fork's file begins with its parent's lines, which are written within this time. No model answers as fast."""

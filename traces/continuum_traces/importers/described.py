@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
-from continuum_traces.assumptions import Assumption, Assumptions
 from continuum_traces.grouped import grouped
-from continuum_traces.jsonl import TraceError
+from continuum_traces.programs.assumptions import Assumption, Assumptions
+from continuum_traces.programs.jsonl import TraceError
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.typed import LARGEST
-from continuum_traces.usage import Usage, read_usage
+from continuum_traces.wire.usage import Usage, read_usage
 
 CHARS_PER_TOKEN = 4
 Row = tuple[str, dict[str, Any]]
@@ -71,7 +71,7 @@ class Imported:
 
 
 def usage_of(where: str, usage: Mapping[str, Any], tool_calls: Iterable[ToolCall] = ()) -> RequestUsage:
-    """Read the token counts of one request, in any form that ``continuum_traces.usage`` knows.
+    """Read the token counts of one request, in any form that ``continuum_traces.wire.usage`` knows.
 
     Raises:
         TraceError: a count is no number. The message begins with ``where``.

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.described import (
     CHARACTERS,
     ESTIMATED,
@@ -25,8 +24,9 @@ from continuum_traces.importers.described import (
 from continuum_traces.importers.importer import Source
 from continuum_traces.importers.text_tokens import message_text, message_tokens, reasoning_tokens
 from continuum_traces.importers.timed_requests import NO_COUNTS, AnsweredRequest, Thread, TimedCall, call_of, seconds
-from continuum_traces.jsonl import TraceError
-from continuum_traces.usage import Usage, read_usage
+from continuum_traces.programs.assumptions import Assumptions
+from continuum_traces.programs.jsonl import TraceError
+from continuum_traces.wire.usage import Usage, read_usage
 
 Message = Mapping[str, Any]
 Placed = tuple[str, Message]

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.block_ids import Ids, alike
 from continuum_traces.importers.described import UNKNOWN, Imported, RequestUsage, count_of, inner, listed, number
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.timed_requests import AnsweredRequest, Thread, TimedCall, programs_on_timeline
-from continuum_traces.jsonl import TraceError
+from continuum_traces.programs.assumptions import Assumptions
+from continuum_traces.programs.jsonl import TraceError
 
 SCHEMA = "dynamo.request.trace.v1"
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.described import (
     UNKNOWN,
     Imported,
@@ -22,7 +21,8 @@ from continuum_traces.importers.described import (
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.text_tokens import message_tokens
 from continuum_traces.importers.timed_requests import AnsweredRequest, Thread, TimedCall, programs_on_timeline, seconds
-from continuum_traces.truth import OUTPUT
+from continuum_traces.programs.assumptions import Assumptions
+from continuum_traces.programs.truth import OUTPUT
 
 Object = Mapping[str, Any]
 ASKS = ("user_message", "tool_result")

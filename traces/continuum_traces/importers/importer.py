@@ -14,9 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.assumptions import Assumption, Assumptions
 from continuum_traces.importers.described import Imported, Row
-from continuum_traces.jsonl import TraceError, json_object, text_lines, whole_text
+from continuum_traces.programs.assumptions import Assumption, Assumptions
+from continuum_traces.programs.jsonl import TraceError, json_object, text_lines, whole_text
 
 Wanted = type | tuple[type, ...] | str
 """What a field must be: a type, one of several, or a text (with ``*`` for any characters)."""

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.described import Imported, inner, listed, usage_of
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.timed_requests import AnsweredRequest, Thread, call_of, programs_on_timeline, seconds
-from continuum_traces.jsonl import TraceError, json_object
+from continuum_traces.programs.assumptions import Assumptions
+from continuum_traces.programs.jsonl import TraceError, json_object
 
 try:
     from backports.zstd import zipfile  # type: ignore[import-not-found,unused-ignore]

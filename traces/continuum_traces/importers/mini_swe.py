@@ -32,11 +32,11 @@ from continuum_traces.importers.described import (
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.terminal_bench import keystrokes, typed_commands
 from continuum_traces.importers.text_tokens import message_text, message_tokens
-from continuum_traces.jsonl import TraceError, json_object
-from continuum_traces.lines import digest
+from continuum_traces.programs.jsonl import TraceError, json_object
+from continuum_traces.programs.lines import digest
+from continuum_traces.programs.truth import OUTPUT, PROMPT
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
-from continuum_traces.truth import OUTPUT, PROMPT
 
 _FENCE = re.compile(r"```(?:bash|sh|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
 

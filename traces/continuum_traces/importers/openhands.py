@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.described import (
     UNKNOWN,
@@ -27,8 +26,9 @@ from continuum_traces.importers.described import (
     usage_of,
 )
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.jsonl import TraceError
-from continuum_traces.lines import digest
+from continuum_traces.programs.assumptions import Assumptions
+from continuum_traces.programs.jsonl import TraceError
+from continuum_traces.programs.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 

@@ -43,19 +43,19 @@ from textwrap import shorten
 from typing import Any
 
 from continuum_traces import importers
-from continuum_traces.assumptions import NO_DURATION, Assumptions, from_header, of_tool_times
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.block_ids import SharedBlocks
 from continuum_traces.importers.described import Imported, RequestUsage
 from continuum_traces.importers.importer import Importer, Signs, Source, head_of
 from continuum_traces.importers.same_run import Read, without_repeats
 from continuum_traces.importers.shared_prefix import with_shared_prefixes
-from continuum_traces.jsonl import TraceError, read_header, read_programs, text_lines
-from continuum_traces.lines import is_sound, program_line, read_program, read_turn, turn_line
 from continuum_traces.names import which
+from continuum_traces.programs.assumptions import NO_DURATION, Assumptions, from_header, of_tool_times
+from continuum_traces.programs.jsonl import TraceError, read_header, read_programs, text_lines
+from continuum_traces.programs.lines import is_sound, program_line, read_program, read_turn, turn_line
+from continuum_traces.programs.truth import CACHED, OUTPUT, PROMPT, TOOLS, Truth
+from continuum_traces.programs.truth import from_header as truth_of
 from continuum_traces.schema import TRACE_SCHEMA, Program
-from continuum_traces.truth import CACHED, OUTPUT, PROMPT, TOOLS, Truth
-from continuum_traces.truth import from_header as truth_of
 
 OWN = "continuum"
 LEFT_OUT = "left out of the source"

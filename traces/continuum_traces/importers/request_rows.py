@@ -35,9 +35,9 @@ from continuum_traces.importers.described import (
 from continuum_traces.importers.importer import Importer, Signs, Source, Wanted, is_table
 from continuum_traces.importers.text_tokens import message_text, message_tokens, prompt_head_tokens
 from continuum_traces.importers.timed_requests import seconds
-from continuum_traces.jsonl import TraceError
+from continuum_traces.programs.jsonl import TraceError
+from continuum_traces.programs.truth import OUTPUT, PROMPT
 from continuum_traces.schema import Program, ToolCall
-from continuum_traces.truth import OUTPUT, PROMPT
 
 Column = Callable[[str, Mapping[str, Any]], Any]
 MS, US, NS = 1e-3, 1e-6, 1e-9

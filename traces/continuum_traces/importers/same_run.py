@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from continuum_traces.assumptions import Assumptions
+from continuum_traces.programs.assumptions import Assumptions
+from continuum_traces.programs.truth import Truth
 from continuum_traces.schema import Program
-from continuum_traces.truth import Truth
 
 TWICE = "is in several files: counted once, from the file that says most of it"
 LEAST_TURNS = 2

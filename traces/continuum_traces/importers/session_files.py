@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.described import Imported, inner, listed
 from continuum_traces.importers.dialogue import (
@@ -27,6 +26,7 @@ from continuum_traces.importers.dialogue import (
 )
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.timed_requests import programs_on_timeline
+from continuum_traces.programs.assumptions import Assumptions
 from continuum_traces.shell import first_program
 
 FORKED = "what it shares with the session before counts as new input"

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from os.path import commonprefix
 
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.described import estimate_tokens
-from continuum_traces.lines import digest
+from continuum_traces.programs.assumptions import Assumptions
+from continuum_traces.programs.lines import digest
 from continuum_traces.schema import Program
 
 PREFIX_ESTIMATED = "shared prefix estimated at 4 characters a token"

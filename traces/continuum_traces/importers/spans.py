@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.described import TOTAL_DIFFERS, Imported, count_of, counts_of, request_of
 from continuum_traces.importers.importer import Importer, Signs, Source
 from continuum_traces.importers.timed_requests import AnsweredRequest, Thread, TimedCall, programs_on_timeline, seconds
-from continuum_traces.usage import Usage
+from continuum_traces.programs.assumptions import Assumptions
+from continuum_traces.wire.usage import Usage
 
 Facts = Mapping[str, Any]
 """The fields and attributes of a span, by their names with dots."""

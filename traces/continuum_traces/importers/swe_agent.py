@@ -19,7 +19,7 @@ from continuum_traces.importers.described import (
     number,
 )
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.lines import digest
+from continuum_traces.programs.lines import digest
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
 

@@ -14,7 +14,6 @@ from itertools import takewhile
 from pathlib import PurePath
 from typing import Any, TypeGuard
 
-from continuum_traces.assumptions import Assumption, Assumptions
 from continuum_traces.grouped import grouped
 from continuum_traces.importers.described import (
     UNKNOWN,
@@ -27,10 +26,11 @@ from continuum_traces.importers.described import (
     usage_of,
 )
 from continuum_traces.importers.importer import Importer, Signs, Source
-from continuum_traces.lines import digest
+from continuum_traces.programs.assumptions import Assumption, Assumptions
+from continuum_traces.programs.lines import digest
+from continuum_traces.programs.truth import TOOLS
 from continuum_traces.schema import Program, ToolCall
 from continuum_traces.shell import first_program
-from continuum_traces.truth import TOOLS
 
 SHELL = "bash"
 MAX_WAIT_S = 60.0

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from continuum_traces.assumptions import Assumptions
 from continuum_traces.importers.described import UNKNOWN, Imported, RequestUsage
-from continuum_traces.lines import digest
+from continuum_traces.programs.assumptions import Assumptions
+from continuum_traces.programs.lines import digest
 from continuum_traces.schema import Program, ToolCall
 
 NO_COUNTS = "without token counts: left out"

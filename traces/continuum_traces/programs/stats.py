@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from continuum_traces.grouped import grouped
-from continuum_traces.jsonl import TraceError
+from continuum_traces.programs.jsonl import TraceError
 from continuum_traces.schema import Program
 
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from continuum_traces.grouped import grouped
-from continuum_traces.jsonl import TraceError, read_programs
 from continuum_traces.names import which
+from continuum_traces.programs.jsonl import TraceError, read_programs
 from continuum_traces.schema import Program, ToolCall, Turn
 from continuum_traces.typed import from_json
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from continuum_traces.json_io import RunDirError, read_as, write_json
-from continuum_traces.scheduler_timestamps import served_together
+from continuum_traces.records.scheduler_timestamps import served_together
 from continuum_traces.schema import Manifest
 from continuum_traces.typed import to_json
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from continuum_traces.usage import count_in, fields_of, first_count, read_usage
 from continuum_traces.wire import MAX_TOOL_CHARS
+from continuum_traces.wire.usage import count_in, fields_of, first_count, read_usage
 
 End = Literal["finished", "cut", "refused", "failed"]
 """The answer has what was asked for, or a reason of its own to stop; the server stopped it early; a filter stopped it;

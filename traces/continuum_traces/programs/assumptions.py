@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from continuum_traces.names import counted
+from continuum_traces.playing.sub_programs import parents_of
 from continuum_traces.schema import Program
-from continuum_traces.sub_programs import parents_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Write and read tags as ``vllm_xargs`` and as headers.
+"""Write and read tags as ``vllm_xargs`` and as headers. Beside this module: answers, counts of tokens, URLs.
 
 vLLM accepts only str, int and float in ``vllm_xargs``: booleans are written as 0 or 1, unknown values are left out.
 Reading never fails: a field that cannot be read is left out and named in ``rejected``.

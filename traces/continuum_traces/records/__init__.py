@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from continuum_traces.json_io import JsonLines, RunDirError, read_json
-from continuum_traces.run_dir import ARRIVALS, ENGINE, EVENTS, PROGRAMS, RECORDS, TURNS
+from continuum_traces.records.run_dir import ARRIVALS, ENGINE, EVENTS, PROGRAMS, RECORDS, TURNS
 from continuum_traces.schema import ArrivalRecord, SchedulerEvent, TurnRecord
 from continuum_traces.typed import parse, read_line
 

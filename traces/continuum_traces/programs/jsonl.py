@@ -14,10 +14,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from continuum_traces.assumptions import Assumptions
-from continuum_traces.lines import encoded, end_line, header_line, program_line, read_program, read_turn, turn_line
+from continuum_traces.programs.assumptions import Assumptions
+from continuum_traces.programs.lines import (
+    encoded,
+    end_line,
+    header_line,
+    program_line,
+    read_program,
+    read_turn,
+    turn_line,
+)
+from continuum_traces.programs.truth import FIELD, Truth
 from continuum_traces.schema import TRACE_SCHEMA, TRACE_VERSION, Program, Turn
-from continuum_traces.truth import FIELD, Truth
 from continuum_traces.typed import FieldFault
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from continuum_traces.records import read_events
-from continuum_traces.run_dir import engine_folders
+from continuum_traces.records.run_dir import engine_folders
 from continuum_traces.schema import SchedulerEvent
 
 _FAILED = ("abort", "error")
