@@ -189,8 +189,8 @@ def _check(config: ServerConfig) -> None:
 
 
 def _check_arguments(config: ServerConfig) -> None:
-    if config.policy != STOCK or config.engine == "emulated":
-        _check_passed_on(config.vllm_arguments)
+    if not _is_plain(config):
+        _check_passed_on(config.vllm_arguments, "additional-config")
     if config.engine == "emulated":
         _check_emulated(config.vllm_arguments)
         _check_drafts(config)
@@ -209,9 +209,25 @@ def _check_model_folder(model: str) -> None:
         raise ServerError(f"model {model}: that folder has no config.json")
 
 
-def _check_passed_on(vllm_arguments: Sequence[str]) -> None:
+def check_classes(config: ServerConfig) -> None:
+    """Refuse arguments that would replace our scheduler or engine, as commands do. A program that starts a server may
+    give a class of its own, for example one that measures ours.
+
+    Raises:
+        ServerError: there is such an argument.
+    """
+    if not _is_plain(config):
+        _check_passed_on(config.vllm_arguments, "scheduler-cls", "distributed-executor-backend")
+
+
+def _is_plain(config: ServerConfig) -> bool:
+    """Whether vLLM runs with its own scheduler on a real engine."""
+    return config.policy == STOCK and config.engine != "emulated"
+
+
+def _check_passed_on(vllm_arguments: Sequence[str], *options: str) -> None:
     """Refuse arguments that would silently replace others: vLLM uses only the last of an option that is given twice."""
-    for option in ("additional-config", "scheduler-cls", "distributed-executor-backend"):
+    for option in options:
         if name := _passed_on(option, vllm_arguments) or _abbreviated(option, vllm_arguments):
             raise ServerError(f"{name}: Continuum passes its own value of this option; use serve's options (--help)")
     if sum(word == "--api-key" or word.startswith("--api-key=") for word in vllm_arguments) > 1:

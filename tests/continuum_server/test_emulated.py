@@ -14,7 +14,7 @@ from continuum_server.emulated.settings import SECTION, EmulatedError
 from continuum_server.emulated.unsupported import lacking
 from continuum_server.emulated.vocabulary import bits_of, first_allowed
 from continuum_server.launcher import Server
-from continuum_server.server_command import command_of
+from continuum_server.server_command import check_classes, command_of
 from continuum_server.server_config import STOCK, ServerConfig, ServerError
 
 
@@ -124,6 +124,18 @@ def test_the_launchers_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     }
 
 
+def test_a_program_may_put_a_scheduler_around_ours() -> None:
+    """As one does that measures it; commands refuse this."""
+    command, _ = command_of(ServerConfig(vllm_arguments=("--scheduler-cls", "my.timed")), 8000)
+    assert command[-2:] == ["--scheduler-cls", "my.timed"]
+
+
+def checked(config: ServerConfig) -> ServerConfig:
+    """The configuration as a command takes it."""
+    check_classes(config)
+    return config
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -146,7 +158,7 @@ def test_the_launchers_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_what_the_engine_does_not_do_is_refused_before_it_starts(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(ServerError, match=f"^{message}"):
-        command_of(ServerConfig(vllm_arguments=words), 8000)
+        command_of(checked(ServerConfig(vllm_arguments=words)), 8000)
     if not words[0].startswith(("--scheduler", "--distributed")):
         command_of(ServerConfig(engine="gpu", model="org/model", vllm_arguments=words), 8000)
 

@@ -10,6 +10,7 @@ from continuum_server import defaults
 from continuum_server.emulated.settings import EmulatedSettings
 from continuum_server.policy.limits import LimitError
 from continuum_server.policy.program_table import Guards
+from continuum_server.server_command import check_classes
 from continuum_server.server_config import ServerConfig
 
 from continuum_bench.errors import BenchError
@@ -29,6 +30,7 @@ def server_config(
     Raises:
         BenchError: a limit on pins is out of range.
         EmulatedError: a setting of the emulated GPU is out of range.
+        ServerError: as ``check_classes``.
     """
     emulated = {
         **options.shared_with(EmulatedSettings),
@@ -47,7 +49,9 @@ def server_config(
         "session_headers": _headers(options.session_header or ()),
         "vllm_arguments": vllm_arguments,
     }
-    return ServerConfig(**config)
+    made = ServerConfig(**config)
+    check_classes(made)
+    return made
 
 
 def _headers(given: Sequence[str]) -> tuple[str, ...]:
