@@ -27,7 +27,7 @@ PYTHONS ?= 3.11 3.12 3.13
 setup: $(STAMP) ## The environment (.venv): Python, vLLM for CPU, tools. Nothing to do when it is current.
 
 $(STAMP): requirements/embedded.txt requirements/overrides.txt pyproject.toml
-	@echo "setup: building $(VENV) (once; about 2.5 GB)"
+	@echo "setup: building $(VENV) (once; about 3.5 GB)"
 	@set -e; \
 	uv=$$(command -v uv || true); \
 	if [ -z "$$uv" ] || ! "$$uv" --version >/dev/null 2>&1; then \

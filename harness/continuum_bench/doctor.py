@@ -82,7 +82,7 @@ def _vllm() -> Check:
 
 def _step_times() -> Check:
     measured = [pair.kind for pair in available()].count("measured-table")
-    return Check("step times", measured > 0, f"{measured} measured tables, rooflines for other pairs")
+    return Check("step times", measured > 0, f"{measured} pairs of GPU and model measured, rooflines for others")
 
 
 def _memory() -> Check:

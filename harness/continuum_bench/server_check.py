@@ -92,7 +92,7 @@ def _kept_tokens(roots: Sequence[str], program_id: str, key: str | None) -> int 
 def _hold(kept: int | None, cached_tokens: int | None, groups: str) -> Check:
     """Whether the last turn found what was held before it."""
     if kept is None:
-        advice = "the policy chose no hold yet: --policy static-ttl --policy-option ttl_s=60 holds every turn"
+        advice = "the policy held nothing: `--policy static-ttl --policy-option static-ttl.ttl_s=60` does"
         return Check("hold", False, f"none was seen before the last turn. {groups}", advice, optional=True)
     found = min(kept, cached_tokens or 0)
     advice = "" if found else "the next turn goes on where no window or state was kept (docs/decisions.md)"

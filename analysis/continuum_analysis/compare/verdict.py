@@ -213,10 +213,11 @@ def _cost(summary: Summary, named: Sequence[Standing]) -> str:
         return ""
     if comparison.later == 0:
         late = f"no program finished later than under {baseline}"
+    elif comparison.worst < 1 + LITTLE:
+        late = f"no program finished more than 1% later than under {baseline}"
     else:
         share = f"{comparison.later:.0%}" if comparison.later >= 0.01 else "fewer than 1%"
         worst = f"the worst-hit after {comparison.worst:.2f} times the time"
-        worst = "none by more than 1%" if comparison.worst < 1 + LITTLE else worst
         late = f"{share} of the programs finished later than under {baseline}, {worst}"
     ttft, base = (summary.arms[name].metrics.get("ttft_p99_s") for name in (best, baseline))
     tail = f" TTFT P99: {_seconds(ttft.mean)} against {baseline}'s {_seconds(base.mean)}." if ttft and base else ""

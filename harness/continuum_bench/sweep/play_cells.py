@@ -67,7 +67,7 @@ def play_missing(
 def _keep(store: SweepStore, cell: Cell, folder: Path) -> str:
     """Move a complete cell to its final directory. Return the text to display."""
     mean = analyze_run(store.complete(cell, folder)).values["jct_mean_s"]
-    return "no program finished" if mean is None else f"{mean:.1f} s"
+    return "no program finished" if mean is None else f"mean JCT {mean:.1f} s"
 
 
 def _play(grid: Grid, tasks: Sequence[CellTask], players: PlayerOptions, on_report: Listener) -> bool:
