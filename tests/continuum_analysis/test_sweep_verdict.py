@@ -54,10 +54,10 @@ AHEAD = {"a": Interval(0.54, 0.5, 0.6), "b": Interval(0.61, 0.5, 0.7)}
 APART, LEVEL = Interval(0.89, 0.8, 0.95), Interval(0.89, 0.7, 1.1)
 SAID: list[tuple[list[dict[str, Interval]], str]] = [
     ([{"a": Interval(1.2, 1.1, 1.3)}], "a took 1.20 of vllm's time."),
-    ([{"a": Interval(0.9, 0.7, 1.1)}], "a ties with vllm: 0.90 of its time"),
-    ([{"a": Interval(1.02, 1.0, 1.04)}], "a ties with vllm: 1.02 of its time"),
+    ([{"a": Interval(0.9, 0.7, 1.1)}], "a ties with vllm (no difference shown): 0.90 of its time"),
+    ([{"a": Interval(1.02, 1.0, 1.04)}], "a ties with vllm (no difference shown): 1.02 of its time"),
     ([{"a": Interval(0.992, 0.991, 0.993)}], "a took 0.99 of vllm's time."),
-    ([{"a": Interval(0.992, 0.7, 1.4)}], "a ties with vllm: 0.99 of its time"),
+    ([{"a": Interval(0.992, 0.7, 1.4)}], "a ties with vllm (no difference shown): 0.99 of its time"),
     (
         [{"a": Interval(1.005)}, {"a": Interval(1.0)}],
         "a took 1.00 of vllm's time on average over 2 points of the grid (one seed: no proof).",

@@ -132,7 +132,7 @@ def claim(
         named = [each for each in standings if each.outcome == "tie"]
         if named:
             numbers = listed(f"{each.ratio.mean:.2f}" for each in named)
-            return f"{_tie(named)} with {baseline}{scope}: {numbers} of its time", named
+            return f"{_tie(named)} with {baseline}{scope} (no difference shown): {numbers} of its time", named
         return f"{_times(standings, baseline)}{scope}", standings
     best = faster[0]
     level = [each for each in standings if each is not best and beside(best.policy, each.policy) == "tie"]
