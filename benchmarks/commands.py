@@ -38,8 +38,8 @@ def tabular(*headings: str) -> Callable[[Callable[..., Iterator[Any]]], Callable
 
     def make(rows_of: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[str]]:
         @wraps(rows_of)
-        def lines(*arguments: Any) -> Iterator[str]:
-            rows = rows_of(*arguments)
+        def lines(*arguments: Any, **named: Any) -> Iterator[str]:
+            rows = rows_of(*arguments, **named)
             for row in rows:
                 yield from [row] if isinstance(row, str) else markdown(headings, chain([row], rows))
 
