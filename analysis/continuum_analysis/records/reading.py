@@ -50,6 +50,8 @@ def read_run(path: Path) -> list[ProgramTimes]:
             return order_events(read_preview(candidate))
     if files := preview_files(path):
         return order_events(read_preview(*files))
+    if not path.exists():
+        raise AnalysisError(f"{path}: no such file or folder")
     raise AnalysisError(f"{path}: holds neither {EVENTS} nor {TURNS} nor {PREVIEW_EVENTS}")
 
 

@@ -151,7 +151,8 @@ def _announce(server: Server) -> None:
     folder = tokenizer_folder(config)
     if folder is not None:
         print_line(f"tokenizer: {folder}")
-    print_line(f"state: {server.url}/continuum/state (server {server.name})")
+    if config.policy != STOCK:
+        print_line(f"state: {server.url}/continuum/state (server {server.name})")
     _print_groups(server)
 
 
