@@ -34,7 +34,8 @@ def show(lines: Iterable[str]) -> None:
 
 
 def tabular(*headings: str) -> Callable[[Callable[..., Iterator[Any]]], Callable[..., Iterator[str]]]:
-    """Let a function that yields rows yield the lines of a table. Texts that it yields first stand before the table."""
+    """Return a decorator for a function that yields rows: it then yields the lines of a Markdown table. If the function
+    yields texts before its first row, they are printed above the table."""
 
     def make(rows_of: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[str]]:
         @wraps(rows_of)

@@ -1,15 +1,15 @@
-"""Prints how well three ways of recognising a conversation without an id do: by messages, by tokens, by prompts alone.
+"""Prints how well three parts of Continuum recognise conversations without an id, in the same traffic.
 
     python benchmarks/recognisers.py [--plays 50]
 
-``messages``  ``continuum_client.conversation``, of clients and the proxy, as the server's middleware could use it: the
-              bodies of requests, in whose task no agent runs
-``engine``    ``policy.recognise``, of the engine: tokens of prompts and answers, hashes of blocks
-``ranks``     ``vllm_plugin.ranks``, which chooses an engine: tokens of prompts
+``messages``  ``continuum_client.conversation`` compares the messages of requests. Clients and the proxy use it.
+``engine``    ``policy.recognise`` compares the tokens of prompts and answers. The engine uses it.
+``ranks``     ``vllm_plugin.ranks`` compares the tokens of prompts. The API server of several engines uses it.
 
-The conversations are synthetic, and a simple template makes their tokens. Two numbers are printed for each kind of
-traffic: the share of next turns that are taken for the next turn of their conversation, and the share of all requests
-that stay, when all is known, among the turns of another one.
+The conversations are synthetic. A simple template turns their messages into tokens. For each kind of traffic two
+numbers are printed. The first is the share of next turns that are assigned to their own conversation. The second is the
+share of all requests that are assigned to another conversation when the traffic has ended. The engine may correct
+itself before that.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class CallTags:
     runs: tuple[ToolRun, ...] = ()
     """The tools that ran since the previous call."""
     from_agent: Tags = field(default_factory=Tags)
-    """Those of the tags that the agent gave itself."""
+    """The tags that the agent's code set, with ``Program.predict`` and the like."""
 
 
 class TaggedProgram:
@@ -100,7 +100,7 @@ class TaggedProgram:
         self._predict = check_predict(predict) or client.predict
         self._runs: list[ToolRun] = []
         self._from_agent = Tags()
-        """The tags of the next call, as far as the agent has given them."""
+        """The tags of the next call that the agent's code has set."""
         self._turns = itertools.count()
         self.cut_off: CutOff | None = None
         """The latest call, if its answer was cut off."""
@@ -149,7 +149,7 @@ class TaggedProgram:
     def take(self, before: Tags | None = None) -> CallTags:
         """Return the tags of a call that is about to be sent.
 
-        Tools, and what the agent said, are then forgotten, because only one call sends them.
+        The tools and the agent's own tags are then forgotten, because only one call sends them.
 
         Args:
             before: the tags of the latest call, if this call is another try of its turn.
@@ -175,7 +175,7 @@ class TaggedProgram:
         return CallTags(tags, runs, given)
 
     def give_back(self, taken: CallTags) -> None:
-        """Take back the tags of a call that has failed: tools, and what the agent said, go to the next call."""
+        """Take back the tags of a failed call. The next call sends its tools and the agent's own tags again."""
         given = replace(taken.from_agent, is_last_step=taken.tags.is_last_step)  # perhaps of the turn's earlier try
         with self._lock:
             self._runs = [*taken.runs, *self._runs][:MAX_RUNS]

@@ -221,7 +221,7 @@ def check_classes(config: ServerConfig) -> None:
 
 
 def _is_plain(config: ServerConfig) -> bool:
-    """Whether vLLM runs with its own scheduler on a real engine."""
+    """Whether the server is vLLM as it is: its own scheduler, and an engine that computes."""
     return config.policy == STOCK and config.engine != "emulated"
 
 

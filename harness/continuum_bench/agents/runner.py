@@ -105,7 +105,7 @@ class Runner:
         self._processes: set[AgentProcess] = set()
 
     async def run(self) -> None:
-        """Play all programs. If cancelled, end the running ones and leave no process behind."""
+        """Play all programs. If the task is cancelled, the programs that run are ended, and all their processes."""
         workers = [asyncio.create_task(self._work()) for _ in range(self._workers)]
         try:
             await asyncio.gather(*workers)

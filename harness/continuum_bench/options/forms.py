@@ -1,7 +1,7 @@
 """Texts of options that have forms of their own, such as ``gamma:CV``.
 
-The forms of an option are part of its annotation, like a range. So every text is checked before anything starts, and an
-error says the form that was meant, or all forms that there are.
+The forms of an option are part of its annotation, like a range. So every text is checked before anything starts. If a
+text is wrong, the error shows the form whose name it begins with, or else all forms of the option.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Policy:
         return {}
 
     def tool_counts(self) -> Mapping[str, int]:
-        """Return the number of recorded times of each tool."""
+        """Return how many durations the policy has recorded of each tool, by the tool's key."""
         return {}
 
     def export_statistics(self) -> dict[str, Any]:

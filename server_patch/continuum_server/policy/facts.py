@@ -57,7 +57,7 @@ class ProgramState:
     ended: bool = False
     """The program has finished or was forgotten. The next request with its id starts a new program."""
     last_prompt: LastPrompt = field(default_factory=LastPrompt)
-    """What is kept of the prompt of the turn that arrived last."""
+    """Hashes and samples of the program's latest prompt, to recognise its next one."""
     policy_state: Any = None
     """The policy's own data about this program."""
     answer: OpenAnswer | None = None

@@ -31,7 +31,7 @@ SHORTEST = 256
 """Number of tokens of the shortest prompt of which samples are kept."""
 ITEM = array("q").itemsize
 PLACES = (*range(EVERY), *(at for n in range(23) for at in range(EVERY << n, EVERY << n + 1, 2 << n)))
-"""The numbers of the blocks whose hashes are kept, up to the 2^30th."""
+"""Indices of the blocks of a prompt whose hashes are kept. They cover prompts of up to 2^30 blocks."""
 
 
 @dataclass(frozen=True, slots=True)
