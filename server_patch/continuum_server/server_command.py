@@ -191,6 +191,7 @@ def _check(config: ServerConfig) -> None:
 def _check_arguments(config: ServerConfig) -> None:
     if not _is_plain(config):
         _check_passed_on(config.vllm_arguments, "additional-config")
+        _check_keys(config.vllm_arguments)
     if config.engine == "emulated":
         _check_emulated(config.vllm_arguments)
         _check_drafts(config)
@@ -230,6 +231,9 @@ def _check_passed_on(vllm_arguments: Sequence[str], *options: str) -> None:
     for option in options:
         if name := _passed_on(option, vllm_arguments) or _abbreviated(option, vllm_arguments):
             raise ServerError(f"{name}: Continuum passes its own value of this option; use serve's options (--help)")
+
+
+def _check_keys(vllm_arguments: Sequence[str]) -> None:
     if sum(word == "--api-key" or word.startswith("--api-key=") for word in vllm_arguments) > 1:
         raise ServerError("--api-key: given twice, and vLLM uses only the last; several keys are --api-key A B")
 
