@@ -27,7 +27,7 @@ class Served:
         self.process = process
         assert process.stdout is not None
         self.said: dict[str, str] = {}
-        while "state" not in self.said:
+        while "tokenizer" not in self.said:  # the last line that a server under any policy prints
             line = process.stdout.readline()
             assert line, process.communicate()[1]
             name, _, rest = line.partition(": ")
