@@ -115,9 +115,16 @@ def _verdicts(folder: Path) -> Mapping[str, bool]:
 
 def _print_metrics(run: Run, metrics: Sequence[Metric]) -> None:
     measured = run.metrics
-    rows = [[m.name, number_text(measured.values[m.name], "{:.6g}"), m.unit, m.formula] for m in metrics]
+    absent = [m.name for m in metrics if measured.values[m.name] is None]
+    rows = [
+        [m.name, number_text(measured.values[m.name], "{:.6g}"), m.unit, m.formula]
+        for m in metrics
+        if m.name not in absent
+    ]
     table = TextTable(("metric", "value", "unit", "what it is"), rows)
     print_table(table, str(run.path), words=("value", "unit", "what it is"))
+    if absent:
+        print_notice(f"this run has no data for: {', '.join(absent)}")
     if measured.errors_by_kind:
         print_notice("errors by kind: " + ", ".join(f"{k} {v}" for k, v in measured.errors_by_kind.items()))
     if measured.pins_by_ending:
