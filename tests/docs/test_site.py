@@ -111,6 +111,7 @@ def written(page: Path) -> tuple[int, int]:
     return len(items), len(re.findall(r"^ *\|(?![|: ]*-[-|: ]+$)", text, flags=re.M))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1300, 400])
 def test_lists_and_tables_are_drawn_whole(browser: Browser, project: Path, site: Path, width: int) -> None:
     """Every list item is an item and every row a row. Nothing is cut off; on a desk only drawings may scroll."""
