@@ -124,7 +124,7 @@ def _print_metrics(run: Run, metrics: Sequence[Metric]) -> None:
     table = TextTable(("metric", "value", "unit", "what it is"), rows)
     print_table(table, str(run.path), words=("value", "unit", "what it is"))
     if absent:
-        print_notice(f"this run has no data for: {', '.join(absent)}")
+        print_notice(f"no value in this run: {', '.join(absent)}")
     if measured.errors_by_kind:
         print_notice("errors by kind: " + ", ".join(f"{k} {v}" for k, v in measured.errors_by_kind.items()))
     if measured.pins_by_ending:

@@ -145,7 +145,7 @@ def test_what_a_client_recorded_is_a_run_that_is_compared_under_its_own_name(tmp
                 client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
     analyzed = succeeded("analyze", tmp_path / "before")
     assert "cut short" not in analyzed.output
-    (without,) = [line for line in analyzed.stderr.splitlines() if "has no data for" in line]
+    (without,) = [line for line in analyzed.stderr.splitlines() if "no value in this run" in line]
     assert "pin_hit_ratio" in without
     assert not any("pin_hit_ratio" in line or "-" in line.split()[2:3] for line in analyzed.stdout.splitlines())
     compared = json.loads(succeeded("compare --json", tmp_path / "before", tmp_path / "after").stdout)
