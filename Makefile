@@ -7,6 +7,8 @@ PY := $(VENV)/bin/python
 RUN := PYTHONPATH= $(VENV)/bin/continuum-bench
 STAMP := $(VENV)/.continuum-installed
 ARGS ?=
+# A test that hangs fails by its name, with the stacks of its threads. The longest takes two minutes.
+TIMEOUT := --timeout 900
 # CI runs the slow end-to-end cases too.
 MARK := $(if $(CI),,-m "not slow")
 # One process more than cores, as tests wait for servers; at most 4. Tests that share a server stay together (tests/conftest.py).
@@ -91,7 +93,7 @@ bench: setup ## The main job: N agents at a time under stock vLLM and two polici
 	$(RUN) $(if $(JPS),swebench --jps $(JPS),figure agents) $(ARGS)
 
 test: setup ## The tests (with CI set also the slow ones).
-	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest $(PROCESSES) $(MARK) $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest $(PROCESSES) $(TIMEOUT) $(MARK) $(ARGS)
 
 # How long `make fuzz` looks.
 MINUTES ?= 30
