@@ -46,7 +46,8 @@ class Without:
     def fault(self, other: Declared, value: Any) -> str | None:
         """Return the end of the error message, or None if the rule holds for this ``value`` of the other option."""
         if other.is_given(value) and self.values(value):
-            return f"not with {other.spelling}: {self.why}"
+            # ``--concurrency 4`` is ``--arrivals concurrency:4``: the value shows what was given
+            return f"not with {other.spelling}{f' {value}' * isinstance(value, str)}: {self.why}"
         return None
 
 
