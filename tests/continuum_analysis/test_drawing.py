@@ -130,6 +130,22 @@ def test_a_files_colours_are_its_own_and_equal_drawings_give_equal_bytes(tmp_pat
     assert "fill='#ffffff'" in first.read_text()  # an open mark on a page is as open in a file
 
 
+FILLS = """[...document.querySelectorAll("rect:first-of-type, .key, [data-mark]")].map((one) => {
+  const parts = getComputedStyle(one).fill.match(/\\d+/g).map((part) => Number(part).toString(16).padStart(2, "0"))
+  return "#" + parts.join("")
+})"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_file_has_the_colours_that_its_reader_prefers(browser: Browser, tmp_path: Path, mode: str) -> None:
+    """An open mark has the colour of the paper, and words can be read."""
+    file = save([draw([curves(["vllm+offload"])])], tmp_path / "one.svg")
+    browser.open(file, dark=mode == "dark")
+    paper, word, *marks = (browser.evaluate(FILLS)[at] for at in (0, -2, -1))
+    assert (paper, marks) == (MODES[mode], [MODES[mode]])
+    assert abs(luminance(word) - luminance(paper)) > 0.5
+
+
 @pytest.mark.parametrize(
     ("low", "high"), [(0.75, 1.2), (0.3, 3.0), (0.5, 60.0), (0.001, 900.0), (1.0, 1.05), (2e-9, 5e7)]
 )

@@ -1,5 +1,4 @@
-"""Figures as SVG, for pages and as files for papers. A page sets the colours, in light and dark; a file has the light
-ones. No script is needed."""
+"""Figures as SVG, for pages and as files for papers, in light and in dark colours. No script is needed."""
 
 from __future__ import annotations
 
@@ -18,8 +17,14 @@ from continuum_analysis.plots.rows import DEFS, box, filled, rows
 
 WIDTH, HEIGHT = 440, 230
 """Pixels of a drawing, and of the axes of curves."""
-STYLE = (files("continuum_analysis") / "plots" / "plot.css").read_text(encoding="utf-8")
-"""The style sheet of every page and file with drawings."""
+COLOURS, RULES = (
+    (files("continuum_analysis") / "plots" / name).read_text(encoding="utf-8") for name in ("colours.css", "plot.css")
+)
+STYLE = COLOURS + RULES
+"""The style sheet of every page with drawings."""
+_NAMED = re.findall(r"(--\w+): (#\w+)", COLOURS)
+LIGHT, DARK = dict(reversed(_NAMED)), dict(_NAMED)
+"""The colours by name: the light ones come first in the style sheet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,8 @@ def draw(panels: Sequence[Panel], height: float = HEIGHT) -> Drawing:
 def save(drawings: Sequence[Drawing], file: Path) -> Path:
     """Write drawings, two in a row, as an SVG file. Equal drawings give equal bytes.
 
+    The colours are light ones, and in a browser dark ones where the reader prefers these.
+
     Raises:
         RunDirError: the file cannot be written.
     """
@@ -68,12 +75,18 @@ def save(drawings: Sequence[Drawing], file: Path) -> Path:
         parts += [each.at(10 + column * (WIDTH + gap), top) for column, each in enumerate(pair)]
         top += max(each.height for each in pair) + gap
     width, height = 20 + len(pairs[0]) * (WIDTH + gap) - gap, top - gap + 10
-    light = dict(re.findall(r"(--\w+): (#\w+)", STYLE))
+    paper = "[fill='{--paper}'] {{ fill: var(--paper); }}".format_map(LIGHT)
+    dark = f"@media screen and (prefers-color-scheme: dark) {{\n{RULES}{paper}\n}}\n"
     page = (
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height:.0f}'><style>{STYLE}</style>"
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height:.0f}'>"
+        f"<style>{RULES}{_coloured(dark, DARK)}</style>"
         f"<rect width='100%' height='100%' fill='var(--paper)'/>{''.join(parts)}</svg>\n"
     )
-    return write_text(file, re.sub(r"var\((--\w+)\)", lambda name: light[name[1]], page))
+    return write_text(file, _coloured(page, LIGHT))
+
+
+def _coloured(text: str, colours: Mapping[str, str]) -> str:
+    return re.sub(r"var\((--\w+)\)", lambda name: colours[name[1]], text)
 
 
 def _keys(panels: Sequence[Panel]) -> Iterator[tuple[str, str]]:
