@@ -23,6 +23,7 @@ TAIL_REPEATED = 6
 """Number of the samples of the end that a prompt of the same conversation has."""
 LOOSE_END = 8
 """Number of tokens at the end of a prompt that may open the answer otherwise than the next prompt repeats it."""
+TAIL_TOKENS = TAIL * WINDOW + LOOSE_END
 ENDS = 24
 """Number of tokens that are sought to find where the earlier prompt ends in another one."""
 OCCURRENCES = 32
@@ -57,8 +58,8 @@ class History:
     """Hashes of blocks at ``PLACES``. Each covers the whole prefix up to its block."""
     samples: bytes = b""
     """Tokens at ``_positions``; empty: the prompt is shorter than ``SHORTEST``, or its tokens are unknown."""
-    ends: tuple[bytes, ...] = ()
-    """Tokens up to the end of the prompt, and up to a few tokens before it."""
+    tail: bytes = b""
+    """The last ``TAIL_TOKENS`` tokens: samples one after the other, then ``LOOSE_END`` tokens."""
 
     def repeated(self, blocks: Sequence[Hashable], block_size: int) -> int:
         """Return how many leading tokens a prompt with these blocks certainly repeats. Less by at most 1/64."""
@@ -77,8 +78,9 @@ class History:
         """
         if not self.samples:
             return 0.0
-        other, positions = array("q", ids).tobytes(), _positions(self.tokens)
-        samples = list(zip(positions, _windows(self.samples), strict=True))
+        other, tail = array("q", ids).tobytes(), range(self.tokens - TAIL_TOKENS, self.tokens - LOOSE_END, WINDOW)
+        windows = _windows(self.samples + self.tail)  # the last one, the loose end, is no sample
+        samples = list(zip((*_positions(self.tokens), *tail), windows, strict=False))
         best = 0
         for shift in self._shifts(other):
             same = [at + WINDOW <= head or sample == _window(other, at + shift) for at, sample in samples]
@@ -89,8 +91,8 @@ class History:
     def _shifts(self, other: bytes) -> set[int]:
         """Return by how many tokens this prompt may have moved in another one."""
         shifts: set[int] = set()
-        for back, end in enumerate(self.ends):
-            before = self.tokens - 2 * back - ENDS
+        for stop in range(TAIL_TOKENS, TAIL_TOKENS - LOOSE_END, -2):
+            end, before = self.tail[(stop - ENDS) * ITEM : stop * ITEM], self.tokens - TAIL_TOKENS + stop - ENDS
             shifts.update(at - before for at in islice(_occurrences(other, end), OCCURRENCES))
         return shifts
 
@@ -130,15 +132,12 @@ def history_of(ids: Sequence[int] | None, blocks: Sequence[Hashable] | None, tok
     if ids is None or tokens < SHORTEST:
         return History(tokens, hashes)
     samples = array("q", chain.from_iterable([ids[at : at + WINDOW] for at in _positions(tokens)]))
-    stops = range(tokens, tokens - LOOSE_END, -2)
-    ends = tuple(array("q", ids[stop - ENDS : stop]).tobytes() for stop in stops)
-    return History(tokens, hashes, samples.tobytes(), ends)
+    return History(tokens, hashes, samples.tobytes(), array("q", ids[tokens - TAIL_TOKENS : tokens]).tobytes())
 
 
 def _positions(tokens: int) -> list[int]:
-    """Return where the samples of a prompt begin: those that are spread over it, then those of its end."""
-    end = tokens - LOOSE_END - TAIL * WINDOW
-    return [end * part // EVEN for part in range(EVEN)] + [end + WINDOW * part for part in range(TAIL)]
+    """Return where the samples begin that are spread over a prompt."""
+    return [(tokens - TAIL_TOKENS) * part // EVEN for part in range(EVEN)]
 
 
 def _windows(samples: bytes) -> Iterator[bytes]:
