@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from continuum_traces.names import counted
 from rich.console import Group
 from rich.live import Live
 from rich.table import Table
@@ -63,7 +64,8 @@ class RunsDisplay:
         self._before += done_before
         if not self._quiet:
             number = done_before + len(costs)
-            print_notice(f"{number} {self._what}, {done_before} done before, {len(costs)} to play, into {where}")
+            whole = counted(number, self._what.removesuffix("s"))
+            print_notice(f"{whole}, {done_before} done before, {len(costs)} to play, into {where}")
 
     def update(self, report: Report, result: str = "done") -> None:
         """Show the report of a run. ``result`` is the text for a run that is done."""

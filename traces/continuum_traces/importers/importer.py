@@ -219,7 +219,7 @@ def _further_rows(path: Path, lines: Iterator[tuple[int, str]], assumptions: Ass
 
 def _whole_rows(path: Path, assumptions: Assumptions) -> Iterator[Row]:
     """Yield the objects of a file that is one JSON value, or several, on any number of lines."""
-    text = whole_text(path)
+    text = whole_text(path).rstrip()
     values, end, decoder = list[Any](), _after_space(text, 0), json.JSONDecoder()
     try:
         while end < len(text):
