@@ -25,7 +25,7 @@ class HeldKv:
 
     Args:
         engine: owns the blocks.
-        table: decides what is held. After a failure the plugin sets another one.
+        table: returns what decides what is held, which is another one after a failure.
         tell: records an event.
         place_again: moves waiting turns whose place changed.
         guard: what is kept of running requests.
@@ -34,13 +34,12 @@ class HeldKv:
     def __init__(
         self,
         engine: Scheduler,
-        table: ProgramTable,
+        table: Callable[[], ProgramTable],
         tell: Callable[[SchedulerEvent], None],
         place_again: Callable[[Iterable[TurnState]], None],
         guard: CheckpointGuard,
     ) -> None:
-        self.table = table
-        self._engine, self._tell, self._place_again = engine, tell, place_again
+        self._engine, self._table, self._tell, self._place_again = engine, table, tell, place_again
         self._guard = guard
         self.blocks: dict[str, touch_points.Blocks] = {}
         """Blocks to which the plugin has a reference, by ``ProgramState.program_id``."""
@@ -63,13 +62,14 @@ class HeldKv:
     def soft_blocks(self) -> int:
         """Blocks that one soft pin keeps and nobody else."""
         return sum(
-            touch_points.exclusively_held(self.blocks.get(pin.program.program_id, ())) for pin in self.table.pins.soft
+            touch_points.exclusively_held(self.blocks.get(pin.program.program_id, ()))
+            for pin in self._table().pins.soft
         )
 
     def release(self, pin: Pin, now_s: float, reason: UnpinReason) -> None:
         """End a pin: release its blocks, and remove it from the program table."""
         self.forget(pin.program)
-        pins, was_firm = self.table.pins, not pin.soft
+        pins, was_firm = self._table().pins, not pin.soft
         try:
             pins.end(pin.program.program_id)
         finally:  # the record says what the table says, even after a failure
@@ -86,7 +86,7 @@ class HeldKv:
 
     def release_program(self, program: ProgramState, now_s: float, reason: UnpinReason) -> None:
         """End the program's pin, if it has one."""
-        pin = self.table.pins.get(program.program_id)
+        pin = self._table().pins.get(program.program_id)
         if pin is not None:
             self.release(pin, now_s, reason)
 
@@ -95,7 +95,7 @@ class HeldKv:
 
         In this order, because at the end of a stretch of the virtual engine the last step is before the deadline.
         """
-        table = self.table
+        table = self._table()
         while table.pins.soft_tokens > touch_points.free_block_count(self._engine) * table.block_tokens:
             self.release(table.pins.soft[0], now_s, "pressure")
         for pin in table.pins.expired(now_s) if self.blocks else ():
@@ -106,7 +106,7 @@ class HeldKv:
         if pin.soft or pin.soft_until_s <= now_s:
             self.release(pin, now_s, "expired")
             return
-        self.table.pins.soften(pin)
+        self._table().pins.soften(pin)
         self._note_end(pin, now_s, "expired")
 
     # ------------------------------------------------------------------------------- room for requests
@@ -150,7 +150,7 @@ class HeldKv:
         If pins must be released, because vLLM would otherwise preempt this running request or because no request runs,
         they are released one by one. Otherwise just enough are released together, or none if all are too few.
         """
-        engine, table = self._engine, self.table
+        engine, table = self._engine, self._table()
         turn = table.turn(request.request_id)
         must = touch_points.is_running(request) or not (engine.running or touch_points.loads_in_flight(engine))
         if turn is None:  # the policy does not know this request: firm pins are released only if they must be

@@ -90,7 +90,7 @@ class ProgramSchedulerMixin(Scheduler):
         """``Online`` on a live server; None in the virtual engine."""
         self.tags = TagReader()
         self.guard = kv_groups.CheckpointGuard(self, policy.guards_checkpoints)
-        self.held = HeldKv(self, self.table, self.tell, self.place_again, self.guard)
+        self.held = HeldKv(self, lambda: self.table, self.tell, self.place_again, self.guard)
         self.turns_not_findable = 0
         """Turns that the policy would have held, but of which a next turn would have found nothing."""
         self._turn_of: dict[str, TurnState] = {}
@@ -283,7 +283,6 @@ class ProgramSchedulerMixin(Scheduler):
         self.loads.clear()
         self._turn_of.clear()
         programs, self.table = self.table.identity.programs, self._new_table()
-        self.held.table = self.table
         self.wall.attempt("turn numbers", lambda: self.table.identity.programs.resume_turns(programs.turn_numbers()))
         self.wall.attempt("statistics", load_statistics, self.table.policy)
         if self.online is not None:
