@@ -88,7 +88,10 @@ class Vllm(Headers):
         return fields
 
     def release(self, program_id: str) -> Release | None:
-        at = f"/continuum/programs/{quote(program_id, safe='')}"
+        name = quote(program_id, safe="")
+        if name in (".", ".."):  # httpx takes these two for steps of a path
+            name = name.replace(".", "%2E")
+        at = f"/continuum/programs/{name}"
         return Release(f"{at}/release", {}, f"{at}/events")
 
 

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from continuum_traces.appender import SharedLines
 from continuum_traces.json_io import compact
@@ -91,6 +91,8 @@ class Recorder:
         """True after a write has failed; nothing more is recorded."""
         self._files: tuple[SharedLines, ...] = ()
         self._ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
+        self.by_program: weakref.WeakValueDictionary[str, Ledger] = weakref.WeakValueDictionary()
+        """The latest ledger of each program id."""
         self._ids: set[int] = set()
         self._epoch_offset_s = wall() - clock()
         self._start_s = 0.0
@@ -100,6 +102,7 @@ class Recorder:
         """Return a ledger, which records one program."""
         ledger = Ledger(self, program_id, parent_id, metadata)
         self._ledgers.add(ledger)
+        self.by_program[program_id] = ledger
         return ledger
 
     def close(self) -> None:
@@ -195,6 +198,14 @@ class Recorder:
         self._trace.append(b"".join(map(encoded, lines)))
 
 
+class Latest(NamedTuple):
+    """The last turn of a program in the trace."""
+
+    program_id: str
+    turn: int
+    finish_s: float
+
+
 class Ledger:
     """Records one program. Calls may end in any thread; turns are numbered in the order in which their calls ended."""
 
@@ -209,6 +220,8 @@ class Ledger:
         self._pid = os.getpid()
         self._id = program_id
         self._parent_id = parent_id
+        self._parent: Latest | None = None
+        """The parent's latest turn when this program sent its first call."""
         self._records = 0
         self._turns = 0
         self._runs: tuple[ToolRun, ...] = ()
@@ -229,8 +242,16 @@ class Ledger:
         """Note that a call is about to be sent; ``end_turn`` follows."""
         if os.getpid() != self._pid:  # a forked process that continues the program is recorded as another program
             self._begin(f"{self._id}~{os.getpid()}", self._id)
+        parent = self.recorder.by_program.get(self._parent_id or "")
+        latest = None if parent in (None, self) else parent.latest()
         with self._lock:
             self._under_way += 1
+            self._parent = self._parent or latest
+
+    def latest(self) -> Latest | None:
+        """Return the program's last turn in the trace; None: it has none yet, or has ended."""
+        with self._lock:
+            return None if self._last is None else Latest(self._id, self._turns, self._last.finish_s)
 
     def end_turn(self, ended: EndedCall) -> None:
         """Record a call that has ended, with a reply or an error."""
@@ -303,13 +324,16 @@ class Ledger:
         return turn_line(self._id, self._turns, turn_of(turn, self._joined, calls, gap_s, carried))
 
     def _program(self, first: EndedCall) -> Program:
+        parent = self._parent
         return Program(
             self._id,
             (),
             source=self.recorder.source,
             model=first.reply.model,
             arrival_s=self.recorder.offset_s(first.sent_s),
-            parent_id=self._parent_id,
+            parent_id=self._parent_id if parent is None else parent.program_id,
+            parent_turn=None if parent is None else parent.turn,
+            parent_gap_s=0.0 if parent is None else round(max(0.0, first.sent_s - parent.finish_s), 6),
             metadata=self._metadata,
         )
 

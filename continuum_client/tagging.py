@@ -123,5 +123,5 @@ def check_seconds(seconds: float, what: str) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidTag(f"{what} {seconds!r}: must be a number of seconds")
     if not math.isfinite(seconds) or seconds < 0:
-        raise InvalidTag(f"{what} {seconds!r}: must be 0 seconds or more")
+        raise InvalidTag(f"{what} {seconds!r}: must be a finite number of seconds, 0 or more")
     return min(float(seconds), MAX_HINT_S)

@@ -125,6 +125,9 @@ def _print_metrics(run: Run, metrics: Sequence[Metric]) -> None:
     print_table(table, str(run.path), words=("value", "unit", "what it is"))
     if absent:
         print_notice(f"no value in this run: {', '.join(absent)}")
+    known = [turn.ttft_s is not None for turn in measured.facts.requests]
+    if 0 < sum(known) < len(known):
+        print_notice(f"first tokens, and what follows from them: known of {sum(known):,} of {len(known):,} turns")
     if measured.errors_by_kind:
         print_notice("errors by kind: " + ", ".join(f"{k} {v}" for k, v in measured.errors_by_kind.items()))
     if measured.pins_by_ending:

@@ -315,7 +315,9 @@ def view(servers: Sequence[WatchedServer], width: int, rows: int) -> Group:
         *of_keys,
         "",
         _table(columns, programs[:rows], width),
-        Text(f"{shown:,} of {in_memory:,} programs that the server remembers; running and queued first", "dim"),
+        Text(
+            f"{shown:,} of {in_memory:,} programs that the server remembers; running ones first, ended ones last", "dim"
+        ),
     )
 
 

@@ -38,6 +38,7 @@ def write_curve(
     level: str,
     ends_s: dict[int, list[float]] | None = None,
     synthetic: bool = True,
+    programs: int | None = None,
 ) -> Path:
     """Write a sweep over agents at a time whose runs have these first tokens, by policy, number and seed."""
     groups = []
@@ -47,6 +48,7 @@ def write_curve(
             ends = (ends_s or {}).get(number, [6.0, 4.0])
             folder = path / f"w-{number}" / f"{policy}-seed{seed}"
             loop = {"arrivals": f"concurrency:{number}", "jps": None, "synthetic": synthetic}
+            loop |= {} if programs is None else {"more": {"distinct_programs": programs}}
             write_recorded(folder, policy, seed, ends, ttft_s[policy, number, seed], **loop)
         names = [{"name": f"{policy}-seed{seed}", "policy": policy, "seed": seed} for policy, seed in cells]
         groups.append({"folder": f"w-{number}", "axes": {"workload": "w", "concurrency": number}, "cells": names})
@@ -54,6 +56,17 @@ def write_curve(
     head = {"schema": "continuum-sweep", "version": 1, "name": "w", "engine": "virtual", "command": ["c"]}
     write_json(path / "sweep.json", {**head, "plot": plot, "groups": groups})
     return path
+
+
+@pytest.mark.parametrize(
+    ("programs", "said"), [(1, "1 different program played"), (8, "8 different programs"), (20, "")]
+)
+def test_an_answer_that_rests_on_few_programs_says_so(tmp_path: Path, programs: int, said: str) -> None:
+    times = {("vllm", number, 0): 1.0 for number in (1, 2)}
+    capacity = capacity_of(read_sweep(write_curve(tmp_path / "c", times, "ttft_p95=5", programs=programs)))
+    assert capacity is not None
+    assert (f"Only {said}" in capacity.answer[1]) == bool(said)
+    assert ("Only" in capacity.answer[1]) == bool(said)
 
 
 def test_an_answer_has_the_agents_the_loss_and_the_newcomers(tmp_path: Path) -> None:

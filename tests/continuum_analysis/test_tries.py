@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from continuum_analysis.metrics import analyze_run, measure
 from continuum_analysis.records.facts import facts_of
-from continuum_analysis.records.reading import add_client_records, order_events
+from continuum_analysis.records.reading import add_client_records, client_events, order_events
 from continuum_analysis.records.timeline import ProgramTimes
 from continuum_traces.records import write_rows
 from continuum_traces.records.replicas import merge
@@ -118,11 +118,19 @@ def test_kv_that_an_earlier_try_had_taken_over_was_dropped() -> None:
     assert (found.cause, found.lost_tokens) == ("dropped", 96)
 
 
-def test_a_program_of_the_same_name_is_played_again() -> None:
+def test_a_program_of_the_same_name_is_another_program() -> None:
     """Its numbers begin again, and so its turns."""
     for first, second in (({"turn_id": "a"}, {"turn_id": "z"}), ({}, {})):
-        program = one([*sent(0, 0.0, 100, **first), *sent(0, 50.0, 100, **second)])
-        assert [turn.earlier for turn in program.turns] == [[], []]
+        programs = order_events([*sent(0, 0.0, 100, **first), *sent(1, 20.0, 200), *sent(0, 50.0, 100, **second)])
+        assert [(each.program_id, len(each.turns)) for each in programs] == [("p", 2), ("p#2", 1)]
+        assert [turn.earlier for each in programs for turn in each.turns] == [[], [], []]
+
+
+def test_calls_side_by_side_are_one_program() -> None:
+    """A client's record counts turns in the order in which they end, and is read in the order in which they began."""
+    records = [TurnRecord("p", 0, 1.0, 1.0, finish_s=2.0), TurnRecord("p", 1, 0.0, 0.0, finish_s=3.0)]
+    (program,) = order_events(client_events(records))
+    assert [turn.index for turn in program.turns] == [1, 0]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(50, 500)), min_size=1, max_size=12), st.integers(1, 3))

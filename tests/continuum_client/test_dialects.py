@@ -7,6 +7,7 @@ import json
 import warnings
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 
 import openai
 import pytest
@@ -89,6 +90,15 @@ def test_release(serve: Callable[..., FakeServer], dialect: str, path: str, body
             p.last_step()
             ask(client)
     assert [seen.body for seen in server.seen if seen.path == path] == [body]
+
+
+@pytest.mark.parametrize("name", [".", "..", "...", "../release", "a.b"])
+def test_dots_of_an_id_are_no_steps_of_a_path(vllm: FakeServer, name: str) -> None:
+    client = OpenAI(base_url=vllm.url, dialect="vllm")
+    with client.program(name):
+        ask(client)
+    *_, released = vllm.seen
+    assert [unquote(part) for part in released.path.split("/")] == ["", "continuum", "programs", name, "release"]
 
 
 def test_a_server_that_cannot_release(serve: Callable[..., FakeServer]) -> None:

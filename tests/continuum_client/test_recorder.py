@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import json
 import multiprocessing
@@ -201,6 +202,28 @@ def test_programs_of_a_record(client: OpenAI, server: FakeServer, tmp_path: Path
     assert turns_of(tmp_path) == {"same": 1, "same#2": 1, "same#3": 1, "main": 1, "helper": 1, own: 3}
     assert {name for name, program in traced.items() if program.parent_id == "main"} == {"helper"}
     assert server.ids[:3] == ["same"] * 3
+
+
+def test_a_sub_agent_s_record_says_which_turn_started_it(client: OpenAI, tmp_path: Path) -> None:
+    """Also if its parent goes on before its first answer has ended, and if its parent is the second one of its id."""
+    for _ in range(2):
+        with client.program("main") as p:
+            with p.child("first"):
+                ask(client)
+            ask(client)
+            ask(client)
+            parent = contextvars.copy_context()
+            with p.tool("delegate"), p.child("helper"):
+                stream = ask(client, stream=True, stream_options={"include_usage": True})
+                parent.run(ask, client)
+                list(stream)
+    client.close()
+    traced = trace_of(tmp_path)
+    for end in ("", "#2"):
+        first, helper, main = (traced[f"{name}{end}"] for name in ("first", "helper", "main"))
+        assert (first.parent_id, first.parent_turn, len(main.turns)) == ("main", None, 3)
+        assert (helper.parent_id, helper.parent_turn) == (f"main{end}", 1)
+        assert 0 < helper.parent_gap_s <= main.turns[1].gap_s
 
 
 def test_metadata_is_recorded_and_not_sent(vllm: FakeServer, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -237,7 +238,9 @@ def _check_same(first: Run, run: Run, *leave_out: str) -> None:
     if not (one.engine_options.offload and other.engine_options.offload):  # an arm with tiers, one without
         may_differ.append(TIERS)
     if differs := difference(key_of(one, may_differ), key_of(other, may_differ)):
-        raise AnalysisError(f"{where}: {differs}")
+        folder = Path(os.path.commonpath((first.path, run.path)))
+        shown = f"; they are points of one sweep, which `continuum-bench report {folder}` shows"
+        raise AnalysisError(f"{where}: {differs}{shown * (folder / SWEEP).exists()}")
 
 
 def _brief(digest: str | None) -> str:

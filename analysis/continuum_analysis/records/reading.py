@@ -98,15 +98,22 @@ def client_events(records: Iterable[TurnRecord]) -> Iterator[SchedulerEvent]:
 
 
 def order_events(events: Iterable[SchedulerEvent]) -> list[ProgramTimes]:
-    """Build programs, in order of arrival, from their events. Events of different programs may come in any order."""
-    programs: dict[str, _Program] = {}
+    """Build programs, in order of arrival, from their events. Events of different programs may come in any order.
+
+    If a program has ended and another one has its id, that one is named ``ID#2`` (``ID#3`` ...), as in a client's
+    record.
+    """
+    programs: dict[str, list[_Program]] = {}
     for event in events:
-        program = programs.setdefault(event.program_id, _Program(ProgramTimes(event.program_id)))
-        program.take(event)
-    for program in programs.values():
-        _name_endings(program.times)
-    seen = (program.times for program in programs.values() if program.times.turns)
-    return sorted(seen, key=lambda p: (p.arrive_s, p.program_id))
+        same = programs.setdefault(event.program_id, [])
+        if not same or same[-1].ended_before(event):
+            number = f"#{len(same) + 1}" if same else ""
+            same.append(_Program(ProgramTimes(f"{event.program_id}{number}")))
+        same[-1].take(event)
+    made = [program.times for same in programs.values() for program in same]
+    for times in made:
+        _name_endings(times)
+    return sorted((times for times in made if times.turns), key=lambda p: (p.arrive_s, p.program_id))
 
 
 class _Program:
@@ -125,6 +132,14 @@ class _Program:
             _apply_to_pins(self.times.pins, event)
         elif (turn := self._try_of(event)) is not None:
             _apply_to_turn(turn, event)
+
+    def ended_before(self, event: SchedulerEvent) -> bool:
+        """Whether the event is the arrival of another program: its number is not above those of earlier turns, because
+        the server counts from 0 again once a program has ended."""
+        turns = self.times.turns
+        if event.event != "arrive" or not turns or event.turn > turns[-1].index or self._place_of(event) is not None:
+            return False
+        return all(turn.finish_s is not None and turn.finish_s <= event.t for turn in turns)
 
     def _arrive(self, event: SchedulerEvent) -> None:
         """Add a turn, or another try of a known turn."""
@@ -145,8 +160,7 @@ class _Program:
     def _place_of(self, event: SchedulerEvent) -> int | None:
         """Return the index of the turn of which this arrival is another try; None for a new turn.
 
-        The client's turn id decides. Without a turn id, the turn number decides, unless that turn has ended well: then
-        the program ended, and another program with the same id began.
+        The client's turn id decides. Without a turn id, the turn number decides, unless that turn has ended well.
         """
         if event.turn_id is not None and event.turn_id in self._by_id:
             return self._by_id[event.turn_id]

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from continuum_traces.names import counted, listed
+from continuum_traces.schema import Manifest
 
 from continuum_analysis.compare.intervals import ENOUGH_SEEDS, Interval, mean_interval
 from continuum_analysis.compare.verdict import TIE
@@ -27,6 +28,8 @@ from continuum_analysis.sweep.tables import GroupSummary, Sweep
 AT_A_TIME = "concurrency"
 TOKENS = "throughput_output_tokens_per_s"
 NEWCOMERS = ("newcomer_ttft_p50_s", "newcomer_ttft_p95_s")
+FEW = 20
+"""Below so many different programs, an answer says how many there were."""
 DEFAULT_LEVEL = "ttft_p95=5,output_tokens_s_p25=20"
 """As agents' benchmarks ask: a limit on first tokens, and on the output speed of an agent."""
 COLUMNS = (
@@ -119,10 +122,10 @@ class Capacity:
     @property
     def answer(self) -> tuple[str, str]:
         """The number of agents of each policy; then what is lost beyond, what newcomers wait, and what it rests on."""
-        return self._agents(), " ".join(filter(None, (*self._losses(), self._newcomers(), self._seeds())))
+        return self._agents(), " ".join(filter(None, (*self._losses(), self._newcomers(), self._basis())))
 
     def _agents(self) -> str:
-        manifest = next(group.summary.manifest for group in self.groups.values() if group.summary)
+        manifest = self._manifest
         where = " on ".join(
             filter(None, (manifest.hardware.model, machines(manifest.hardware, manifest.engine_options)))
         )
@@ -152,9 +155,17 @@ class Capacity:
             waits.append(f"{shown[0]} (P95: {shown[1]}) under {each.policy}")
         return f"The first token of a newcomer then takes, in the median, {listed(waits)}."
 
-    def _seeds(self) -> str:
+    @property
+    def _manifest(self) -> Manifest:
+        return next(group.summary.manifest for group in self.groups.values() if group.summary)
+
+    def _basis(self) -> str:
+        """Say on how little the answer rests: seeds, and programs if they are few."""
         seeds = {seed for each in self.policies for seed in each.by_seed}
-        return "One seed: other arrivals give other numbers." if len(seeds) == 1 else f"{counted(len(seeds), 'seed')}."
+        programs = self._manifest.workload.more.get("distinct_programs", FEW)
+        few = f" Only {counted(programs, 'different program')} played, again and again." if programs < FEW else ""
+        one = "One seed: other arrivals give other numbers." if len(seeds) == 1 else f"{counted(len(seeds), 'seed')}."
+        return one + few
 
     def table(self) -> TextTable:
         """Return a row for each number and policy, in order."""

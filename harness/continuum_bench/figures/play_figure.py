@@ -143,7 +143,11 @@ def _write(spec: FigureSpec, options: FigureOptions, out: Path, drawn: Drawn, sw
         title=f"{spec.title} ({options.mode})",
         table=table,
         warnings=warnings,
-        facts=[("Beside", spec.paper), *([("Published", spec.claim)] if spec.claim else []), ("Command", command)],
+        facts=[
+            ("Figure of the papers", spec.paper),
+            *([("Published", spec.claim)] if spec.claim else []),
+            ("Command", command),
+        ],
         kind="capacity" if sweep and capacity_of(sweep) is not None else spec.kind,
         base=BASES.get(spec.kind),
         line=sweep_line(sweep) if sweep else "",

@@ -114,7 +114,7 @@ class LeftOut:
     program_id: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.reason}"
+        return self.reason if self.reason.startswith(f"{self.where}:") else f"{self.where}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
