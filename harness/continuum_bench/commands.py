@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, is_dataclass
@@ -18,6 +19,8 @@ from continuum_bench.ctrl_c import INTERRUPTED, forget, raising
 from continuum_bench.options.declare import Declared, OptionGroup, declared
 from continuum_bench.options.together import check_together
 
+FAULTS_OF_FILES = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC)
+"""What may be wrong with any file, wherever it is read or written."""
 Command = Callable[..., int]
 
 
@@ -167,6 +170,12 @@ def exit_with(work: Callable[[], int]) -> None:
             code = work()
     except USER_ERRORS as error:
         typer.echo(f"error: {harmless(str(error))}", err=True)
+        raise typer.Exit(2) from error
+    except OSError as error:
+        if error.errno not in FAULTS_OF_FILES:
+            raise
+        place = "" if error.filename is None else f"{error.filename}: "
+        typer.echo(f"error: {harmless(place)}{error.strerror}", err=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt as error:
         forget()

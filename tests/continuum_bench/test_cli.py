@@ -15,6 +15,7 @@ import pytest
 from bench_cli import bench, refused, succeeded
 from continuum_analysis.compare.words import TextTable
 from continuum_bench.cli import app
+from continuum_bench.commands import exit_with
 from continuum_bench.doctor import _python
 from continuum_bench.show import print_table
 from continuum_traces.programs.jsonl import read_programs, write_programs
@@ -22,6 +23,7 @@ from continuum_traces.schema import Program, Turn
 from ctrl_c import interrupted
 from recorded_runs import verdict_in
 from rich.cells import cell_len
+from typer import Exit
 from typer.main import get_command
 
 import continuum_client
@@ -286,3 +288,19 @@ def test_ctrl_c_before_a_command_has_begun() -> None:
     program += "os.kill(os.getpid(), signal.SIGINT)\nprint('went on')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(13, "Permission denied", "a/b"), "error: a/b: Permission denied"),
+        (OSError(28, "No space left on device"), "error: No space left on device"),
+    ],
+)
+def test_a_fault_of_a_file_is_one_line(capsys: pytest.CaptureFixture[str], error: OSError, said: str) -> None:
+    def work() -> int:
+        raise error
+
+    with pytest.raises(Exit) as left:
+        exit_with(work)
+    assert (left.value.exit_code, capsys.readouterr().err.strip()) == (2, said)
