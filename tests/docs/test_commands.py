@@ -85,7 +85,7 @@ sys.exit(int(code))
 
 PARSERS = {"continuum-proxy": proxy_parser, "continuum-instrument": instrument_parser}
 SHELL = {"python", "export", "for", "done", "curl", "source", "pip", "vllm", ".ci/run", "pre-commit", "pytest"}
-SHELL |= {"docker", "kubectl", "serve", "taskset", "vllm-router"}
+SHELL |= {"docker", "kubectl", "serve", "taskset", "vllm-router", "kill"}
 EXAMPLES = REPO / "examples"
 IN_EXAMPLES = ("docs/how-to/my-policy.md",)
 """Pages whose commands are run in the folder examples."""
