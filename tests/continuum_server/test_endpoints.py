@@ -225,7 +225,7 @@ def test_doctor_says_what_arrives(tmp_path: Path) -> None:
             "program id": "ok body:vllm_xargs, turns 3",
             "release": "ok held, then ended",
             "hints": "ok none was ignored",
-            "histories": "ok 1 programs listed; no prompt differs early from the one before",
+            "histories": "ok 1 program listed; no prompt differs early from the one before",
         }
         seen = asked_doctor(server.url, "--dialect", "headers")
         assert (seen["program id"], seen["release"]) == ("ok header:x-session-id, turns 3", "-")
