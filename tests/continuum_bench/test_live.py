@@ -273,7 +273,7 @@ def test_a_disturbed_decode_point_is_measured_again(
         found = measure(Endpoint(server.url, ("m",), max_model_len=2048), "m", None, 1, said.append)
         assert len(found.decode_points) >= 4
         assert all(point.seconds > 0 for point in found.decode_points)
-    assert any(line.startswith("decode of 1 requests") for line in said) == enough
+    assert any(line.startswith("decode of 1 request ") for line in said) == enough
 
 
 @pytest.mark.parametrize(("least", "known"), [(512, True), (511, False)])
