@@ -249,7 +249,9 @@ class Ledger:
             self._parent = self._parent or latest
 
     def latest(self) -> Latest | None:
-        """Return the program's last turn in the trace; None: it has none yet, or has ended."""
+        """Return the program's last turn in the trace; None: it has none, has ended, or another process records it."""
+        if os.getpid() != self._pid:  # its lock may have been taken when this process was forked
+            return None
         with self._lock:
             return None if self._last is None else Latest(self._id, self._turns, self._last.finish_s)
 

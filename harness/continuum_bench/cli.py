@@ -125,7 +125,7 @@ def run(
 
 @add_command(app)
 def sweep(options: SweepOptions) -> int:
-    """Play every cell of a grid of run options. The same command again plays only the cells that are missing."""
+    """Play every cell of a grid of run options. Given again, the same command plays the cells that are missing."""
     from continuum_bench.sweep.play_sweep import run_sweep  # noqa: PLC0415
 
     return run_sweep(options)
@@ -133,7 +133,7 @@ def sweep(options: SweepOptions) -> int:
 
 @add_command(app)
 def figure(options: FigureOptions) -> int:
-    """Play, tabulate and draw one of the papers' experiments. The same command again plays what is missing."""
+    """Play, tabulate and draw one of the papers' experiments. Given again, the same command plays what is missing."""
     from continuum_bench.figures.play_figure import run_figure  # noqa: PLC0415
 
     return run_figure(options)

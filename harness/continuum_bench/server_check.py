@@ -7,11 +7,10 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 from itertools import chain
 from typing import Any
-from urllib.error import HTTPError
 
+from continuum_server.defaults import NO_SCHEDULER
 from continuum_traces.names import counted
 from continuum_traces.wire.urls import root_of
 from openai import OpenAIError
@@ -20,12 +19,11 @@ from continuum_bench.checks import Check, show_checks
 from continuum_bench.errors import BenchError
 from continuum_bench.live.endpoint import NO_ANSWER, check_url, get_json, probe_server
 from continuum_bench.options.serve import DoctorOptions
-from continuum_bench.top import EngineState, ProgramRow, States
+from continuum_bench.top import EngineState, ProgramRow, States, why_no_state
 from continuum_client import OpenAI
 
 OPENING = "This is a long text whose beginning is in the prefix cache when the next turn comes. " * 60
 TURNS = 3
-OFF = "off: the server runs without the Continuum scheduler"
 HIDDEN = "--server-url http://HOST:PORT asks a server behind a gateway"
 
 
@@ -55,8 +53,8 @@ def check_server(options: DoctorOptions) -> int:
     engines = [engine for root in roots for engine in _engines_or_none(root, key)]
     first = Check("server", True, server.describe(options.served_model or server.models[0]))
     title = f"{TURNS} turns of {program.id}, sent to {server.base_url}"
-    if there == OFF:
-        off = Check("scheduler", False, OFF, "nothing of it can be checked", optional=True)
+    if isinstance(there, str) and NO_SCHEDULER in there:
+        off = Check("scheduler", False, NO_SCHEDULER, "nothing of it can be checked", optional=True)
         return show_checks([first, off, _cache(prompt_tokens, cached_tokens)], title, options.json_output)
     checks = [
         first,
@@ -140,8 +138,7 @@ def _engines(root: str, key: str | None) -> list[EngineState] | str:
     try:
         return get_json(f"{root}/continuum/state", key, States).engines
     except NO_ANSWER as error:
-        stock = isinstance(error, HTTPError) and error.code == HTTPStatus.SERVICE_UNAVAILABLE
-        return OFF if stock else f"unknown: {root}/continuum/state: {error}"
+        return f"unknown: {root}: {why_no_state(error)}"
 
 
 def _engines_or_none(root: str, key: str | None) -> list[EngineState]:

@@ -168,7 +168,7 @@ class WatchedServer:
             page = f"{self.root}/continuum/state?limit={min(self.limit, LISTED)}"
             engines = get_json(page, self.api_key, States).engines
         except NO_ANSWER as error:
-            self.engines, self.error = (), _why(error)
+            self.engines, self.error = (), why_no_state(error)
             return
         for number, engine in enumerate(engines):
             engine.name = self.root.partition("://")[2] + (f" #{number}" if len(engines) > 1 else "")
@@ -186,7 +186,7 @@ class WatchedServer:
         return (marks[-1][1] - marks[0][1]) * 60.0 / passed_s if passed_s > 0.0 else None
 
 
-def _why(error: Exception) -> str:
+def why_no_state(error: Exception) -> str:
     """Say in one line why a server's state could not be read."""
     if isinstance(error, urllib.error.HTTPError):
         if error.code in (401, 403):

@@ -25,6 +25,8 @@ KEY_WEIGHTS = "CONTINUUM_KEY_WEIGHTS"
 those."""
 TENANT_HEADER = "CONTINUUM_TENANT_HEADER"
 """Environment variable with the name of the header in which a gateway names the tenant; unset: there is none."""
+NO_SCHEDULER = "this engine runs without the Continuum scheduler"
+"""What a server answers whose scheduler is vLLM's own, when it is asked for its state."""
 SERVER_NAME = "CONTINUUM_SERVER"
 """Environment variable that the launcher sets to a random name, which differs each time a server is started."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from bench_cli import refused
 from continuum_analysis.records.timeline import AnalysisError
 from continuum_analysis.sweep.capacity import Bracket, PolicyCapacity, bracket_of, capacity_of
 from continuum_analysis.sweep.plots import read_plot, sweep_panels
@@ -159,3 +161,12 @@ def test_only_the_number_may_vary(tmp_path: Path) -> None:
     write_json(path / "sweep.json", plan)
     with pytest.raises(AnalysisError, match="plot: slo: chunk_tokens: only concurrency may vary"):
         capacity_of(read_sweep(path))
+
+
+def test_compare_names_the_command_that_shows_a_sweep(tmp_path: Path) -> None:
+    times = {("vllm", number, 0): 1.0 for number in (1, 2)}
+    path = write_curve(tmp_path / "c", times, "ttft_p95=5")
+    sweep = json.loads((path / "sweep.json").read_text())
+    del sweep["plot"]["slo"]
+    write_json(path / "sweep.json", sweep)
+    assert f"points of one sweep, which `continuum-bench report {path}` shows" in refused("compare", path)

@@ -44,7 +44,7 @@ from waiting import until
     ("kind", "said"),
     [
         ("plugin", "server 0a1b2c3d (vLLM 0.0), model m, policy fake"),
-        ("vllm", "a server that `continuum-bench serve` did not start (vLLM 0.0), model m, without our scheduler"),
+        ("vllm", "a server that `continuum-bench serve` did not start (vLLM 0.0), model m, no policy named"),
     ],
 )
 def test_it_says_whose_server_is_measured(tmp_path: Path, kind: str, said: str) -> None:

@@ -139,14 +139,17 @@ def test_misses_say_what_the_records_cannot(experiment: Path) -> None:
 
 
 def test_what_a_client_recorded_is_a_run_that_is_compared_under_its_own_name(tmp_path: Path) -> None:
+    hello = [{"role": "user", "content": "hi"}]
     with FakeServer("vllm") as server:
         for name in ("before", "after"):
             with OpenAI(base_url=server.url, api_key="k", record=tmp_path / name) as client, client.program("p"):
-                client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+                for more in ({}, {"stream": True, "stream_options": {"include_usage": True}}):
+                    list(client.chat.completions.create(**{"model": "m", "messages": hello, **more}))
     analyzed = succeeded("analyze", tmp_path / "before")
     assert "cut short" not in analyzed.output
     (without,) = [line for line in analyzed.stderr.splitlines() if "no value in this run" in line]
     assert "pin_hit_ratio" in without
+    assert "first tokens, and what follows from them: known of 1 of 2 turns" in analyzed.stderr
     assert not any("pin_hit_ratio" in line or "-" in line.split()[2:3] for line in analyzed.stdout.splitlines())
     compared = json.loads(succeeded("compare --json", tmp_path / "before", tmp_path / "after").stdout)
     assert {*compared["policies"]} == {"before", "after"}

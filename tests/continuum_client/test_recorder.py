@@ -221,9 +221,30 @@ def test_a_sub_agent_s_record_says_which_turn_started_it(client: OpenAI, tmp_pat
     traced = trace_of(tmp_path)
     for end in ("", "#2"):
         first, helper, main = (traced[f"{name}{end}"] for name in ("first", "helper", "main"))
-        assert (first.parent_id, first.parent_turn, len(main.turns)) == ("main", None, 3)
+        assert (first.parent_turn, len(main.turns)) == (None, 3)
         assert (helper.parent_id, helper.parent_turn) == (f"main{end}", 1)
         assert 0 < helper.parent_gap_s <= main.turns[1].gap_s
+
+
+def test_a_forked_sub_agent_does_not_wait_for_its_parent_s_threads(server: FakeServer, tmp_path: Path) -> None:
+    """A thread of the parent's process may have been writing the parent's record while the process was forked."""
+    recorder = Recorder(tmp_path)
+    client = OpenAI(base_url=server.url, record=recorder, max_retries=0)
+    with client.program("main") as p:
+        ask(client)
+        ledger = recorder.by_program["main"]
+
+        def helper() -> None:
+            with p.child("helper"):
+                ask(client)
+
+        with ledger._lock:
+            forked = multiprocessing.get_context("fork").Process(target=helper, daemon=True)
+            forked.start()
+        forked.join(20.0)
+        assert forked.exitcode == 0
+    helpers = trace_of(tmp_path)["helper"]
+    assert (helpers.parent_id, helpers.parent_turn) == ("main", None)
 
 
 def test_metadata_is_recorded_and_not_sent(vllm: FakeServer, tmp_path: Path) -> None:

@@ -207,6 +207,15 @@ def asked_doctor(root: str, *options: str) -> dict[str, str]:
     return {check["name"]: mark for check, mark in zip(checks, marks, strict=True)}
 
 
+def test_doctor_of_a_server_without_the_scheduler(tmp_path: Path) -> None:
+    config = ServerConfig(port=0, policy="stock", kv_blocks=2000, max_model_len=16_000)
+    with Server(config, tmp_path / "log") as server:
+        seen = asked_doctor(server.url)
+    assert CACHED.fullmatch(seen.pop("prefix cache"))
+    assert seen.pop("server").endswith("no policy named; its GPU is emulated")
+    assert seen == {"scheduler": "-"}
+
+
 def test_doctor_says_what_arrives(tmp_path: Path) -> None:
     config = ServerConfig(
         port=0,

@@ -548,3 +548,8 @@ def test_what_nothing_reads_says_what_to_write_instead(tmp_path: Path) -> None:
     (program,) = read_any(written)
     assert [(turn.new_input_tokens, turn.output_tokens) for turn in program.turns] == [(100, 10), (40, 20)]
     assert [call.duration_s for call in program.turns[0].tool_calls] == [0.5]
+
+
+@pytest.mark.parametrize("reason", ["a.jsonl:3: not JSON", "3 files: no traces"])
+def test_what_is_left_out_names_its_file_once(reason: str) -> None:
+    assert str(LeftOut("a.jsonl", reason)).count("a.jsonl") == 1

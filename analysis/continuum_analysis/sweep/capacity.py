@@ -29,7 +29,7 @@ AT_A_TIME = "concurrency"
 TOKENS = "throughput_output_tokens_per_s"
 NEWCOMERS = ("newcomer_ttft_p50_s", "newcomer_ttft_p95_s")
 FEW = 20
-"""Below so many different programs, an answer says how many there were."""
+"""An answer that rests on fewer different programs than this says how many there were."""
 DEFAULT_LEVEL = "ttft_p95=5,output_tokens_s_p25=20"
 """As agents' benchmarks ask: a limit on first tokens, and on the output speed of an agent."""
 COLUMNS = (

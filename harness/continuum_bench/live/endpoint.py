@@ -60,7 +60,7 @@ class Endpoint:
         kind = f"vLLM {self.vllm_version}" if self.vllm_version is not None else "not vLLM, or it does not say so"
         name = f"server {self.name}" if self.name else "a server that `continuum-bench serve` did not start"
         gpu = "" if self.emulated is None else "; its GPU is emulated"
-        policy = f"policy {self.policy}" if self.state.get("policy") else "without our scheduler"
+        policy = f"policy {self.policy}" if self.state.get("policy") else "no policy named"
         return f"{name} ({kind}), model {model}, {policy}{gpu}"
 
     @property

@@ -25,7 +25,7 @@ class HeldKv:
 
     Args:
         engine: owns the blocks.
-        table: returns what decides what is held, which is another one after a failure.
+        table: returns the program table that is in use. After a failure it is a new one.
         tell: records an event.
         place_again: moves waiting turns whose place changed.
         guard: what is kept of running requests.

@@ -26,7 +26,7 @@ from continuum_traces.wire import FINAL_HEADER, SESSION_HEADERS, read_program_id
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from continuum_server.defaults import SERVER_NAME
+from continuum_server.defaults import NO_SCHEDULER, SERVER_NAME
 from continuum_server.foreign_ids import ForeignId, operators_rows
 from continuum_server.machine import machine
 from continuum_server.vllm_plugin.callers import caller_of, headers_of
@@ -143,7 +143,7 @@ class ContinuumMiddleware:
             return 400, {"error": f"limit: expected how many programs to list, from 0 to {LISTED}"}
         snapshots = await self._snapshots(caller.namespace, ANSWER_LIMIT_S)
         if snapshots is None:
-            return 503, {"error": "this engine runs without the Continuum scheduler"}
+            return 503, {"error": NO_SCHEDULER}
         return 200, {"engines": [engine_state(snapshot, int(limit)) for snapshot in snapshots]}
 
     async def _release(self, sent_id: str, caller: Caller, scope: Scope) -> tuple[int, dict[str, Any]]:

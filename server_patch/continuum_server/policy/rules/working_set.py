@@ -39,8 +39,8 @@ AHEAD = 128
 
 
 class WorkingSet(ProgramFcfs):
-    """Programs run in order of their first request, small ones and the first turns of newcomers earlier. KV is held
-    until holding it has cost as much as recomputing it would."""
+    """Programs run in the order of their first requests. Small ones and the first turns of newcomers come earlier. KV
+    is held until holding it has cost as much as recomputing it would."""
 
     name: ClassVar[str] = "working-set"
     gone: ClassVar[Mapping[str, str]] = {
